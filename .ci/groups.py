@@ -1,9 +1,8 @@
 """Run the checks and the groups of tests one after the other, and count the tests of all groups.
 
 Several processes of pytest share the tests of a group, but for those on clusters.
-`tests/cluster prepare` builds Kubernetes, which takes minutes on a new machine. It therefore starts
-at the beginning, at the lowest priority, and is waited for before the group that needs it. Where
-Kubernetes has been built it runs just before that group, beside no test.
+`tests/cluster prepare` builds Kubernetes, which takes minutes on a new machine, and seconds where
+its cache has these versions. It runs before all tests, so that none shares the machine with it.
 """
 
 import os
@@ -15,10 +14,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 BIN = Path(sys.executable).parent
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from cluster.lab.binaries import missing_programs  # noqa: E402  the path above comes first
-
 CHECKS = (
     ["ruff", "check", "."],
     ["ruff", "format", "--check", "."],
@@ -94,59 +89,25 @@ def main() -> int:
     # Hundreds of processes are started: each would compile all that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
-        prepare = Prepare(Path(folder)) if NEED_CLUSTERS & set(wanted) else None
-        try:
-            return run_groups(wanted, Path(folder), prepare)
-        finally:
-            if prepare:
-                prepare.stop()
+        return run_groups(wanted, Path(folder))
 
 
-def run_groups(wanted: list[str], folder: Path, prepare: "Prepare | None") -> int:
+def run_groups(wanted: list[str], folder: Path) -> int:
     """Stop at the first check that fails, but run every group of tests."""
     if "checks" in wanted:
         for check in CHECKS:
             if run(*check):
                 return 1
+    if NEED_CLUSTERS & set(wanted):
+        run("python", "tests/cluster", "prepare")  # the tests fail and say why, if it does
     count, groups = Count(), [group for group in GROUPS if group in wanted]
     for group in groups:
-        if group in NEED_CLUSTERS and prepare:
-            prepare.wait()
         report = folder / f"{group}.xml"
         words = ("-q", "--durations=15", f"--junitxml={report}", *GROUPS[group])
         count.add(report, run("pytest", *words))
     if groups:
         say(count.line())
     return 1 if count.failed else 0
-
-
-class Prepare:
-    """`tests/cluster prepare`, while other groups run if it has much to do."""
-
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "prepare.log"
-        self.process = self._start() if missing_programs() else None
-
-    def _start(self) -> "subprocess.Popen[bytes]":
-        with self.log.open("w") as output:
-            return subprocess.Popen(
-                ["nice", "-n", "19", sys.executable, "tests/cluster", "prepare"],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def wait(self) -> None:
-        """Wait until it has ended, and show what it wrote; the tests fail if it did."""
-        self.process = self.process or self._start()
-        status = self.process.wait()
-        say(f"== tests/cluster prepare: exit status {status}")
-        say("\n".join(self.log.read_text(errors="replace").splitlines()[-20 if status else -2 :]))
-
-    def stop(self) -> None:
-        """End it, if a check failed meanwhile."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@
     atoll run examples/train.py --learners 2 --steps 400     as two learners
     atoll run examples/script.yaml                           the same with a manifest that says more
 
-`atoll run` starts one process of this file per learner, and the operator one pod; the environment
-tells each which slot of which job it is. A script must do four things:
+The environment tells each process which slot of which job it is. A script must do four things:
 
 1. Every learner begins with the same values (the job's seed). On entering the `with`, the model
    takes the job's values, so a learner that joins late begins where the others are.

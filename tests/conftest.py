@@ -1,10 +1,15 @@
 """Settings of all tests: what a path selects, marks of folders, processes that share the tests."""
 
+import gc
 import os
+from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from local import fork_server
 
 # The checks run on busy machines: a slow example is no failure.
 settings.register_profile("atoll", deadline=None)
@@ -42,7 +47,7 @@ def default_marks(config: pytest.Config) -> str:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process for each core; none, so this one, for files and for what needs the machine."""
+    """One more than cores where tests wait too; none, so this one, for files and clusters."""
     folders = {folder_of(path) for path in named(config)}
     if (
         "cluster" in folders
@@ -50,8 +55,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
         or any(path.is_file() for path in named(config))
     ):
         return 0
-    cores = len(os.sched_getaffinity(0))
-    return min(PROCESSES_MAX, cores + 1 if folders & MARK_OF_FOLDER.keys() else cores)
+    wait = config.option.markexpr not in IN_PROCESS
+    return min(PROCESSES_MAX, len(os.sched_getaffinity(0)) + wait)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,6 +72,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return (left_out and config.option.markexpr in (default_marks(config), *IN_PROCESS)) or None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests and all of torch are no garbage: do not look for it there."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest itself selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts real processes or clusters, by its folder, so that no file can forget it."""
@@ -76,3 +92,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if config.option.timeout is None:  # the command line gives no other
                 long = item.get_closest_marker("long") is not None
                 item.add_marker(pytest.mark.timeout(LONG_HANGS_SECONDS if long else HANGS_SECONDS))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tests of real processes fork them, but where a new interpreter is what they are about."""
+    forks = MARK_OF_FOLDER.get(folder_of(item.path)) == "local"
+    if item.get_closest_marker("fresh"):
+        forks = False
+    with fork_server.installed() if forks else nullcontext():
+        return (yield)

@@ -1,12 +1,11 @@
 """The example model: a byte-level GPT that a job trains when its manifest names no command.
 
-It is written as a user would write it: of Atoll it imports the public package `atoll` and nothing
-else, and no program of Atoll imports it. The operator starts it by name. Its files:
+Of Atoll it imports the public package alone, as a user's script does. The operator starts it.
 
 - model.py      ByteGPT, its size, and its initial values as a function of a seed
 - data.py       files as bytes: a part for every slot, a held-out part, batches by cursor
 - train.py      `atoll-worker bytegpt.train:main`, one learner
 - observe.py    `atoll-worker bytegpt.observe:main`, the evaluator of a running job
-- evaluate.py   `python -m bytegpt.evaluate`, the held-out loss of an export (`atoll eval`)
+- evaluate.py   `python -m bytegpt.evaluate`, the held-out loss of an export
 - options.py    command-line options from a dataclass
 """

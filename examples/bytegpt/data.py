@@ -1,15 +1,11 @@
 """Files as training data: a part for every slot, a held-out part, batches by cursor.
 
-The data of a distributed job must fulfil three promises, and here is how this module keeps them:
-
-1. *No two learners train on the same text, and none on the held-out text.* Files become documents.
-   Whether a document is held out is a function of its content alone (the first byte of its
-   digest), so adding a file moves no other one between the parts. The others are dealt to the
-   slots in the order of their digests.
+1. *No two learners train on the same text, and none on the held-out text.* Whether a document, a
+   file or a part of one, is held out is a function of its content, so adding a file moves no other
+   one. The others are dealt to the slots in the order of their digests.
 2. *A learner that is started again goes on where it was.* `Batches.at(cursor)` is a function of
-   (seed, slot, cursor) and nothing else: there is no iterator whose position could be lost.
-3. *Every window is seen once per pass.* A pass is a shuffled list of all windows, each pass in a
-   new order and with new cuts. Orders are computed when they are needed, from the pass's number.
+   (seed, slot, cursor): there is no iterator whose position could be lost.
+3. *Every window is seen once per pass.* Each pass has a new order and new cuts.
 
 Text is bytes: a token is a byte, there is no tokenizer.
 """
@@ -18,7 +14,7 @@ import glob
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,41 +31,25 @@ TEST_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "dist-p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A file or a part of one; it goes to one slot, or is held out, as a whole."""
-
-    digest: bytes = field(repr=False)
-    content: bytes = field(repr=False)
-
-    @property
-    def heldout(self) -> bool:
-        """Whether it is kept from training: a function of its content alone."""
-        return self.digest[0] % HELDOUT_ONE_IN == 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """All documents of a data set, in the order of their digests, each content once."""
+    """The documents of a data set, files or parts; each goes to one slot, or is held out."""
 
-    documents: tuple[Document, ...]
+    documents: Mapping[bytes, bytes] = field(repr=False)  # by their digests, in the order of these
 
     def heldout(self) -> Tensor:
         """The held-out bytes, uint8 [n]; SpecError when there are none."""
-        return joined((each for each in self.documents if each.heldout), "nothing to hold out")
+        documents = self.documents.items()
+        return joined((c for digest, c in documents if held_out(digest)), "nothing to hold out")
 
     def shard(self, index: int, count: int) -> Tensor:
         """The training bytes of one slot of `count`, uint8 [n]; SpecError when there are none."""
-        training = [each for each in self.documents if not each.heldout]
+        training = [c for digest, c in self.documents.items() if not held_out(digest)]
         return joined(training[index::count], f"{len(training)} documents for {count} slots")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Random access to a slot's data: `at` is a function of seed, slot and cursor alone.
-
-    Windows of `context + 1` bytes, each once per pass over the text, in a new order and with new
-    cuts in every pass.
-    """
+    """Random access to a slot's data: windows of `context + 1` bytes, each once per pass."""
 
     text: Tensor  # uint8 [n]
     seed: int
@@ -80,11 +60,9 @@ class Batches:
 
     def __post_init__(self) -> None:
         if self.windows < 1:
-            raise SpecError(
-                "data",
-                f"{len(self.text)} bytes are too few for a context of {self.context}",
-                f"give at least {2 * self.context + 1} bytes per slot or a shorter context",
-            )
+            problem = f"{len(self.text)} bytes are too few for a context of {self.context}"
+            remedy = f"give at least {2 * self.context + 1} bytes per slot or a shorter context"
+            raise SpecError("data", problem, remedy)
 
     @property
     def windows(self) -> int:
@@ -98,10 +76,7 @@ class Batches:
         return self.text[starts[:, None] + torch.arange(self.context + 1)].long()
 
     def start(self, position: int) -> Tensor:
-        """Where the window at `position` of this slot's endless order begins: int64 scalar.
-
-        The orders of the last two passes are kept, since a batch may span both.
-        """
+        """Where the window at `position` of this slot's endless order begins: int64 scalar."""
         number, place = divmod(position, self.windows)
         if number not in self.orders:
             if len(self.orders) > 1:
@@ -119,18 +94,13 @@ class Batches:
 
 
 def windows(text: Tensor, *, context: int, byte_count_max: int) -> Tensor:
-    """Windows for an evaluation, evenly spread over `text`: int64 [k, context + 1].
-
-    At most `byte_count_max` bytes are predicted. Raises SpecError if `text` is shorter than one
-    window.
+    """Evenly spread windows for an evaluation: int64 [k, context + 1]. SpecError for too short a
+    text.
     """
     whole = (len(text) - 1) // context
     if whole < 1:
-        raise SpecError(
-            "data",
-            f"{len(text)} held-out bytes are fewer than one context of {context}",
-            "give more data or a shorter context",
-        )
+        problem = f"{len(text)} held-out bytes are fewer than one context of {context}"
+        raise SpecError("data", problem, "give more data or a shorter context")
     wanted = max(1, min(whole, byte_count_max // context))
     chosen = torch.arange(wanted) * whole // wanted
     return text[(chosen * context)[:, None] + torch.arange(context + 1)].long()
@@ -139,18 +109,23 @@ def windows(text: Tensor, *, context: int, byte_count_max: int) -> Tensor:
 def read(patterns: Sequence[str] = ()) -> Text:
     """The files that match `patterns` (paths, folders, globs); without any, Python's own library.
 
-    Raises SpecError that names the pattern that matches nothing or the file that cannot be read.
+    Raises SpecError for a pattern that matches nothing and a file that cannot be read.
     """
     paths = matching(patterns) if patterns else standard_library()
     if not paths:
         raise SpecError("data", "no file found", "name files with --data")
     cut_all = len(paths) < FILES_MIN
     documents = {
-        document.digest: document  # the same content twice counts once
+        hashlib.sha256(part).digest(): part  # the same content twice counts once
         for path in paths
-        for document in cut(content_of(path), cut_all=cut_all)
+        for part in cut(content_of(path), cut_all=cut_all)
     }
-    return Text(documents=tuple(documents[digest] for digest in sorted(documents)))
+    return Text(documents=dict(sorted(documents.items())))
+
+
+def held_out(digest: bytes) -> bool:
+    """Whether a document is held out: a function of its content alone."""
+    return digest[0] % HELDOUT_ONE_IN == 0
 
 
 def standard_library() -> list[Path]:
@@ -184,24 +159,19 @@ def content_of(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise SpecError(
-            "data",
-            f"{path} cannot be read: {error.strerror}",
-            "make it readable for this user or leave it out of --data",
-        ) from error
+        remedy = "make it readable for this user or leave it out of --data"
+        raise SpecError("data", f"{path} cannot be read: {error.strerror}", remedy) from error
 
 
-def cut(content: bytes, *, cut_all: bool) -> Iterable[Document]:
+def cut(content: bytes, *, cut_all: bool) -> Iterable[bytes]:
     """One document of a file, or several parts of DOCUMENT_BYTES if it is long or `cut_all`."""
     step = DOCUMENT_BYTES if cut_all or len(content) > FILE_BYTES_MAX else FILE_BYTES_MAX
-    for start in range(0, len(content), step):
-        part = content[start : start + step]
-        yield Document(digest=hashlib.sha256(part).digest(), content=part)
+    return (content[start : start + step] for start in range(0, len(content), step))
 
 
-def joined(documents: Iterable[Document], trouble: str) -> Tensor:
+def joined(documents: Iterable[bytes], trouble: str) -> Tensor:
     """The documents' bytes as one tensor, uint8 [n]; SpecError with `trouble` if there are none."""
-    content = bytearray().join(each.content for each in documents)
+    content = bytearray().join(documents)
     if not content:
         raise SpecError("data", f"too little of it: {trouble}", "name more or larger files")
     return torch.frombuffer(content, dtype=torch.uint8)

@@ -1,11 +1,7 @@
 """A byte-level GPT for the examples: rotary positions, pre-norm, tied embedding, any size.
 
-It is small and ordinary on purpose. Two things are chosen for training by many learners:
-
-- The initial value is a function of (size, seed) alone, and the same bits on every processor, so
-  that it does not matter which learner of a job seeds the shared parameters.
-- The output of each block starts at zero, so that the untrained model is a plain lookup of bytes
-  at any depth.
+The initial value is a function of (size, seed) alone, with the same bits on every processor, so
+that any learner can seed the shared parameters. The output of each block starts at zero.
 """
 
 import math
@@ -37,11 +33,8 @@ class Size:
             if getattr(self, field) < 1:
                 raise SpecError(field, f"is {getattr(self, field)}", "give 1 or more")
         if self.width % (2 * self.heads):
-            raise SpecError(
-                "width",
-                f"{self.width} does not divide into {self.heads} heads of even size",
-                f"give a multiple of {2 * self.heads}",
-            )
+            problem = f"{self.width} does not divide into {self.heads} heads of even size"
+            raise SpecError("width", problem, f"give a multiple of {2 * self.heads}")
 
 
 class Block(nn.Module):
@@ -58,10 +51,7 @@ class Block(nn.Module):
         self.perceptron_out = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, stream: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """Stream [batch, length, width] -> the same shape.
-
-        `cosine` and `sine` are those of the positions' angles: [length, head size / 2].
-        """
+        """Stream [batch, length, width] -> the same; cosine, sine: [length, head size / 2]."""
         batch, length, width = stream.shape
         joint: Tensor = self.attention_in(self.attention_norm(stream))
         query, key, value = (
@@ -125,8 +115,7 @@ def rotate(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 def initialise(model: nn.Module, seed: int) -> None:
     """Draw matrices uniformly with standard deviation 1/sqrt(columns); outputs of blocks are zero.
 
-    The embedding gets EMBEDDING_GAIN of that. The draw is uniform because its bits are the same on
-    every processor, which those of a normal draw are not.
+    Unlike those of a normal draw, the bits of a uniform one are the same on every processor.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():

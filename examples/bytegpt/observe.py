@@ -1,7 +1,6 @@
 """`atoll-worker bytegpt.observe:main`: measures the held-out loss of a job while it trains.
 
-The operator starts it as the job's evaluator (`spec.evaluator`). It receives the shared parameters
-as they are published and never sends any, so it cannot slow the training down or change it.
+It is the job's evaluator (`spec.evaluator`), which only receives parameters.
 """
 
 import os
@@ -31,11 +30,7 @@ class ObserveOptions(Size):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Report the loss of a snapshot every so many ticks; return after the final one.
-
-    `arguments` are those of ObserveOptions, by default the command line's. Raises SpecError for
-    wrong ones, and what Observer raises.
-    """
+    """Report the loss of a snapshot every so many ticks; return after the final one."""
     options = parse(ObserveOptions, sys.argv[1:] if arguments is None else arguments, "observe")
     os.nice(NICE)
     torch.set_num_threads(1)
@@ -45,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         byte_count_max=options.heldout_bytes,
     )
     with Observer(ByteGPT(options, seed=0)) as observer:
-        every = options.every or observer.run_file.evaluator_every or EVERY_TICKS
+        every = options.every or observer.every or EVERY_TICKS
         for snapshot in observer.snapshots(every=every):
             assert isinstance(snapshot.model, ByteGPT)
-            measured = heldout_loss(snapshot.model, windows)
-            observer.report(loss=measured.loss, tokens=measured.bytes)
+            loss = heldout_loss(snapshot.model, windows)
+            observer.report(loss=loss, tokens=windows[:, 1:].numel())

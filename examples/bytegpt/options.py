@@ -1,7 +1,6 @@
 """Command-line options from a dataclass; wrong ones raise SpecError, as wrong manifests do.
 
-A process of a job says by its exit code why it ended. argparse would exit with 2, which means
-nothing there; SpecError becomes 64, "bad input: do not start it again".
+argparse would exit with 2, which means nothing in a job; SpecError becomes 64, "bad input".
 """
 
 import argparse

@@ -6,11 +6,10 @@ What makes it a good learner, and what a training script of your own should do a
 - A batch is a function of (seed, slot, cursor). A learner that is started again asks the job for
   its cursor and goes on with the first batch that it has not trained; nothing is stored here.
 - Every slot has its own part of the text, so that no two learners train on the same windows.
-- The learning rate follows the job's tick (`learner.schedule`), not this process's own steps: a
-  learner that joins late uses the same rate as the others.
+- The learning rate follows the job's tick (`learner.schedule`), not this process's own steps.
 - All micro-batches of one optimizer step are counted in one `learner.step`.
-- Started several times by a launcher, as `atoll-worker launch` does, the processes are one learner:
-  each has its own part of every batch, and their gradients are averaged.
+- Started several times by a launcher, the processes are one learner: each has its own part of every
+  batch, and their gradients are averaged.
 """
 
 import math
@@ -18,7 +17,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +24,7 @@ from torch import distributed, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import atoll
-from atoll import Learner, RunFile, SpecError
+from atoll import Job, Learner, SpecError
 from bytegpt import data
 from bytegpt.model import ByteGPT, Size
 from bytegpt.options import option, parse
@@ -65,37 +63,32 @@ class TrainOptions(Size):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train until the job is final.
-
-    `arguments` are those of TrainOptions, by default the command line's. Raises SpecError for
-    wrong ones, and what Learner raises.
-    """
+    """Train until the job is final. Raises SpecError for wrong `arguments`."""
     options = parse(TrainOptions, sys.argv[1:] if arguments is None else arguments, "train")
     torch.set_num_threads(options.threads)
     device = device_of()
     rank, ranks = group(device)
     job = atoll.job()
-    run_file = job.run_file
     model = ByteGPT(options, seed=job.seed).to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
     )
     batches = data.Batches(
-        text=shard_of(run_file, job.slot, options.data),
+        text=shard_of(job, options.data),
         seed=job.seed,
         slot=job.slot,
         batch=options.batch * options.accumulate,
         context=options.context,
     )
     with Learner(model, optimizer) as learner:
-        ticks = length(run_file, options.tokens * ranks)
+        ticks = length(job, options.tokens * ranks)
         learner.schedule(LambdaLR(optimizer, warmup_then_cosine(ticks)))
         while not learner.finished:
             begun = time.monotonic()
             loss = torch.zeros((), device=device)
             batch = batches.at(learner.cursor * ranks + rank).to(device)
             for part in torch.split(batch, options.batch):
-                with precision(options.dtype, device):
+                with torch.autocast(device.type, torch.bfloat16, enabled=options.dtype == "bf16"):
                     part_loss = model.loss(part) / options.accumulate
                 part_loss.backward()  # type: ignore[no-untyped-call]
                 loss += part_loss.detach()
@@ -137,30 +130,21 @@ def average_gradients(model: nn.Module, ranks: int) -> None:
         each.copy_(total.view_as(each) / ranks)
 
 
-def shard_of(run_file: RunFile, slot: str, patterns: Sequence[str]) -> torch.Tensor:
+def shard_of(job: Job, patterns: Sequence[str]) -> torch.Tensor:
     """The slot's own part of the training text, uint8 [n]; SpecError for a slot of another job."""
-    if slot not in run_file.slots:
-        raise SpecError(
-            "ATOLL_SLOT",
-            f"{slot} is not a slot of the job",
-            f"use one of {', '.join(run_file.slots)}",
-        )
-    return data.read(patterns).shard(run_file.slots.index(slot), len(run_file.slots))
+    return data.read(patterns).shard(job.index, len(job.slots))
 
 
-def length(run_file: RunFile, tokens_per_step: int) -> int:
+def length(job: Job, tokens_per_step: int) -> int:
     """The job's length in ticks, if every slot trains `tokens_per_step` tokens in each tick."""
-    if run_file.steps is not None:
-        return run_file.steps
-    assert run_file.tokens is not None
-    return max(1, math.ceil(run_file.tokens / (tokens_per_step * len(run_file.slots))))
+    if job.steps is not None:
+        return job.steps
+    assert job.tokens is not None
+    return max(1, math.ceil(job.tokens / (tokens_per_step * len(job.slots))))
 
 
 def warmup_then_cosine(ticks: int) -> Callable[[int], float]:
-    """The share of the peak learning rate at a tick: linear warm-up, then half a cosine down.
-
-    It ends at RATE_FLOOR and stays there: a job may pass its length by a few ticks.
-    """
+    """The share of the peak rate at a tick: linear warm-up, then half a cosine to RATE_FLOOR."""
     warmup = max(1, min(WARMUP_TICKS_MAX, int(WARMUP_SHARE * ticks)))
 
     def share(tick: int) -> float:
@@ -169,11 +153,6 @@ def warmup_then_cosine(ticks: int) -> Callable[[int], float]:
         return min(1.0, (tick + 1) / warmup) * down
 
     return share
-
-
-def precision(dtype: str, device: torch.device) -> AbstractContextManager[object]:
-    """Mixed precision for dtype bf16, nothing for f32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bf16")
 
 
 def pace(begun: float, seconds_min: float) -> None:

@@ -3,8 +3,7 @@
     atoll run ddp_loop.py --steps 400 --processes-per-learner 2
     atoll-worker launch --nproc-per-node 2 -- ddp_loop.py    # alone; on CPUs if there is no GPU
 
-In a cluster, the second line is the command of the learner's container; torchrun starts it too. All
-ranks run the same lines; rank 0 exchanges values with the other learners.
+In a cluster, the second line is the command of the learner's container.
 """
 
 import argparse

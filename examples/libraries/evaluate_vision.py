@@ -1,8 +1,4 @@
-"""The evaluator of vision.py: measures the shared model while the job trains.
-
-Name it in the manifest as `spec.evaluator` with a command of its own. The learners need not pause
-for it, and it may be killed at any time.
-"""
+"""The evaluator of vision.py (`spec.evaluator` with its own command): measures the shared model."""
 
 import torch
 from digits import digits

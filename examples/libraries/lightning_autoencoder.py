@@ -10,7 +10,7 @@ from digits import digits
 from torch import Tensor, nn, optim, utils
 from torch.nn import functional
 
-from atoll.integrations.lightning import AtollCallback
+from atoll_integrations.lightning import AtollCallback
 
 
 class LitAutoEncoder(L.LightningModule):  # type: ignore[misc]
@@ -23,7 +23,6 @@ class LitAutoEncoder(L.LightningModule):  # type: ignore[misc]
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         """The mean squared error of one batch."""
-        del batch_idx
         x, _ = batch
         x = x.view(x.size(0), -1)
         loss = functional.mse_loss(self.decoder(self.encoder(x)), x)

@@ -21,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from atoll.integrations.transformers import AtollCallback
+from atoll_integrations.transformers import AtollCallback
 
 
 def base_model() -> GPT2LMHeadModel:

@@ -1,7 +1,4 @@
-"""Lets torchtitan, which knows GPUs alone, train on CPUs: import it before torchtitan.
-
-For laptops and tests: where there is a GPU it changes nothing.
-"""
+"""Lets torchtitan, which knows GPUs alone, train on CPUs: import it before torchtitan."""
 
 from types import SimpleNamespace
 from typing import Any

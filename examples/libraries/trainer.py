@@ -3,8 +3,7 @@
     python trainer.py                                      # alone
     atoll run examples/libraries/trainer.py --learners 3 --steps 200
 
-Nothing is downloaded: the text is Python's own library, the tokenizer is made here, the weights
-are random.
+Nothing is downloaded: the text is Python's own library, the weights are random.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from atoll.integrations.transformers import AtollCallback
+from atoll_integrations.transformers import AtollCallback
 
 
 def read_files() -> list[str]:
@@ -37,8 +36,7 @@ def make_tokenizer(texts: list[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>"]
     tokenizer.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False),
+        texts, trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False)
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=special[0], pad_token=special[0]

@@ -4,12 +4,10 @@
     client.py     jobs of a cluster from Python, for users
     __main__.py   the process `atoll-operator`
     api/          what a job is: fields, defaults, rules, status, conditions; decides, does nothing
-    certificates.py  the authority of a job, and the certificates that it issues
-    templates.py  what is obviously wrong in a pod template, for `atoll validate`
+    authority/    the authority of a job, and the certificates that it issues
     local/        the executor that starts processes on this machine
     kube/         the executor that makes objects in a Kubernetes cluster
 
-The two executors do not import each other; what both need stands in `api`. Nothing here imports
-torch, the syncer or the worker: processes are started by their command, and `atoll_protos` holds
-what all programs must agree on.
+The two executors do not import each other, and nothing here imports torch, the syncer or the
+worker.
 """

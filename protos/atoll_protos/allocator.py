@@ -1,9 +1,7 @@
 """Memory: how much there is, and glibc's allocator, tuned before torch or grpc are imported.
 
-glibc gives large blocks back to the kernel as soon as they are freed. The next transfer then gets
-fresh pages, and the kernel has to clear each page at its first use; for buffers of some megabytes
-this took longer than the copy itself. `tune` keeps freed memory in the process, in one arena, and
-`child_environment` asks for huge pages in a process that is about to be executed.
+glibc gives large freed blocks back to the kernel, which must clear every fresh page that the next
+transfer gets; for buffers of some megabytes that took longer than the copy itself.
 """
 
 import ctypes
@@ -30,7 +28,7 @@ LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 
 
 def tune() -> bool:
-    """Keep freed memory in the process. Returns False without glibc, or if a setting is refused."""
+    """Keep freed memory in the process, in one arena. False where that is not to be had."""
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
@@ -42,10 +40,7 @@ def tune() -> bool:
 
 
 def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What to add to the environment of a process that is executed: huge pages for its heap.
-
-    Tunables that `environment` sets stay, and its own choice about huge pages is kept.
-    """
+    """What asks for huge pages for the heap of a process to be executed; its own choices stay."""
     given = [tunable for tunable in environment.get(TUNABLES, "").split(":") if tunable]
     if not any(tunable.startswith(f"{HUGE_PAGES}=") for tunable in given):
         given.append(f"{HUGE_PAGES}=1")

@@ -11,6 +11,9 @@ class SpecError(Exception):
         super().__init__(f"{field}: {problem}; {remedy}")
         self.field, self.problem, self.remedy = field, problem, remedy
 
+    def __reduce__(self) -> tuple[type["SpecError"], tuple[str, str, str]]:
+        return SpecError, (self.field, self.problem, self.remedy)  # between processes
+
 
 def require(holds: bool, field: str, problem: str, remedy: str) -> None:
     """Raise SpecError unless the condition holds."""

@@ -1,9 +1,4 @@
-"""Structured logs: one JSON object a line on stderr, of our own lines and of every library's.
-
-Every process of a job calls `configure` once, first of all. Our own lines go through structlog;
-those of libraries (grpc, kopf, torch) go through the standard library's logging and get the same
-form, from the level of warnings on.
-"""
+"""Structured logs: one JSON object a line on stderr, of our own lines and of every library's."""
 
 import logging
 import sys
@@ -20,10 +15,7 @@ SHARED: Final[tuple[Any, ...]] = (
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Set up structlog, and the standard library's logging likewise, for this process.
-
-    Fields of all lines (job, region, slot, shard) are bound by `structlog.contextvars`.
-    """
+    """For this process, first of all; of libraries (grpc, kopf, torch) warnings and worse."""
     structlog.configure(
         processors=[*SHARED, structlog.processors.JSONRenderer()],
         wrapper_class=structlog.make_filtering_bound_logger(level),

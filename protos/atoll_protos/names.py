@@ -28,12 +28,11 @@ class Label:
 
 
 def slot_name(region: str, ordinal: int) -> str:
-    """The name of a slot: `us-east`, 0 -> `us-east-0`."""
     return f"{region}-{ordinal}"
 
 
 def split_slot(slot: str) -> tuple[str, int]:
-    """Region and ordinal of a slot: `us-east-0` -> (`us-east`, 0). Raises SpecError."""
+    """`us-east-0` -> (`us-east`, 0). Raises SpecError."""
     if SLOT_PATTERN.fullmatch(slot) is None:
         raise SpecError("slot", f"{slot!r} is no slot", "name it REGION-ORDINAL, as in us-east-0")
     region, _, ordinal = slot.rpartition("-")

@@ -1,8 +1,7 @@
 """The variables of torchrun with which the hosts of one learner meet, in pods and in local mode.
 
-The hosts meet by c10d: torchrun's static rendezvous cannot bring them together a second time. Host
-0 keeps the store in which they meet. It is not that of torch.distributed: where it is, a host that
-joins later waits for an address that never comes.
+They meet by c10d: the static rendezvous cannot bring hosts together a second time. Its store is not
+that of torch.distributed: with that a host that joins later waits for an address that never comes.
 """
 
 from typing import Final
@@ -11,7 +10,7 @@ from atoll_protos.environment import Env
 
 
 class Torchrun:
-    """What torchrun, and with it `atoll-worker launch`, reads; torch describes them."""
+    """What torchrun reads; torch describes them."""
 
     NODES: Final = "PET_NNODES"
     PROCESSES: Final = "PET_NPROC_PER_NODE"
@@ -44,9 +43,9 @@ def of_hosts(
 ) -> dict[str, str]:
     """What every host of a learner of several hosts gets besides `of_process` and `of_learner`.
 
-    `processes` are those of each host. `first_host` is host:port of host 0, where the others find
-    it before any of them is ready. `host`: None where Kubernetes sets it, from the pod's label.
-    The learner trains with `hosts_min` hosts where no more can be had.
+    `processes` are those of each host. `first_host` is host:port of host 0, known before any is
+    ready. `host`: None where Kubernetes sets it, from the pod's label. `hosts_min` are enough to
+    train.
     """
     nodes = f"{hosts_min}:{hosts}" if hosts_min < hosts else str(hosts)
     own = {} if host is None else {Env.HOST: str(host)}

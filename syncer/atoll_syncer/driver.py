@@ -7,12 +7,12 @@ effects comes out. The driver is the other half. It has nine duties:
    becomes a task or work for a thread, and its result is the next input.
 2. Control messages go to the port of their session (`Send`, `PublishHead`, `EndSession`). A
    session without a port is over, and what is meant for it is dropped.
-3. Entries of the log (`Append`) and answers of the registrar (`Reply`) stand in one queue. One
+3. Entries of the log (`Append`) and answers of the registrar (`SendReply`) stand in one queue. One
    task takes them one after the other: it makes the entry durable in the thread LOG, tells the
    values (a version becomes the head of its slice), and feeds `Shard.appended`.
 4. Offers, seeds and held versions that have arrived are examined in the thread EXAMINE, because
    that reads all of their values; then the rules are asked, and `Stage` keeps what they count.
-5. Versions are made (`Merge`, `StoreSeed`, `StoreHeld`) and written in the thread MERGE; then
+5. Versions are made (`MergeOffers`, `StoreSeed`, `StoreHeld`) and written in the thread MERGE; then
    `Shard.merged` or `Shard.seeded` is fed, which answers with the entry that names them.
 6. What an entry made unneeded is removed, and snapshots of the log are written, in a thread of
    their own (`Tidying`): neither the next entry nor a Welcome waits for that.
@@ -40,49 +40,55 @@ registrar. tests/sim runs this same class in virtual time with symbols in place 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.deadline import Deadline
 from atoll_protos.exits import ExitCode
-from atoll_protos.layout import Layout, from_model
-from atoll_syncer import beating
-from atoll_syncer.background import RETRY_SECONDS, Background, Thread
-from atoll_syncer.keeping import Keeping
+from atoll_protos.job.layout import Layout, from_model
+from atoll_protos.network.deadline import Deadline
+from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
+from atoll_syncer.duties.keeping import Keeping
+from atoll_syncer.duties.outside import Machine
+from atoll_syncer.duties.port import SessionPort
+from atoll_syncer.duties.recording import Recording
+from atoll_syncer.duties.tidying import Tidying
 from atoll_syncer.model.effects import (
     Accept,
     Append,
     Ask,
     Drop,
     Effect,
+    EndProcess,
     EndSession,
-    Exit,
-    Merge,
-    PublishCompanion,
+    MergeOffers,
     PublishHead,
-    Reply,
     Send,
+    SendReply,
     SetModel,
     Stage,
     StoreHeld,
     StoreSeed,
-    Tape,
+    TapeLine,
     WriteIndex,
     WritePart,
 )
 from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
 from atoll_syncer.numbers.arrivals import TransferError
-from atoll_syncer.numbers.values import Outcome
-from atoll_syncer.outside import Machine, Making, Port, Values
-from atoll_syncer.recording import Recording
+from atoll_syncer.rules import companions
 from atoll_syncer.rules.shard import Shard
-from atoll_syncer.storage.export import Part
-from atoll_syncer.storage.journal import DeposedError
-from atoll_syncer.tidying import Tidying
+from atoll_syncer.storage.export import ExportPart
+from atoll_syncer.storage.journal import DeposedError, Heartbeat
+from atoll_syncer.storage.store import StoreError
+from atoll_syncer.storage.takeover import HEARTBEAT_SECONDS
+
+if TYPE_CHECKING:
+    from atoll_syncer.numbers.values import StoredVersion, TensorValues, VersionInMaking
 
 NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
@@ -93,28 +99,29 @@ class Driver:
     """See the module. Call `start` in the event loop; `exit` is set when the shard must end."""
 
     def __init__(self, shard: Shard, machine: Machine) -> None:
-        self.shard, self.machine, self.now = shard, machine, machine.clock
+        self.shard, self.state = shard, shard.state
+        self.machine, self.now = machine, machine.clock
         self.journal, self.store, self.metrics = machine.journal, machine.store, machine.metrics
-        self.values: Values | None = None
-        self.ports: dict[int, Port] = {}
+        self.values: TensorValues | None = None
+        self.ports: dict[int, SessionPort] = {}
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
         self.judged: Any = None  # the offer, verified, of which the rules are being asked
         self.replies: dict[int, asyncio.Future[Any]] = {}  # by token
-        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self.exit: asyncio.Future[EndProcess] = asyncio.get_running_loop().create_future()
         self.background = Background(
             machine.executors, machine.metrics, self._failed, machine.tape.give_way
         )
-        self._entries: asyncio.Queue[Entry | Reply] = asyncio.Queue()
+        self._entries: asyncio.Queue[Entry | SendReply] = asyncio.Queue()
         self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0
         self._tidying = Tidying(machine, self.background)
         self._keeping = Keeping(machine, self.background)
-        self.recording = Recording(shard, machine, self.background)
+        self.recording = Recording(self.state, machine, self.background)
 
     async def start(self) -> None:
         """Restore the values, begin the term, and go on until `stop`."""
         effects = self.shard.start(self.now())
-        if self.shard.history.tensors:
+        if self.state.history.tensors:
             effects += await self._restore()
         self.background.spawn(self._append_entries())
         self.background.spawn(self._tidying.work())
@@ -125,15 +132,15 @@ class Driver:
 
     async def _restore(self) -> list[Effect]:
         """Read the heads back. While the store cannot be reached this waits."""
-        values = self._allocate(self.shard.layout)
+        values = self._allocate(self.state.layout)
         lost = await self.background.until_stored(
-            Thread.MERGE, lambda: values.restore(self.shard.history, self.store)
+            Thread.MERGE, lambda: values.restore(self.state.history, self.store)
         )
         for fragment, trouble in lost.items():
             log.error("committed data is lost", slice=fragment, trouble=str(trouble))
             self.metrics.store_troubles.labels(trouble.kind).inc()
         effects = self.shard.data_states_read(
-            await self._keeping.read_data_states(self.shard.history.data_states)
+            await self._keeping.read_data_states(self.state.history.data_states)
         )
         return [*effects, *self.shard.lost(set(lost), self.now())]
 
@@ -142,7 +149,8 @@ class Driver:
         if not self.exit.done():
             self.feed(self.shard.stopping())
         try:
-            await asyncio.wait_for(self._entries.join(), 2.0)
+            async with asyncio.timeout(2.0):
+                await self._entries.join()
         except TimeoutError:
             log.warning("stopped with unwritten entries", count=self._entries.qsize())
         self.background.stop()
@@ -175,7 +183,7 @@ class Driver:
                 Thread.EXAMINE, lambda: values.examine(head, payload)
             )
         except TransferError as error:
-            sender = self.shard.state.sessions.open.get(session)
+            sender = self.state.sessions.open.get(session)
             slot = sender.slot if sender else ""
             log.warning("bad values", slot=slot, session=session, reason=str(error))
             reason, now = str(error), self.now()
@@ -191,21 +199,25 @@ class Driver:
             values.forget(session)  # it is not needed any more
         self.feed(effects)
         self.judged = None
-        if session not in self.shard.sessions:  # it ended while its values were examined
+        if session not in self.state.sessions.open:  # it ended while its values were examined
             values.forget(session)
 
     async def _store_part(self, session: int, head: pb.Transfer, payload: bytearray) -> None:
         """The next part is read only when this one is written, so one is in memory at most."""
         name = ""
-        if self.shard.part_wanted(session, head.companion):
+        if companions.wants(self.state, session, head.companion):
             name = await self._keeping.write_companion(
-                self.shard.history, head.companion.part, payload
+                self.state.history, head.companion.part, payload
             )
         self.feed(self.shard.part_stored(session, head, name, self.now()))
 
-    async def part(self, name: str) -> bytes:
-        """A part of the companion, by its object's name. Raises StoreError."""
-        return await self._keeping.read_companion(name)
+    async def export_pieces(self) -> AsyncIterator[pb.ExportPiece]:
+        """What an export of a job that trains is made of here (rule 36). Raises StoreError."""
+        assert self.values is not None, "values before a layout"
+        pieces = self._keeping.export_pieces(self.state, self.values)
+        following = partial(next, pieces, None)
+        while (piece := await self.background.run(Thread.TIDY, following)) is not None:
+            yield piece
 
     def session_closed(self, session: int) -> None:
         """Both streams are gone, and with them what this session had sent of a seed."""
@@ -219,21 +231,19 @@ class Driver:
                 self.ports[session].send(message)
             case PublishHead(session, fragment) if session in self.ports:
                 self.ports[session].publish(fragment)
-            case PublishCompanion(session, objects, changed) if session in self.ports:
-                self.ports[session].publish_companion(objects, changed=changed)
             case EndSession(session, end) if session in self.ports:
                 self.ports[session].end(end)
             case Accept(session, byte_count):
                 self.accepted[session] = byte_count
             case Append(entry):
                 self._entries.put_nowait(entry)
-            case Reply():
+            case SendReply():
                 self._entries.put_nowait(effect)
-            case Tape(record):
+            case TapeLine(record):
                 self.recording.write(record)
             case Ask(request):
                 self.background.spawn(self._ask(request))
-            case Exit() if not self.exit.done():
+            case EndProcess() if not self.exit.done():
                 self.exit.set_result(effect)
             case SetModel(model):
                 self._set_model(model)
@@ -241,11 +251,13 @@ class Driver:
                 self.background.spawn(self._export_part())
             case WriteIndex(parts):
                 self.background.spawn(self._export_whole(parts))
-            case Stage() | Drop() | Merge() | StoreSeed() | StoreHeld():
+            case Stage() | Drop() | MergeOffers() | StoreSeed() | StoreHeld():
                 self._perform_on_values(effect)
 
-    def _perform_on_values(self, effect: Stage | Drop | Merge | StoreSeed | StoreHeld) -> None:
-        values, history = self.values, self.shard.history
+    def _perform_on_values(
+        self, effect: Stage | Drop | MergeOffers | StoreSeed | StoreHeld
+    ) -> None:
+        values, history = self.values, self.state.history
         assert values is not None, "values before a layout"
         match effect:
             case Stage():
@@ -253,7 +265,7 @@ class Driver:
                 values.stage(effect, self.judged)
             case Drop():
                 values.drop(effect)
-            case Merge():
+            case MergeOffers():
                 making = values.begin_merge(effect, history.run, history.epoch)
                 self.background.spawn(self._merge(making, effect.data_states))
             case StoreSeed():
@@ -263,17 +275,17 @@ class Driver:
                 making = values.begin_held(effect, history.run, history.epoch)
                 self.background.spawn(self._merge(making))
 
-    def _allocate(self, layout: Layout | None) -> Values:
+    def _allocate(self, layout: Layout | None) -> "TensorValues":
         assert layout is not None, "a layout was announced"
-        self.values = self.machine.make_values(layout, self.shard.number, self.shard.sync)
+        self.values = self.machine.make_values(layout, self.state.number, self.state.sync)
         return self.values
 
     def _set_model(self, model: pb.Model) -> None:
         """Memory for a model that a learner brought, instead of what an earlier one had."""
         self.values = None
         try:
-            self._allocate(from_model(model, self.shard.run_file.layout))
-        except (MemoryError, RuntimeError) as error:  # torch raises the latter
+            self._allocate(from_model(model, self.state.run_file.layout))
+        except MemoryError as error:
             log.error("no memory for a model", trouble=str(error))
             reason = "the model does not fit into this shard's memory"
             self.feed(self.shard.does_not_fit(model.layout_digest, reason))
@@ -283,33 +295,22 @@ class Driver:
         log.error("a bug ends this process", exc_info=error)
         self._failed(error)
 
-    async def _merge(self, making: Making, kept: Mapping[str, bytes] = NOTHING) -> None:
+    async def _merge(self, making: "VersionInMaking", kept: Mapping[str, bytes] = NOTHING) -> None:
         outcome = await self._make(making)
         if outcome.left_out:
             log.error("offers not merged: not finite", slots=sorted(outcome.left_out))
-        name = await self._keeping.write_data_states(self.shard, outcome, kept)
-        self.feed(
-            self.shard.merged(
-                outcome.slice,
-                outcome.digest,
-                outcome.object,
-                self.now(),
-                outcome.left_out,
-                name,
-            )
-        )
+        name = await self._keeping.write_data_states(self.state, outcome, kept)
+        digest, stored, now = outcome.digest, outcome.object, self.now()
+        self.feed(self.shard.merged(outcome.slice, digest, stored, now, outcome.left_out, name))
 
-    async def _seed(self, makings: Sequence[Making], session: int) -> None:
+    async def _seed(self, makings: Sequence["VersionInMaking"], session: int) -> None:
         outcomes = [await self._make(making) for making in makings]
         assert self.values is not None
         self.values.forget(session)
-        self.feed(
-            self.shard.seeded(
-                tuple(each.digest for each in outcomes), tuple(each.object for each in outcomes)
-            )
-        )
+        digests = tuple(each.digest for each in outcomes)
+        self.feed(self.shard.seeded(digests, tuple(each.object for each in outcomes)))
 
-    async def _make(self, making: Making) -> Outcome:
+    async def _make(self, making: "VersionInMaking") -> "StoredVersion":
         with self.metrics.merge_seconds.time():
             await self.background.run(Thread.MERGE, making.compute)
         with self.metrics.store_seconds.time():
@@ -320,7 +321,7 @@ class Driver:
     async def _append_entries(self) -> None:
         while True:
             entry = await self._entries.get()
-            if isinstance(entry, Reply):
+            if isinstance(entry, SendReply):
                 future = self.replies.pop(entry.token, None)
                 if future is not None and not future.done():
                     future.set_result(entry.message)
@@ -337,25 +338,25 @@ class Driver:
         if self.values is not None:
             match entry:
                 case Seeded():
-                    for fragment in self.shard.state.fragments:
+                    for fragment in self.state.fragments:
                         self.values.committed(fragment)
                 case Committed():
                     self.values.committed(entry.slice)
-        if isinstance(entry, TermBegun) and not self.shard.state.term.durable:
+        if isinstance(entry, TermBegun) and not self.state.term.durable:
             await self.recording.fill()
         self.feed(self.shard.appended(entry, self.now()))
-        self._tidying.appended(entry, self.shard.history)
+        self._tidying.appended(entry, self.state.history)
 
     async def _export_part(self) -> None:
-        values, history = self.values, self.shard.history
+        values, history = self.values, self.state.history
         assert values is not None, "final without values"
-        part = await self._keeping.export_part(history.run, self.shard.number, values)
+        part = await self._keeping.export_part(history.run, self.state.number, values)
         self.feed(self.shard.part_written(part.file, part.digest))
 
     async def _export_whole(self, parts: tuple[tuple[int, str, str], ...]) -> None:
         assert self.values is not None, "final without values"
-        files = [Part(file=file, digest=digest) for _, file, digest in parts]
-        await self._keeping.export_whole(self.shard.history, self.values.layout, files)
+        files = [ExportPart(file=file, digest=digest) for _, file, digest in parts]
+        await self._keeping.export_whole(self.state.history, self.values.layout, files)
         self.feed(self.shard.exported())
 
     async def _ask(self, request: Any) -> None:
@@ -380,10 +381,27 @@ class Driver:
             )
 
     async def _keep_beating(self) -> None:
-        """Rule 20; another process that has followed ends this one."""
-        await beating.until_deposed(self.shard, self.journal, self.background)
+        """Rule 20: ends when another process has followed. A beat that fails is left out."""
+        state = self.state
+        for count in itertools.count(1):
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            beat = Heartbeat(
+                pod=state.pod, instance=state.instance, epoch=state.history.epoch, count=count
+            )
+            try:
+                if await self.background.run(Thread.LOG, partial(self._beat, beat)):
+                    break
+            except StoreError as error:
+                log.warning("no heartbeat", trouble=str(error))
         self.feed(self.shard.deposed(self.now()))
+
+    def _beat(self, beat: Heartbeat) -> bool:
+        """In the thread. Whether another process has followed."""
+        if self.journal.is_deposed():
+            return True
+        self.journal.beat(beat)
+        return False
 
     def _failed(self, error: BaseException) -> None:
         if not self.exit.done():
-            self.exit.set_result(Exit(ExitCode.BUG, f"{error!r}"))
+            self.exit.set_result(EndProcess(ExitCode.BUG, f"{error!r}"))

@@ -19,15 +19,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
 from atoll_protos.exits import ExitCode
-from atoll_syncer.background import Thread
 from atoll_syncer.driver import Driver
-from atoll_syncer.job_files import follow
+from atoll_syncer.duties.background import Thread
+from atoll_syncer.duties.outside import Machine
+from atoll_syncer.edges.job_files import follow
+from atoll_syncer.edges.service import add_services
 from atoll_syncer.model.history import History
-from atoll_syncer.model.state import Beginning
-from atoll_syncer.outside import Machine
+from atoll_syncer.model.state import Beginning, ShardState
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.shard import Shard
-from atoll_syncer.service import add_services
 from atoll_syncer.storage.store import StoreCorrupt
 from atoll_syncer.storage.takeover import SupersededError, wait_for_turn
 
@@ -67,7 +67,7 @@ async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
         ending = driver.exit.result()
         log.error("exit", code=int(ending.code), reason=ending.reason)
         return ExitCode(ending.code)
-    return ExitCode.FINAL if driver.shard.complete else ExitCode.TRY_AGAIN
+    return ExitCode.FINAL if driver.state.ending.complete else ExitCode.TRY_AGAIN
 
 
 async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
@@ -87,10 +87,14 @@ async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
     for server in _servers(machine):
         await server.start()
     if machine.keep_exporting is not None:
-        driver.background.spawn(machine.keep_exporting(lambda: driver.shard.reached))
+        driver.background.spawn(machine.keep_exporting(lambda: _reached(driver.state)))
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
-    log.info("serving", shard=machine.shard, epoch=driver.shard.history.epoch)
+    log.info("serving", shard=machine.shard, epoch=driver.state.history.epoch)
     return driver, health
+
+
+def _reached(state: ShardState) -> tuple[int, int | None]:
+    return state.clock.tick, state.ending.length.steps
 
 
 def _servers(machine: Machine) -> list[Any]:
@@ -112,19 +116,15 @@ async def take_turn(machine: Machine) -> History:
 
 def make_driver(machine: Machine, history: History) -> Driver:
     """The shard's rules over this history, and their driver."""
-    shard = Shard(
+    beginning = Beginning(
         run_file=machine.run_file,
         shard=machine.shard,
         pod=machine.pod,
         instance=machine.instance,
-        history=history,
-        beginning=Beginning(
-            fresh=machine.fresh and not history.incomplete,
-            new_run=machine.new_run,
-            new_key=machine.new_secret(),
-            expected=machine.expected,
-            length=machine.read_length() if machine.read_length is not None else None,
-        ),
-        now=machine.clock(),
+        fresh=machine.fresh and not history.incomplete,
+        new_run=machine.new_run,
+        new_key=machine.new_secret(),
+        expected=machine.expected,
+        length=machine.read_length() if machine.read_length is not None else None,
     )
-    return Driver(machine.watch(shard), machine)
+    return Driver(machine.watch(Shard(beginning, history, machine.clock())), machine)

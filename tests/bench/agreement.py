@@ -22,8 +22,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from atoll_worker.ranks.broadcasts import Broadcast
 from atoll_worker.ranks.control import Control
-from atoll_worker.ranks.words import Broadcast
 from bench.table import show
 from local.forked import to_their_end
 
@@ -83,7 +83,6 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--steps", type=int, default=200)
     steps = arguments.parse_args().steps
-    torch.set_num_threads(1)
     rows = []
     for ranks in RANKS:
         *waits, whole = measure(ranks, steps)
@@ -96,7 +95,6 @@ def main() -> None:
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """Of the values."""
     return statistics.quantiles(values, n=100)[percent - 1]
 
 

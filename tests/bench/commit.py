@@ -13,26 +13,28 @@ from pathlib import Path
 
 from atoll_protos.allocator import tune
 
-tune()  # before torch is imported: page faults come first
+tune()  # before numpy is imported: page faults come first
 
-import torch  # noqa: E402
+import numpy as np  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
-from atoll_protos import tensors  # noqa: E402
-from atoll_protos.codecs import Wire, encoding_of  # noqa: E402
-from atoll_protos.frames import transfer_frames  # noqa: E402
-from atoll_protos.layout import Layout  # noqa: E402
-from atoll_protos.run import Merge as MergeKind  # noqa: E402
-from atoll_protos.run import Sync  # noqa: E402
-from atoll_syncer.model.effects import Merge, Stage, StoreSeed  # noqa: E402
+from atoll_protos.job.layout import Layout  # noqa: E402
+from atoll_protos.job.run_file import Merge as MergeKind  # noqa: E402
+from atoll_protos.job.run_file import Sync  # noqa: E402
+from atoll_protos.transfer import arrays  # noqa: E402
+from atoll_protos.transfer.arrays import F32  # noqa: E402
+from atoll_protos.transfer.codecs import Wire, encoding_of  # noqa: E402
+from atoll_protos.transfer.frames import transfer_frames  # noqa: E402
+from atoll_syncer.model.effects import MergeOffers, Stage, StoreSeed  # noqa: E402
 from atoll_syncer.model.log import Begun, Participant  # noqa: E402
-from atoll_syncer.numbers.values import Outcome, Values  # noqa: E402
+from atoll_syncer.numbers.values import StoredVersion, TensorValues  # noqa: E402
 from atoll_syncer.storage.journal import Journal  # noqa: E402
 from atoll_syncer.storage.store import FileStore  # noqa: E402
 from bench.merge import model  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
 
 SESSION = 1
+DICE = np.random.default_rng(0)
 
 
 class Shard:
@@ -42,21 +44,24 @@ class Shard:
         self.store = FileStore(folder)
         self.store.open()
         self.journal = Journal(self.store, time.time)
-        self.values = Values.allocate(layout, 0, sync)
+        self.values = TensorValues.allocate(layout, 0, sync)
         self.wire = sync.wire_up
         self.learners = learners
         self.objects: list[str] = []
         self.stages: dict[str, list[float]] = {}
         count = layout.slice(0, 0).element_count
         seed = pb.Transfer(seed=pb.Seed(), encoding=pb.F32)
-        data = tensors.encode(torch.randn(count), pb.F32)
+        data = bytearray(arrays.encode(DICE.standard_normal(count, F32), pb.F32))
         self.values.keep(SESSION, 0, self.values.examine(seed, data))
         (making,) = self.values.begin_seed(StoreSeed(SESSION), "run", 1)
         making.compute()
         self._durable(making.write(self.store))
         encoding = encoding_of(self.wire)
         self.head = pb.Transfer(offer=pb.Offer(), encoding=encoding)
-        self.data = [tensors.encode(torch.randn(count), encoding) for _ in range(learners)]
+        self.data = [
+            bytearray(arrays.encode(DICE.standard_normal(count, F32), encoding))
+            for _ in range(learners)
+        ]
 
     def arrive(self, learner: int) -> Participant:
         """An offer's last byte is in: examine and stage it."""
@@ -77,7 +82,7 @@ class Shard:
         clock = Clock(self.stages)
         participants.append(self.arrive(self.learners - 1))
         clock.lap("norms")
-        making = self.values.begin_merge(Merge(0, tuple(participants), 0.9), "run", 1)
+        making = self.values.begin_merge(MergeOffers(0, tuple(participants), 0.9), "run", 1)
         making.compute()
         clock.lap("merge")
         outcome = making.write(self.store)
@@ -90,13 +95,12 @@ class Shard:
             pass
         clock.lap("frames")
 
-    def _durable(self, outcome: Outcome) -> None:
+    def _durable(self, outcome: StoredVersion) -> None:
         self.journal.append(Begun(shard=outcome.number))  # any entry: one small file
         self.values.committed(0)
         self.objects.append(outcome.object)
 
     def collect(self, keep: int) -> None:
-        """Remove old objects."""
         while len(self.objects) > keep:
             self.store.delete(self.objects.pop(0))
 
@@ -120,12 +124,12 @@ class Limits:
 
     def __init__(self, folder: Path, element_count: int) -> None:
         self.path = folder / "plain"
-        self.left, self.right = torch.ones(element_count), torch.ones(element_count)
+        self.left, self.right = np.full(element_count, 1, F32), np.full(element_count, 1, F32)
         self.object = memoryview(bytearray(b"x" * (8 * element_count)))  # master and momentum
 
     def add(self) -> None:
         """12 bytes an element through memory."""
-        self.left.add_(self.right)
+        np.add(self.left, self.right, out=self.left)
 
     def write(self) -> None:
         """An object's bytes onto the disk."""
@@ -145,7 +149,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     layout = model(arguments.elements)
     rows: list[tuple[object, ...]] = []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
@@ -173,7 +176,7 @@ def measure(shard: Shard, limits: Limits, rounds: int) -> list[float]:
         "disk": limits.write,
     }
     seconds = interleaved(cases, rounds)
-    count = limits.left.numel()
+    count = limits.left.size
     moved = sum(map(len, shard.data)) + (8 + 8 + 2) * count  # offers, master, momentum, base
     memory = moved / (12 * count) * seconds["add_"]
     stages = [statistics.median(laps[1:]) for laps in shard.stages.values()]

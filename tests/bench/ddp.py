@@ -74,7 +74,7 @@ def train(
         windows = data.windows(
             text.heldout(), context=options.context, byte_count_max=heldout_bytes
         )
-        out.write_text(str(heldout_loss(model, windows).loss))
+        out.write_text(str(heldout_loss(model, windows)))
     dist.destroy_process_group()
 
 

@@ -2,7 +2,7 @@
 
 The control plane is the lab's (tests/cluster), without nodes of its own; nodes, kubelets and shards
 are fakes of this process (`fleet_fakes`), so that only the operator's work is measured. It runs as
-a process of this machine with the rights that the chart gives it; the API server's audit log tells
+a process of this machine with the rights that the chart gives it; the API server's audit log shows
 its requests. Everything is measured for half of the jobs and for all: a difference of the two is
 what a job costs, whatever the operator needs for itself.
 
@@ -111,8 +111,8 @@ def manifest(number: int) -> dict[str, Any]:
     }
 
 
-async def until_trains(api: Admin, jobs: int, tell: str) -> float:
-    """Seconds until the status of all jobs says that all learners train."""
+async def until_trains(api: Admin, jobs: int, what: str) -> float:
+    """Seconds until the status of all jobs reports that all learners train."""
     began = time.monotonic()
     while True:
         items = (await api.call("GET", JOBS))["items"]
@@ -120,7 +120,7 @@ async def until_trains(api: Admin, jobs: int, tell: str) -> float:
         passed = time.monotonic() - began
         if good == len(items) == jobs:
             return passed
-        assert passed < CONVERGE_SECONDS_MAX, f"{tell}: {good} of {jobs} after {passed:.0f} s"
+        assert passed < CONVERGE_SECONDS_MAX, f"{what}: {good} of {jobs} after {passed:.0f} s"
         await asyncio.sleep(1.0)
 
 
@@ -197,7 +197,7 @@ async def measure(
     }
     node = next(name for name, region in fleet.nodes.items() if region == REGIONS[1])
     before = operator.read()
-    await fleet.say(node, "True")
+    await fleet.report(node, "True")
     await asyncio.sleep(QUIET_SECONDS)
     found["heartbeat"] = _of_event(operator.read().since(before))
     pods = sum(pod["spec"]["nodeName"] == node for pod in fleet.running.values())

@@ -19,12 +19,7 @@ import grpc.aio
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import Label
-from atoll_protos.v1.atoll_pb2_grpc import (
-    RegistrarServicer,
-    SyncerServicer,
-    add_RegistrarServicer_to_server,
-    add_SyncerServicer_to_server,
-)
+from atoll_protos.network.services import Service, add_handlers
 from cluster.lab.layout import Cluster
 
 NODES = "/api/v1/nodes"
@@ -84,7 +79,7 @@ def admin(cluster: Cluster) -> Admin:
 
 
 @dataclass(slots=True)
-class Shard(SyncerServicer, RegistrarServicer):
+class Shard:
     """Shard 0 of a job; `learners` are its slots' pods by name."""
 
     steps: int
@@ -109,7 +104,7 @@ class Shard(SyncerServicer, RegistrarServicer):
         ]
         return pb.StatusReply(
             run="run", epoch=1, state=pb.SHARD_SERVING, tick=self.tick, steps=self.steps,
-            slots=slots, quorum=1, live=len(slots), registrar=True, ticks_per_second=1.0,
+            slots=slots, quorum=1, registrar=True, ticks_per_second=1.0,
             trained=self.tick * 1000 * len(slots),
         )  # fmt: skip
 
@@ -151,12 +146,12 @@ class Fleet:
         metadata = {"name": name, "labels": labels}
         room = {"cpu": "1000", "memory": "4000Gi", "pods": str(PODS_OF_A_NODE)}
         await self.admin.call("POST", NODES, {"metadata": metadata})
-        await self.say(name, "True", capacity=room, allocatable=room)
+        await self.report(name, "True", capacity=room, allocatable=room)
         lease = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now()}
         await self.admin.call("POST", LEASES, {"metadata": {"name": name}, "spec": lease})
         self.nodes[name] = region
 
-    async def say(self, name: str, ready: str, **more: Any) -> None:
+    async def report(self, name: str, ready: str, **more: Any) -> None:
         """A node's status, as its kubelet writes it every few minutes."""
         condition = {
             "type": "Ready", "status": ready, "reason": "Fake", "message": f"at {now()}",
@@ -202,7 +197,7 @@ class Fleet:
         for pod in self.running.values():
             if pod["spec"]["nodeName"] == node and (learner := self._learner(pod)) is not None:
                 learner["lost"] = True
-        await self.say(node, "False")
+        await self.report(node, "False")
 
     def _learner(self, pod: Object) -> Object | None:
         """What the shard knows of it, if the slot is this pod's."""
@@ -248,8 +243,8 @@ class Fleet:
         address = f"127.{100 + number // 250}.{number % 250}.1"
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])  # one shard per address
         shard = self.shards.setdefault(job, Shard(self.steps))
-        add_SyncerServicer_to_server(shard, server)
-        add_RegistrarServicer_to_server(shard, server)
+        add_handlers(Service.SYNCER, shard, server)
+        add_handlers(Service.REGISTRAR, shard, server)
         server.add_insecure_port(f"{address}:{SHARD_PORT}")
         await server.start()
         self.servers.append(server)

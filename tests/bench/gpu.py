@@ -116,12 +116,11 @@ def manifest(words: Sequence[str], steps: int, *, gpu: bool) -> str:
 
 
 def known_path() -> list[str]:
-    """PYTHONPATH as it is."""
     return [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
 
 
 def run(case: str, shape: Shape, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One case as a job of its own: what its learner has found, and what the run's files say."""
+    """One case as a job of its own: what its learner and the run's files have."""
     out = folder / "case"
     measured = out.with_suffix(".json")
     words = [*CASES[case], *shape.words, "--device", "cpu" if given.cpu else "cuda"]
@@ -211,12 +210,12 @@ def host_bytes() -> int:
     """Memory that is free here, also in a container with a limit of its own."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
-    said = limit.read_text().strip() if limit.exists() else "max"
-    return free if said == "max" else min(free, int(said))
+    text = limit.read_text().strip() if limit.exists() else "max"
+    return free if text == "max" else min(free, int(text))
 
 
 def chosen(given: argparse.Namespace, folder: Path) -> Shape:
-    """What is trained: by the memories, and by what the command line says."""
+    """What is trained: by the memories, and by the command line."""
     if given.cpu:
         shape = TINY
     else:

@@ -43,7 +43,6 @@ class Loop:
 
     @property
     def device(self) -> torch.device:
-        """Of the model."""
         return self.batches[0].device
 
     @property
@@ -76,7 +75,7 @@ class Loop:
 
 
 def new_step() -> None:
-    """Tell CUDA graphs that outputs of the last step are not needed any more."""
+    """Let CUDA graphs know that outputs of the last step are not needed any more."""
     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
@@ -225,12 +224,12 @@ def never_waits(
     refused: set[str] = set()
     for _ in range(arguments.profiled):
         loss = loop.step()
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             warn_of_waits(loop.device, "warn")
             learner.step(tokens=loop.tokens, loss=loss)
             warn_of_waits(loop.device, "default")
-        refused |= waits_in(str(each.message) for each in told)
+        refused |= waits_in(str(each.message) for each in caught)
     activities = [torch.profiler.ProfilerActivity.CPU]
     if loop.device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -257,7 +256,7 @@ def never_waits(
 
 
 def waits_in(warnings_told: Iterable[str]) -> set[str]:
-    """Those that tell of an operation that waits; torch also warns that it may not see all."""
+    """Those about an operation that waits; torch also warns that it may not see all."""
     return {each for each in warnings_told if WAITED in each}
 
 

@@ -54,12 +54,10 @@ def run(job: str, out: Path) -> None:
 
 
 def command(name: str) -> Path:
-    """A command of this environment."""
     return Path(sys.executable).with_name(name)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """A file of one JSON object a line."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -76,9 +74,9 @@ def commits(out: Path) -> list[dict[str, Any]]:
 
 
 def loss(out: Path, arguments: Sequence[str] = ()) -> float:
-    """Held-out loss of the export in nats per byte, by `atoll eval`."""
+    """Held-out loss of the export in nats per byte."""
     done = subprocess.run(
-        [command("atoll"), "eval", out / "run" / "export", *arguments],
+        [sys.executable, "-m", "bytegpt.evaluate", "--export", out / "run" / "export", *arguments],
         capture_output=True,
         text=True,
         check=True,

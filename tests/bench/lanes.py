@@ -7,7 +7,7 @@ durable, and the new version comes down) with a real shard process behind a line
 connection has the rate and the delay of one long TCP connection. What it trains is nothing, so the
 seconds of a round are those of the exchange. All cases alternate in one run.
 
-- hosts  ranks that say that each is a host of its own; every further one has a lane process
+- hosts  ranks, each as a host of its own; every further one has a lane process
 - lanes  ATOLL_LANES, connections of each host
 - share  the largest share of all bytes that one connection has carried, times the lanes of all
   hosts: 1.00 where all carry the same
@@ -24,14 +24,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from atoll import Learner
-from atoll_protos.codecs import Wire
-from atoll_protos.run import Region, RunFile, Sync
+from atoll import Job, Learner
+from atoll_protos.job.run_file import Region, RunFile, Sync
+from atoll_protos.transfer.codecs import Wire
 from bench.table import show
 from bench.wan import Line, carried, wan
 from local.forked import to_their_end
@@ -65,7 +64,6 @@ def run_file(rounds: int) -> RunFile:
 
 
 def width_of(megabytes: float) -> int:
-    """Of the matrices of a model of this size."""
     return int((megabytes * 1e6 / BYTES / LAYERS) ** 0.5)
 
 
@@ -83,7 +81,11 @@ def be(
             fully_shard(layer)
         fully_shard(model)
     seconds: list[float] = []
-    with Learner(model, run_file=run, endpoints=(endpoint,), slot="here-0") as learner:
+    learner = Learner(model)
+    learner._job = Job(
+        run_file=run, endpoints=(endpoint,), slot="here-0", uid="u", instance="u-1", lanes=lanes
+    )
+    with learner:
         (folder / f"{rank}.memory").write_text(str(shared_bytes()))
         while not learner.finished:
             begun = time.perf_counter()
@@ -126,7 +128,6 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--repeat", type=int, default=2, help="of all cases, in turn")
     flags = arguments.parse_args()
-    torch.set_num_threads(1)
     seconds: dict[tuple[int, int], list[float]] = {case: [] for case in CASES}
     shares: dict[tuple[int, int], list[float]] = {case: [] for case in CASES}
     memories: dict[tuple[int, int], float] = {}

@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, jobs_path, path
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, path
 from atoll_protos.names import Label
 from unit.kube.api_server import ApiServer, serving
 
@@ -57,7 +58,7 @@ def memory(process: int) -> dict[str, int]:
 
 async def measure(nodes: int, pods: int) -> dict[str, int]:
     kinds = {path(kind, ""): kind for kind in KINDS}
-    kinds |= {jobs_path(""): "DecoupledTrainingJob", NODES: "Node", LEASES: "Lease"}
+    kinds |= {path(KIND, ""): KIND, NODES: "Node", LEASES: "Lease"}
     server = ApiServer(kinds=kinds)
     for number in range(nodes):
         server.put(NODES, f"n{number}", **node(number))

@@ -13,25 +13,27 @@ from collections.abc import Callable
 
 from atoll_protos.allocator import tune
 
-tune()  # before torch is imported: page faults come first
+tune()  # before numpy is imported: page faults come first
 
-import torch  # noqa: E402
+import numpy as np  # noqa: E402
 
 import atoll_protos.v1.atoll_pb2 as pb  # noqa: E402
-from atoll_protos import arrays, tensors  # noqa: E402
-from atoll_protos.codecs import Form  # noqa: E402
-from atoll_protos.run import Sync  # noqa: E402
-from atoll_protos.schedule import ahead, next_due  # noqa: E402
+from atoll_protos.job.run_file import Sync  # noqa: E402
+from atoll_protos.job.schedule import ahead, next_due  # noqa: E402
+from atoll_protos.transfer import arrays  # noqa: E402
+from atoll_protos.transfer.arrays import BF16, F32, Array  # noqa: E402
+from atoll_protos.transfer.codecs import Form  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
 
-TICK_SECONDS = 0.002  # of the task that shows how long the loop stands still
+TICK_SECONDS = 0.002  # of the task that shows how long the loop is blocked
 TICKS = 20_000
 NOISE = 0.1  # of a step's time, both ways
 
 
-def three_passes(base: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+def three_passes(base: arrays.Base, theta: Array) -> Array:
     """As it was: a copy of the base, a second one in f32, and the subtraction."""
-    return base.clone().float().sub_(theta)
+    held = base.coded.copy().astype(F32)
+    return np.subtract(held, theta, out=held)
 
 
 def longest_stop(work: Callable[[], object], *, in_thread: bool) -> float:
@@ -107,14 +109,12 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=62_500_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     count: int = arguments.elements
-    base, theta = torch.randn(count).bfloat16(), torch.randn(count)
-    base_array = arrays.packed(tensors.byte_view(base), pb.BF16, Form(0, count))
-    theta_array = arrays.from_bytes(tensors.byte_view(theta), pb.F32)
+    theta = np.random.default_rng(0).standard_normal(count, F32)
+    base = arrays.packed(arrays.byte_view(-theta.astype(BF16)), pb.BF16, Form(0, count))
     work: dict[str, Callable[[], object]] = {
         "three passes": lambda: three_passes(base, theta),
-        "one pass": lambda: arrays.difference(base_array, theta_array),
+        "one pass": lambda: arrays.difference(base, theta),
     }
     seconds = interleaved(work, arguments.rounds)
     stops: dict[tuple[str, bool], float] = {

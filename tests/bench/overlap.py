@@ -24,7 +24,7 @@ WARM_UP_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one learner's lines say of its training thread."""
+    """What the lines of one learner have of its training thread."""
 
     case: str
     slot: str

@@ -52,7 +52,6 @@ class Found:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """What is measured once."""
         return self.system, self.merges, self.seed
 
 

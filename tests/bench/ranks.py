@@ -27,10 +27,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from atoll_protos.layout import Slice, build_layout
-from atoll_worker.ranks.exchange import Exchange, open_exchange
-from atoll_worker.training.parameters import Place, travelling
-from atoll_worker.training.staging import assign
+from atoll_protos.job.layout import Slice, build_layout
+from atoll_worker.model.parameters import travelling
+from atoll_worker.model.staging import assign
+from atoll_worker.ranks.boxes import TravellingTensor
+from atoll_worker.ranks.redistribution import Redistribution, open_exchange
 from bench.table import show
 from local.forked import to_their_end
 
@@ -68,7 +69,9 @@ def model() -> nn.Module:
     return made
 
 
-def cases(exchange: Exchange, places: list[Place], owned: Slice) -> dict[str, Callable[[], object]]:
+def cases(
+    exchange: Redistribution, places: list[TravellingTensor], owned: Slice
+) -> dict[str, Callable[[], object]]:
     """What is timed, each collective."""
     tensors = [places[piece.tensor].tensor for piece in owned.pieces]
     sharded = [each for each in tensors if isinstance(each, DTensor)]
@@ -137,7 +140,6 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rounds", type=int, default=5)
     rounds = arguments.parse_args().rounds
-    torch.set_num_threads(1)
     rows = []
     for ranks in RANKS:
         size, gather, deal, full, distribute = measure(ranks, rounds)

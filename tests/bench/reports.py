@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.run import Quorum, Region, RunFile, Sync
+from atoll_protos.job.run_file import Quorum, Region, RunFile, Sync
 from atoll_syncer.model.effects import Effect, PublishHead, Send
 from bench.table import show
 from unit.syncer import shard_side

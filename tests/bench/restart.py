@@ -142,7 +142,6 @@ def merged(out: Path, slot: str, incarnation: int) -> float:
 
 
 def learner_lines(out: Path, slot: str) -> list[dict[str, Any]]:
-    """A learner's steps and events."""
     return json_lines(out / "learners" / f"{slot}.jsonl")
 
 

@@ -25,7 +25,7 @@ from atoll_syncer.model.log import (
 from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.checksums import with_checksum
 from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.snapshots import SNAPSHOT_ENTRIES, Snapshot, entry_name
+from atoll_syncer.storage.snapshots import SNAPSHOT_ENTRIES, LogSnapshot, entry_name
 from atoll_syncer.storage.store import FileStore
 from bench.table import show
 
@@ -64,9 +64,9 @@ def main() -> None:
     show(title, ("snapshots", "seconds", "RSS in MiB"), rows)
 
 
-def write(store: FileStore, count: int) -> list[Snapshot]:
+def write(store: FileStore, count: int) -> list[LogSnapshot]:
     """A log of so many entries, unsynced; returns its newest two snapshots, not yet written."""
-    history, kept = History(), list[Snapshot]()
+    history, kept = History(), list[LogSnapshot]()
     first: list[Entry] = [
         TermBegun(epoch=1, pod="p", instance="p-1"),
         RunStarted(run="r", run_hash="h"),
@@ -85,7 +85,7 @@ def write(store: FileStore, count: int) -> list[Snapshot]:
         path.write_bytes(with_checksum({**envelope, **to_document(entry)}))
         history.apply(entry)
         if position % SNAPSHOT_ENTRIES == 0:
-            kept = [*kept[-1:], Snapshot(position=position, history=history.copy())]
+            kept = [*kept[-1:], LogSnapshot(position=position, history=history.copy())]
     return kept
 
 

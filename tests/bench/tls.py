@@ -18,11 +18,11 @@ import grpc
 import grpc.aio
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import channels
-from atoll_protos.channels import BULK_METHOD, Folder, ServerFiles
-from atoll_protos.credentials import Credentials
-from atoll_protos.frames import Assembler, transfer_frames
-from atoll_protos.identity import Role
+from atoll_protos.network import channels
+from atoll_protos.network.channels import BULK_METHOD, Folder, ServerFiles
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.identity import Role
+from atoll_protos.transfer.frames import Assembler, transfer_frames
 from bench.table import interleaved, show
 from wire.tls_side import Issuer, put
 

@@ -1,4 +1,4 @@
-"""What a profile of torch.profiler says of the CUDA calls inside of a marked range.
+"""What a profile of torch.profiler has of the CUDA calls inside of a marked range.
 
 A trace in Chrome's format has an event for every call of the CUDA runtime, with its thread and
 time, and one for every copy of the device, tied to its call by a correlation number. So two things
@@ -86,7 +86,6 @@ def streams(events: Iterable[dict[str, Any]]) -> tuple[int, ...]:
 
 
 def byte_count(copy: dict[str, Any]) -> int:
-    """How much was copied."""
     return int(copy["args"].get("bytes", 0))
 
 

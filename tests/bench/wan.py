@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from atoll_operator.local.supervisor import free_ports
+from atoll_operator.local.supervision.ports import free_ports
 
 CHUNK_BYTES: Final = 64 << 10
 LOOPBACK: Final = "127.0.0.1"
@@ -57,7 +57,7 @@ async def carry(
 
 
 async def serve(port: int, upstream: str, line: Line, counts: Path) -> None:
-    """Lay the line; a line of the file `counts` says what a connection that has ended carried."""
+    """Lay the line; a line of the file `counts` has what a connection that has ended carried."""
     host, _, upstream_port = upstream.rpartition(":")
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -5,13 +5,29 @@ from typing import Any
 import pytest
 import yaml
 
-from atoll_operator.cli.reading import checked
+from atoll_operator.cli.manifest_file import checked
 from atoll_operator.kube.edges.api import KINDS
 from chart.rendering import CHART, Rendered, hooks, named, of_kind, rights, run, template
 from unit.kube.cluster_values import children
 
 OPERATOR = "atoll-system-atoll-operator"  # its cluster-wide objects
 LEASE = "atoll-operator-lease"  # of the release's namespace
+
+
+def deployment_of(found: Rendered) -> dict[str, Any]:
+    (deployment,) = of_kind(found, "Deployment")
+    spec: dict[str, Any] = deployment["spec"]
+    return spec
+
+
+def pod_of(found: Rendered) -> dict[str, Any]:
+    """The spec of the operator's pod."""
+    pod: dict[str, Any] = deployment_of(found)["template"]["spec"]
+    return pod
+
+
+def env_of(found: Rendered) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in pod_of(found)["containers"][0]["env"]}
 
 
 def test_the_chart_is_clean(helm: str) -> None:
@@ -26,70 +42,62 @@ def test_the_crd_is_the_repositorys_and_outlives_the_release(rendered: Rendered)
     assert found["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_no_right_is_a_wildcard(rendered: Rendered) -> None:
-    rules = [
-        r for kind in ("ClusterRole", "Role") for e in of_kind(rendered, kind) for r in e["rules"]
-    ]
-    assert rules
+def test_no_right_is_a_wildcard_and_nodes_are_only_read(rendered: Rendered) -> None:
+    roles = [*of_kind(rendered, "ClusterRole"), *of_kind(rendered, "Role")]
+    rules = [rule for role in roles for rule in role["rules"]]
+    assert any("nodes" in rule["resources"] for rule in rules)
     for rule in rules:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+        assert "nodes" not in rule["resources"] or {*rule["verbs"]} <= {"get", "list", "watch"}
 
 
-def test_the_operator_may_apply_and_list_every_kind_of_child(rendered: Rendered) -> None:
+def test_the_operator_may_apply_and_list_every_kind_of_child_but_lists_no_secrets(
+    rendered: Rendered,
+) -> None:
     (role,) = named(rendered, "ClusterRole", OPERATOR)
+    found = rights(role)
     for kind, (version, plural) in KINDS.items():
         group = version.rpartition("/")[0]
         needed = {"get", "create", "delete"} if kind == "Pod" else {"get", "create", "patch"}
-        assert needed | {"list", "watch"} <= rights(role)[group, plural], kind
-    assert rights(role)["", "pods/status"] == {"patch"}
-
-
-def test_secrets_are_read_and_written_by_name_and_never_listed(rendered: Rendered) -> None:
-    (role,) = named(rendered, "ClusterRole", OPERATOR)
-    found = rights(role)
+        assert needed | {"list", "watch"} <= found[group, plural], kind
+    assert found["", "pods/status"] == {"patch"}
     assert found["", "secrets"] == {"get", "create", "patch", "delete"}
     assert found["cert-manager.io", "certificates"] == {"get", "create", "patch", "delete"}
 
 
-def test_nodes_and_taints_are_out_of_reach(rendered: Rendered) -> None:
-    for rule in (rule for role in of_kind(rendered, "ClusterRole") for rule in role["rules"]):
-        if "nodes" in rule["resources"]:
-            assert set(rule["verbs"]) <= {"get", "list", "watch"}
-
-
-def test_the_operators_pod_is_restricted(rendered: Rendered) -> None:
-    (deployment,) = of_kind(rendered, "Deployment")
-    pod = deployment["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    own = pod["containers"][0]["securityContext"]
-    assert own["readOnlyRootFilesystem"] is True
-    assert own["allowPrivilegeEscalation"] is False
-    assert own["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_gke_and_openshift_accept_the_operators_pod(rendered: Rendered) -> None:
+def test_the_operators_pod_is_restricted_and_gke_and_openshift_accept_it(
+    rendered: Rendered,
+) -> None:
     """GKE allows no system-cluster-critical outside of kube-system, OpenShift no fixed user."""
-    (deployment,) = of_kind(rendered, "Deployment")
-    pod = deployment["spec"]["template"]["spec"]
+    pod = pod_of(rendered)
+    (own,) = (each["securityContext"] for each in pod["containers"])
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert own == {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert "priorityClassName" not in pod
-    contexts = [pod["securityContext"], *(each["securityContext"] for each in pod["containers"])]
-    assert not any({"runAsUser", "runAsGroup", "fsGroup"} & each.keys() for each in contexts)
 
 
-def test_the_operators_priority_is_a_value(helm: str) -> None:
-    chosen = "priorityClassName=system-cluster-critical"
-    done = run(helm, "template", "atoll", str(CHART), "--set", chosen)
-    (deployment,) = of_kind(list(yaml.safe_load_all(done.stdout)), "Deployment")
-    pod = deployment["spec"]["template"]["spec"]
+def test_values_reach_the_operators_pod(helm: str) -> None:
+    found = template(
+        helm, "priorityClassName=system-cluster-critical", "regions={us-east,eu-west}",
+        "affinity.nodeAffinity.a=b", "replicas=1", "fullnameOverride=trainer",
+        "serviceAccount.annotations.a=b", "extraEnv[0].name=X",
+    )  # fmt: skip
+    pod, (account,) = pod_of(found), of_kind(found, "ServiceAccount")
     assert pod["priorityClassName"] == "system-cluster-critical"
-
-
-def test_regions_reach_the_operator(helm: str) -> None:
-    done = run(helm, "template", "atoll", str(CHART), "--set", "regions={us-east,eu-west}")
-    (deployment,) = [e for e in yaml.safe_load_all(done.stdout) if e and e["kind"] == "Deployment"]
-    env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert {"name": "ATOLL_OPERATOR_REGIONS", "value": "us-east,eu-west"} in env
+    assert pod["affinity"] == {"nodeAffinity": {"a": "b"}}
+    assert deployment_of(found)["replicas"] == 1
+    assert env_of(found)["ATOLL_OPERATOR_REGIONS"] == "us-east,eu-west"
+    assert "X" in env_of(found)
+    assert of_kind(found, "Deployment")[0]["metadata"]["name"] == "trainer"
+    assert pod["serviceAccountName"] == account["metadata"]["name"] == "trainer"
+    assert account["metadata"]["annotations"] == {"a": "b"}
 
 
 def test_with_named_namespaces_the_operator_has_rights_nowhere_else(helm: str) -> None:
@@ -108,35 +116,30 @@ def test_with_named_namespaces_the_operator_has_rights_nowhere_else(helm: str) -
         }
     bound = {each["metadata"]["namespace"] for each in named(found, "RoleBinding", OPERATOR)}
     assert bound == roles.keys()
-    (deployment,) = of_kind(found, "Deployment")
-    env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert {"name": "ATOLL_OPERATOR_NAMESPACES", "value": "one,two"} in env
+    assert env_of(found)["ATOLL_OPERATOR_NAMESPACES"] == "one,two"
 
 
 def test_two_releases_of_one_name_in_two_namespaces_share_no_object(helm: str) -> None:
     """Where only the CRD may be common, which one of them installs."""
-    keys = []
-    for namespace in ("one", "two"):
-        done = run(helm, "template", "atoll", str(CHART), "--namespace", namespace)
-        found = [each for each in yaml.safe_load_all(done.stdout) if each]
-        keys.append(
-            {
-                (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"])
-                for each in found
-                if each["kind"] != "CustomResourceDefinition"
-            }
-        )
-    assert keys[0]
-    assert not keys[0] & keys[1]
+    one, two = (
+        {
+            (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"])
+            for each in yaml.safe_load_all(
+                run(helm, "template", "atoll", str(CHART), "--namespace", namespace).stdout
+            )
+            if each and each["kind"] != "CustomResourceDefinition"
+        }
+        for namespace in ("one", "two")
+    )
+    assert one
+    assert not one & two
 
 
 def test_two_replicas_share_one_lease_which_alone_they_may_write(rendered: Rendered) -> None:
-    (deployment,) = of_kind(rendered, "Deployment")
-    spec = deployment["spec"]
+    spec = deployment_of(rendered)
     assert spec["replicas"] == 2
     assert spec["strategy"]["type"] == "RollingUpdate"
-    env = spec["template"]["spec"]["containers"][0]["env"]
-    assert {"name": "ATOLL_OPERATOR_LEASE", "value": "atoll-system/atoll-operator"} in env
+    assert env_of(rendered)["ATOLL_OPERATOR_LEASE"] == "atoll-system/atoll-operator"
     (role,) = named(rendered, "Role", LEASE)
     named_one, any_one = role["rules"]
     assert named_one["resourceNames"] == ["atoll-operator"]
@@ -151,8 +154,7 @@ def test_two_replicas_share_one_lease_which_alone_they_may_write(rendered: Rende
 def test_a_drain_evicts_one_replica_and_no_two_of_them_share_a_node(rendered: Rendered) -> None:
     (budget,) = of_kind(rendered, "PodDisruptionBudget")
     assert budget["spec"]["maxUnavailable"] == 1  # of one replica too: a drain is never blocked
-    (deployment,) = of_kind(rendered, "Deployment")
-    pod = deployment["spec"]["template"]
+    pod = deployment_of(rendered)["template"]
     anti = pod["spec"]["affinity"]["podAntiAffinity"]
     (term,) = anti["preferredDuringSchedulingIgnoredDuringExecution"]
     wanted = term["podAffinityTerm"]
@@ -161,102 +163,74 @@ def test_a_drain_evicts_one_replica_and_no_two_of_them_share_a_node(rendered: Re
         assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_a_users_affinity_takes_the_place_of_the_charts(helm: str) -> None:
-    found = template(helm, "affinity.nodeAffinity.a=b", "replicas=1")
-    (deployment,) = of_kind(found, "Deployment")
-    assert deployment["spec"]["template"]["spec"]["affinity"] == {"nodeAffinity": {"a": "b"}}
-    assert deployment["spec"]["replicas"] == 1
-
-
 def test_the_extras_are_off_and_select_the_operators_pod_when_on(helm: str) -> None:
-    extras = {"NetworkPolicy", "Service", "PodMonitor"}
-    assert not extras & {each["kind"] for each in template(helm)}
+    assert not {"NetworkPolicy", "Service", "PodMonitor"} & {e["kind"] for e in template(helm)}
     switches = ("networkPolicy", "metrics.service", "metrics.podMonitor")
-    found = template(helm, *(f"{each}.enabled=true" for each in switches), "extraEnv[0].name=X")
-    (deployment,) = of_kind(found, "Deployment")
-    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
-    (policy,) = of_kind(found, "NetworkPolicy")
-    (service,) = of_kind(found, "Service")
+    found = template(helm, *(f"{each}.enabled=true" for each in switches))
+    labels = deployment_of(found)["template"]["metadata"]["labels"].items()
+    (policy,), (service,) = (of_kind(found, each) for each in ("NetworkPolicy", "Service"))
     operator, shards = of_kind(found, "PodMonitor")
     for selector in (
         policy["spec"]["podSelector"]["matchLabels"],
         service["spec"]["selector"], operator["spec"]["selector"]["matchLabels"],
     ):  # fmt: skip
         assert selector.items() <= labels
-    (own,) = (each["spec"]["template"]["metadata"]["labels"] for each in shard_deployments())
+    (own,) = (
+        each["spec"]["template"]["metadata"]["labels"]
+        for each in named(children("spec.syncer.shards=1").objects(), "Deployment", "tiny-syncer-0")
+    )
     assert shards["spec"]["selector"]["matchLabels"].items() <= own.items()
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
-    ports = {each["name"] for each in container["ports"]}
+    ports = {each["name"] for each in pod_of(found)["containers"][0]["ports"]}
     assert operator["spec"]["podMetricsEndpoints"][0]["port"] in ports
     assert service["spec"]["ports"][0]["targetPort"] in ports
-    assert {"name": "X"} in container["env"]
 
 
-def shard_deployments() -> list[dict[str, Any]]:
-    objects = children("spec.syncer.shards=1").objects()
-    return [each for each in objects if each["metadata"]["name"] == "tiny-syncer-0"
-            and each["kind"] == "Deployment"]  # fmt: skip
-
-
-def test_the_name_of_all_objects_is_a_value(helm: str) -> None:
-    found = template(helm, "fullnameOverride=trainer", "serviceAccount.annotations.a=b")
-    (deployment,) = of_kind(found, "Deployment")
-    (account,) = of_kind(found, "ServiceAccount")
-    assert deployment["metadata"]["name"] == "trainer"
-    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == "trainer"
-    assert (account["metadata"]["name"], account["metadata"]["annotations"]) == (
-        "trainer", {"a": "b"},
-    )  # fmt: skip
-
-
-def test_helm_test_trains_in_a_namespace_that_is_served_with_rights_to_one_job(helm: str) -> None:
-    for sets, namespace, region in (
+@pytest.mark.parametrize(
+    ("sets", "namespace", "region"),
+    [
         ((), "atoll-system", "test"),
         (("namespaces={one,two}", "regions={eu-west,eu-north}"), "one", "eu-west"),
-    ):
-        found = hooks(helm, *sets)
-        assert {each["metadata"]["namespace"] for each in found} == {namespace}
-        (pod,) = of_kind(found, "Pod")
-        (container,) = pod["spec"]["containers"]
-        env = {each["name"]: each["value"] for each in container["env"]}
-        assert (env["TEST_NAMESPACE"], env["TEST_REGION"]) == (namespace, region)
-        (role,) = of_kind(found, "Role")
-        named_one, any_one = role["rules"]
-        assert named_one["resourceNames"] == [env["TEST_JOB"]]
-        assert any_one["verbs"] == ["create"]
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_the_job_of_helm_test_is_valid(helm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (pod,) = of_kind(hooks(helm, "regions={eu-west}"), "Pod")
+    ],
+)
+def test_helm_test_trains_a_valid_job_in_a_namespace_that_is_served_with_rights_to_it_alone(
+    helm: str, monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], namespace: str, region: str
+) -> None:
+    found = hooks(helm, *sets)
+    assert {each["metadata"]["namespace"] for each in found} == {namespace}
+    (pod,), (role,) = of_kind(found, "Pod"), of_kind(found, "Role")
     (container,) = pod["spec"]["containers"]
-    for each in container["env"]:
-        monkeypatch.setenv(each["name"], each["value"])
+    env = {each["name"]: each["value"] for each in container["env"]}
+    assert (env["TEST_NAMESPACE"], env["TEST_REGION"]) == (namespace, region)
+    named_one, any_one = role["rules"]
+    assert named_one["resourceNames"] == [env["TEST_JOB"]]
+    assert any_one["verbs"] == ["create"]
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     (script,) = container["args"]
     assert script == (CHART / "files/test.py").read_text()
-    found: dict[str, Any] = {}
-    exec(compile(script, "test.py", "exec"), found)
-    job = checked(found["MANIFEST"])
-    assert [each.name for each in job.spec.regions] == ["eu-west"]
-    assert job.name == "atoll-operator-test"
+    for name, text in env.items():
+        monkeypatch.setenv(name, text)
+    run_script: dict[str, Any] = {}
+    exec(compile(script, "test.py", "exec"), run_script)
+    job = checked(run_script["MANIFEST"])
+    assert ([each.name for each in job.spec.regions], job.name) == ([region], env["TEST_JOB"])
 
 
-def test_the_notes_name_the_next_steps_in_a_namespace_that_is_served(helm: str) -> None:
-    words = ("install", "atoll", str(CHART), "--namespace", "atoll-system", "--dry-run=client")
-    notes = run(helm, *words).stdout.partition("NOTES:")[2]
+@pytest.mark.parametrize(
+    ("value", "create"),
+    [
+        ("replicas=2", "kubectl create -f -"),
+        ("namespaces={one}", "kubectl -n one create -f -"),
+        ("regions={eu-west}", "kubectl create -f -"),
+    ],
+)
+def test_the_notes_name_the_next_steps_with_a_valid_job(helm: str, value: str, create: str) -> None:
+    words = ("--namespace", "atoll-system", "--dry-run=client", "--set", value)
+    notes = run(helm, "install", "atoll", str(CHART), *words).stdout.partition("NOTES:")[2]
     assert "helm test atoll --namespace atoll-system" in notes
-    assert "kubectl create -f -" in notes
-    notes = run(helm, *words, "--set", "namespaces={one}").stdout.partition("NOTES:")[2]
-    assert "kubectl -n one create -f -" in notes
-
-
-def test_the_job_of_the_notes_is_valid(helm: str) -> None:
-    words = ("install", "atoll", str(CHART), "--namespace", "atoll-system", "--dry-run=client")
-    for more in ((), ("--set", "regions={eu-west}")):
-        notes = run(helm, *words, *more).stdout.partition("NOTES:")[2]
-        manifest = notes.partition("<<END\n")[2].partition("  END\n")[0]
-        assert checked(yaml.safe_load(manifest)).name == "tiny"
+    assert create in notes
+    manifest = notes.partition("<<END\n")[2].partition("  END\n")[0]
+    assert checked(yaml.safe_load(manifest)).name == "tiny"
 
 
 @pytest.mark.parametrize(
@@ -273,6 +247,4 @@ def test_the_user_of_jobs_pods_is_a_value(helm: str, words: tuple[str, ...], use
     done = run(helm, "template", "atoll", str(CHART), *words)
     assert done.returncode == 0, done.stderr
     found = [each for each in yaml.safe_load_all(done.stdout) if each]
-    (deployment,) = of_kind(found, "Deployment")
-    env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert {"name": "ATOLL_OPERATOR_POD_USER", "value": user} in env
+    assert env_of(found)["ATOLL_OPERATOR_POD_USER"] == user

@@ -66,11 +66,7 @@ def ran(server: Server, monkeypatch: pytest.MonkeyPatch, seconds: str = "280") -
 
 @pytest.mark.parametrize(
     ("states", "code"),
-    [
-        ([{}, STARTS, COMPLETE], 0),
-        ([{}, STARTS, FAILED], 1),
-        ([{}, REJECTED], 1),
-    ],
+    [([{}, STARTS, COMPLETE], 0), ([{}, STARTS, FAILED], 1), ([{}, REJECTED], 1)],
 )
 @pytest.mark.parametrize("left", [False, True])
 def test_the_end_of_the_job_is_the_end_of_the_test(

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from atoll_operator.api.reasons import STATUSES
+from atoll_operator.api.status.reasons import STATUSES
 from atoll_operator.kube.metrics import Metrics as OperatorMetrics
-from atoll_protos.states import SLOT_TEXTS
-from atoll_syncer.metrics import Metrics as ShardMetrics
+from atoll_protos.job.shown_states import SLOT_TEXTS
+from atoll_syncer.duties.metrics import ShardMetrics
 from chart.rendering import of_kind, template
 from chart.shown import DASHBOARD, RULES, panels, rules
 

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from atoll_operator.kube.names import HEALTH_PORT, METRICS_PORT, SHARD_PORT
-from atoll_operator.kube.policies import of_hosts
 from atoll_protos.names import Label
-from chart.rendering import Rendered, of_kind, template
-from unit.kube.cluster_values import children, job
+from chart.rendering import Rendered, named, of_kind, template
+from unit.kube.cluster_values import children
 
 ON, SERVED = "networkPolicy.enabled=true", "namespaces={team}"
 JOBS = "networkPolicy.jobs"
-ADDRESSES = {"data store": "10.1.2.3", "internet": "198.51.100.7"}
+ADDRESSES = {"data-store": "10.1.2.3", "internet": "198.51.100.7"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,25 +30,35 @@ class Peer:
     address: str = ""
 
 
+def pods_of(*changes: str) -> dict[str, Peer]:
+    """A job's pods by the name of the Deployment or StatefulSet that makes them."""
+    return {
+        each["metadata"]["name"]: Peer(
+            namespace="team", labels=each["spec"]["template"]["metadata"]["labels"]
+        )
+        for each in children(*changes).objects()
+        if each["kind"] in ("Deployment", "StatefulSet")
+    }
+
+
+def hosts() -> list[Peer]:
+    """The learners of a job of two hosts each."""
+    pods = pods_of("spec.learner.hosts=2").values()
+    return [each for each in pods if each.labels["atoll.dev/role"] == "learner"]
+
+
 @pytest.fixture(scope="module")
 def peers(helm: str) -> dict[str, Peer]:
     """Return a job's pods by role, as the operator renders them, and others."""
-    found = {}
-    for each in children().objects():
-        if each["kind"] in ("Deployment", "StatefulSet"):
-            labels = each["spec"]["template"]["metadata"]["labels"]
-            found[labels["atoll.dev/role"]] = Peer(namespace="team", labels=labels)
-    for each in children("spec.learner.hosts=2").objects():
-        if each["kind"] == "StatefulSet":
-            labels = each["spec"]["template"]["metadata"]["labels"]
-            found["host"] = Peer(namespace="team", labels=labels)
+    found = {each.labels["atoll.dev/role"]: each for each in pods_of().values()}
+    found["host"] = hosts()[-1]
     (deployment,) = of_kind(template(helm), "Deployment")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     found["operator"] = Peer(namespace="atoll-system", labels=labels)
     found["somebody"] = Peer(namespace="team", labels={"app": "other"})
     found["impostor"] = Peer(namespace="another", labels=labels)
-    found["other shard"] = Peer(namespace="another", labels=found["shard"].labels)
-    found["other host"] = Peer(namespace="another", labels=found["host"].labels)
+    found["other-shard"] = Peer(namespace="another", labels=found["shard"].labels)
+    found["other-host"] = Peer(namespace="another", labels=found["host"].labels)
     return found | {name: Peer(address=address) for name, address in ADDRESSES.items()}
 
 
@@ -105,112 +114,70 @@ def policies(helm: str, *sets: str) -> Rendered:
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "port"),
-    [
-        ("learner", "shard", SHARD_PORT),
-        ("evaluator", "shard", SHARD_PORT),
-        ("shard", "shard", SHARD_PORT),  # the registrar
-        ("operator", "shard", SHARD_PORT),
-        ("learner", "internet", 53),
-        ("shard", "somebody", 53),
-        ("somebody", "shard", METRICS_PORT),
-        ("somebody", "operator", "http"),
-        ("operator", "internet", 443),  # the API server
-        ("host", "host", 29400),  # where the hosts of a learner meet
-        ("host", "host", 43210),  # gloo and NCCL take any port
-        ("host", "shard", SHARD_PORT),
+    ("source", "targets"),
+    [  # targets that are allowed, after `|` those that are not
+        ("learner", f"shard:{SHARD_PORT} internet:53 | somebody:443 internet:443 data-store:443"),
+        ("learner", f"| learner:{SHARD_PORT} other-shard:{SHARD_PORT} shard:22 host:29400"),
+        ("learner", f"| shard:{METRICS_PORT + 1}"),
+        ("evaluator", f"shard:{SHARD_PORT} | internet:443"),
+        ("shard", f"shard:{SHARD_PORT} somebody:53 | internet:443 learner:{SHARD_PORT} host:29400"),
+        ("operator", f"shard:{SHARD_PORT} internet:443 |"),  # the API server
+        ("somebody", f"shard:{METRICS_PORT} operator:http | shard:{SHARD_PORT} operator:9999"),
+        ("somebody", "| learner:80 host:29400"),
+        # where the hosts of a learner meet; gloo and NCCL take any port
+        ("host", f"host:29400 host:43210 shard:{SHARD_PORT} | learner:29400 other-host:29400"),
+        ("host", "| internet:443"),
+        ("impostor", f"| shard:{SHARD_PORT}"),
+        ("internet", f"| shard:{SHARD_PORT}"),
     ],
 )
-def test_what_a_job_needs_is_allowed(
-    helm: str, peers: dict[str, Peer], source: str, target: str, port: int | str
+def test_what_a_job_needs_is_allowed_and_nothing_else(
+    helm: str, peers: dict[str, Peer], source: str, targets: str
 ) -> None:
-    assert allowed(policies(helm), peers[source], peers[target], port)
+    found, (needed, _, others) = policies(helm), targets.partition("|")
+    for each in [*needed.split(), *others.split()]:
+        target, _, name = each.partition(":")
+        port = int(name) if name.isdigit() else name
+        is_allowed = allowed(found, peers[source], peers[target], port)
+        assert is_allowed == (each in needed.split()), each
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "port"),
-    [
-        ("learner", "somebody", 443),
-        ("learner", "internet", 443),
-        ("learner", "data store", 443),
-        ("learner", "learner", SHARD_PORT),
-        ("learner", "other shard", SHARD_PORT),
-        ("learner", "shard", METRICS_PORT + 1),
-        ("learner", "shard", 22),
-        ("evaluator", "internet", 443),
-        ("shard", "internet", 443),
-        ("shard", "learner", SHARD_PORT),
-        ("somebody", "learner", 80),
-        ("somebody", "host", 29400),
-        ("learner", "host", 29400),
-        ("host", "learner", 29400),
-        ("host", "other host", 29400),
-        ("shard", "host", 29400),
-        ("host", "internet", 443),
-        ("somebody", "shard", SHARD_PORT),
-        ("impostor", "shard", SHARD_PORT),
-        ("internet", "shard", SHARD_PORT),
-        ("somebody", "operator", 9999),
-    ],
-)
-def test_what_no_job_needs_is_not_allowed(
-    helm: str, peers: dict[str, Peer], source: str, target: str, port: int | str
-) -> None:
-    assert not allowed(policies(helm), peers[source], peers[target], port)
-
-
-def test_every_port_of_a_shards_pod_may_be_reached_by_its_node(
-    helm: str, peers: dict[str, Peer]
-) -> None:
-    """Its probes among them: some network plugins let no policy pass but for the node itself."""
-    (shard,) = [
-        each for each in children("spec.syncer.shards=1").objects()
-        if each["kind"] == "Deployment" and each["metadata"]["name"] == "tiny-syncer-0"
-    ]  # fmt: skip
+def test_what_a_pods_node_asks_is_allowed(helm: str, peers: dict[str, Peer]) -> None:
+    """Probes: some network plugins let no policy pass but for the node itself."""
+    found, node = policies(helm), peers["internet"]
+    (shard,) = named(children("spec.syncer.shards=1").objects(), "Deployment", "tiny-syncer-0")
     (container,) = shard["spec"]["template"]["spec"]["containers"]
     ports = {each["containerPort"] for each in container["ports"]}
     assert {SHARD_PORT, METRICS_PORT} <= ports
     for port in ports - {SHARD_PORT}:  # which the operator and the job's own pods dial
-        assert allowed(policies(helm), peers["internet"], peers["shard"], port)
-
-
-def test_the_probe_of_a_host_may_be_asked_by_its_node(helm: str, peers: dict[str, Peer]) -> None:
-    sets = [
-        each["spec"]["template"]["spec"]["containers"][0]
-        for each in children("spec.learner.hosts=2").objects()
-        if each["kind"] == "StatefulSet"
-    ]
-    (port,) = {container["livenessProbe"]["httpGet"]["port"] for container in sets}
-    assert allowed(policies(helm), peers["internet"], peers["host"], port)
-    assert not allowed(policies(helm), peers["internet"], peers["learner"], port)
+        assert allowed(found, node, peers["shard"], port)
+    sets = of_kind(children("spec.learner.hosts=2").objects(), "StatefulSet")
+    containers = [each["spec"]["template"]["spec"]["containers"][0] for each in sets]
+    (port,) = {each["livenessProbe"]["httpGet"]["port"] for each in containers}
+    assert allowed(found, node, peers["host"], port)
+    assert not allowed(found, node, peers["learner"], port)
 
 
 def test_policies_of_a_job_s_own_let_hosts_of_one_learner_reach_each_other_alone(
     helm: str, peers: dict[str, Peer]
 ) -> None:
-    of_job = {
-        each["metadata"]["name"]: Peer(
-            namespace="team", labels=each["spec"]["template"]["metadata"]["labels"]
-        )
-        for each in children("spec.learner.hosts=2").objects()
-        if each["kind"] == "StatefulSet"
-    }
-    own = of_hosts(job("spec.learner.hosts=2"))
-    assert [each["metadata"]["name"] for each in own] == [*of_job]
-    for each in own:
-        each["metadata"]["namespace"] = "team"
-    chart = policies(helm, f"{JOBS}.hosts=false")
-    first, second, *_ = of_job.values()
+    of_job = hosts()
+    of_its_own = [f"{JOBS}.hostsOf[0].job=tiny", f"{JOBS}.hostsOf[0].regions.us-east=2",
+                  f"{JOBS}.hostsOf[0].regions.eu-west=1"]  # fmt: skip
+    closed, alone = f"{JOBS}.hosts=false", policies(helm, f"{JOBS}.hosts=false")
+    found = policies(helm, closed, *of_its_own)
+    first, second, *_ = of_job
     other = Peer(namespace="team", labels={**first.labels, Label.JOB: "other"})
-    assert allowed([*chart, *own], first, first, 29400)
-    assert allowed([*chart, *own], first, peers["shard"], SHARD_PORT)
-    assert allowed([*chart, *own], peers["internet"], first, HEALTH_PORT)
+    assert len(found) == len(alone) + len(of_job)
+    assert allowed(found, first, first, 29400)
+    assert allowed(found, first, peers["shard"], SHARD_PORT)
+    assert allowed(found, peers["internet"], first, HEALTH_PORT)
     for stranger in (second, other, peers["learner"], peers["somebody"]):
-        assert not allowed([*chart, *own], first, stranger, 29400)
-        assert not allowed([*chart, *own], stranger, first, 29400)
-        assert not allowed([*chart, *own], stranger, first, 43210)
-    assert not allowed(chart, first, first, 29400)  # nothing is open before they are there
-    assert allowed([*policies(helm), *own], first, second, 29400)  # what one allows is allowed
+        assert not allowed(found, first, stranger, 29400)
+        assert not allowed(found, stranger, first, 29400)
+        assert not allowed(found, stranger, first, 43210)
+    assert not allowed(alone, first, first, 29400)  # nothing is open before they are there
+    assert allowed(policies(helm, *of_its_own), first, second, 29400)  # what one allows is allowed
 
 
 def test_what_a_platform_adds_is_allowed_too(helm: str, peers: dict[str, Peer]) -> None:
@@ -221,8 +188,8 @@ def test_what_a_platform_adds_is_allowed_too(helm: str, peers: dict[str, Peer]) 
         f"{JOBS}.shardsFrom[0].ipBlock.cidr=198.51.100.0/24",
         f"{JOBS}.metricsFrom[0].podSelector.matchLabels.app=other",
     )
-    assert allowed(found, peers["learner"], peers["data store"], 443)
-    assert not allowed(found, peers["learner"], peers["data store"], 80)
+    assert allowed(found, peers["learner"], peers["data-store"], 443)
+    assert not allowed(found, peers["learner"], peers["data-store"], 80)
     assert not allowed(found, peers["learner"], peers["internet"], 443)
     assert allowed(found, peers["internet"], peers["shard"], SHARD_PORT)
     assert allowed(found, peers["somebody"], peers["shard"], METRICS_PORT)

@@ -16,7 +16,7 @@ import yaml
 from cluster.kubectl import Object, until
 from cluster.training import Job, manifest, pace
 
-SAID_SECONDS_MAX = 300.0
+REPORT_SECONDS_MAX = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,6 @@ class Apart:
 
     @property
     def slots(self) -> set[str]:
-        """One learner in each region."""
         return {f"{region}-0" for region in self.regions}
 
     @property
@@ -66,7 +65,6 @@ class Apart:
         return shown
 
     def copied_endpoints(self, job: Object) -> dict[str, Any]:
-        """The manifest with the addresses that the home shows."""
         return with_endpoints(job, self.shown_endpoints())
 
     def begins(self, **spec: Any) -> dict[str, Any]:
@@ -80,8 +78,8 @@ class Apart:
         return whole
 
     def carries_credentials(self, region: str) -> None:
-        """Once the cluster of a region asks for them, as it says."""
-        self.says(self.others[region], "Accepted", "CredentialsMissing")
+        """Once the cluster of a region asks for them."""
+        self.reports(self.others[region], "Accepted", "CredentialsMissing")
         self.bring(self.printed_credentials(region), region)
 
     def printed_credentials(self, region: str) -> dict[str, Any]:
@@ -105,7 +103,7 @@ class Apart:
         return done.stdout
 
     def accepted(self, region: str) -> str:
-        """What the cluster of a region says of the manifest."""
+        """What the cluster of a region reports of the manifest."""
         return self.others[region].condition("Accepted").get("message", "")
 
     def bring(self, secret: dict[str, Any], region: str) -> None:
@@ -114,8 +112,10 @@ class Apart:
         metadata = secret["metadata"] | {"name": f"{other.name}-credentials-{region}"}
         other.kube.apply(other.namespace, secret | {"metadata": metadata})
 
-    def says(self, job: Job, kind: str, reason: str, seconds: float = SAID_SECONDS_MAX) -> None:
-        until(f"{kind} says {reason}", lambda: job.condition(kind)["reason"] == reason, seconds)
+    def reports(
+        self, job: Job, kind: str, reason: str, seconds: float = REPORT_SECONDS_MAX
+    ) -> None:
+        until(f"{kind} is {reason}", lambda: job.condition(kind)["reason"] == reason, seconds)
 
     def trains_without(self, *regions: str) -> None:
         """Wait until these regions' learners, and no others, are away."""

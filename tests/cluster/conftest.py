@@ -1,25 +1,31 @@
 """A cluster for the tests: the one that KUBECONFIG names, or an own one that is removed after."""
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.dockerfiles import help_of_the_operators_image
 from cluster.installed import OPERATOR_NODE, Installed
 from cluster.kubectl import Kubectl, until
 from cluster.lab import lifecycle, roles
 from cluster.lab.layout import run_folder
 from cluster.lab.processes import of_lab
-from cluster.training import Job, manifest, pace
+from cluster.training import Job, light, trained
 
 COMMAND = Path(__file__).resolve().parent
+BUILD = "operators_build"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NODES = {"us-east": 2, "eu-west": 5, "ap-south": 1}
 UP = (
     "up", "--json", "--timing", "default", "--clusters", "2",
@@ -52,12 +58,20 @@ class LabCommand:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what needs the session's clusters last: no other test shares the machine with them."""
+    """Run what needs the session's clusters late: no other test shares the machine with them.
+
+    The README's example trains beside the tests of the second cluster, and is looked at before
+    other tests cut nodes of the first one.
+    """
 
     def turn(item: pytest.Item) -> int:
         if COMMAND not in item.path.parents:
             return 0
-        return 1 if {"lab", "clusters"}.isdisjoint(getattr(item, "fixturenames", ())) else 2
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures.isdisjoint({"lab", "clusters", BUILD}):
+            return 1
+        order = {"world": 2, "walking": 3, BUILD: 5}
+        return next((turn for name, turn in order.items() if name in fixtures), 4)
 
     items.sort(key=turn)
 
@@ -80,9 +94,20 @@ def lab(request: pytest.FixtureRequest) -> Iterator[LabCommand]:
     command(*UP)
     if was_up:
         command("load")  # this checkout's images
+    if any(BUILD in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue(BUILD)
     yield command
     if not was_up:
         command("down")
+
+
+@pytest.fixture(scope="session")
+def operators_build(
+    prepared: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Future[str]]:
+    """Build the operator's Dockerfile beside tests that mostly wait for a cluster."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(help_of_the_operators_image, tmp_path_factory.mktemp("buildah"))
 
 
 @pytest.fixture
@@ -112,7 +137,6 @@ def clusters(request: pytest.FixtureRequest) -> list[Kubectl]:
 
 @pytest.fixture(scope="session")
 def kube(clusters: list[Kubectl]) -> Kubectl:
-    """Return the main cluster."""
     return clusters[0]
 
 
@@ -129,30 +153,59 @@ def worker_image(image_of: Callable[[str], str]) -> str:
     return image_of("worker")
 
 
-@pytest.fixture
-def namespace(clusters: list[Kubectl]) -> Iterator[str]:
-    """Make a namespace with restricted pod security in every cluster, and remove it after."""
+@contextlib.contextmanager
+def a_namespace(clusters: Sequence[Kubectl]) -> Iterator[str]:
+    """A namespace with restricted pod security in these clusters, which is removed after."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     for kubectl in clusters:
         kubectl("create", "namespace", name)
         kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
         kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=600s")
+        kubectl.apply(name, light())
     yield name
     for kubectl in clusters:
         kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture
+def namespace(clusters: list[Kubectl]) -> Iterator[str]:
+    """Make a namespace of this test in every cluster."""
+    with a_namespace(clusters) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(clusters: list[Kubectl]) -> Iterator[str]:
+    """Make a namespace of the tests of this file in every cluster."""
+    with a_namespace(clusters) as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def walking(atoll: Installed, kube: Kubectl) -> Iterator[Job]:
+    """The README's example, in a namespace of its own."""
+    with a_namespace([kube]) as name:
+        kube("-n", name, "apply", "-f", str(EXAMPLES / "three-regions.yaml"))
+        yield Job(kube=kube, namespace=name, name="three-regions")
+
+
+@pytest.fixture(scope="session")
+def early(request: pytest.FixtureRequest) -> None:
+    """Begin the example, where a test looks at it later."""
+    if any("walking" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("walking")
+
+
+@pytest.fixture
 def train(atoll: Installed, kube: Kubectl, namespace: str) -> Callable[..., Job]:
     """Apply a job with steps of 0.3 s, and return it once all its learners train."""
+    return partial(trained, kube, namespace)
 
-    def apply(name: str, regions: dict[str, int], **spec: object) -> Job:
-        job = Job(kube=kube, namespace=namespace, name=name)
-        kube.apply(namespace, manifest(name, regions, **{"learner": pace(300), **spec}))
-        job.trains(sum(regions.values()))
-        return job
 
-    return apply
+@pytest.fixture(scope="module")
+def train_for_all(atoll: Installed, kube: Kubectl, shared_namespace: str) -> Callable[..., Job]:
+    """The same, for a job that the tests of a file share."""
+    return partial(trained, kube, shared_namespace)
 
 
 @pytest.fixture

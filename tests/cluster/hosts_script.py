@@ -17,7 +17,6 @@ SAMPLES = 4  # of one rank in each step
 
 
 def main() -> None:
-    """Train."""
     distributed.init_process_group("gloo")
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     torch.manual_seed(atoll.job().seed)

@@ -15,6 +15,7 @@ from cluster.kubectl import Kubectl, until
 CHART = Path(__file__).resolve().parents[2] / "helm/atoll"
 NAMESPACE = "atoll-system"
 RELEASE = "atoll"
+CRD = "decoupledtrainingjobs.atoll.dev"
 DEPLOYMENT = "deploy/atoll-operator"
 REPLICAS = 2
 SELECTOR = "app.kubernetes.io/name=atoll-operator"
@@ -52,6 +53,13 @@ class Installed:
     def uninstall(self) -> None:
         self._helm("uninstall", RELEASE)
 
+    def owns_the_crd(self, release: str = RELEASE, namespace: str = NAMESPACE) -> None:
+        """Give the CRD to a release, with the two commands of the chart's notes."""
+        owner = (f"release-name={release}", f"release-namespace={namespace}")
+        self.kube("label", "--overwrite", "crd", CRD, "app.kubernetes.io/managed-by=Helm")
+        notes = [f"meta.helm.sh/{each}" for each in owner]
+        self.kube("annotate", "--overwrite", "crd", CRD, *notes)
+
     def _helm(self, *words: str, waits: bool = True) -> str:
         program = (self.helm, f"--kubeconfig={self.kube.kubeconfig}", "--namespace", NAMESPACE)
         wait = ("--wait", "--timeout", "600s") if waits else ()
@@ -83,7 +91,6 @@ class Installed:
         }
 
     def ready(self) -> list[str]:
-        """Names of the pods that are Ready."""
         return [name for name, each in self.pods().items() if _container(each).get("ready")]
 
     def restarts(self) -> dict[str, int]:
@@ -96,12 +103,12 @@ class Installed:
         return dict(json.loads(done.stdout)["spec"]) if done.returncode == 0 else {}
 
     def holder(self) -> str:
-        """The name of the process that leads: its pod's, and what tells it from a former one."""
+        """The name of the process that leads: its pod's, and what differs from a former one's."""
         return str(self.lease().get("holderIdentity") or "")
 
     def leader(self) -> str:
         """The pod that leads; waits until there is one."""
-        until("somebody leads", lambda: self._leads(self.holder()), LEADS_SECONDS_MAX)
+        until("a replica leads", lambda: self._leads(self.holder()), LEADS_SECONDS_MAX)
         return self.holder().rpartition("_")[0]
 
     def _leads(self, holder: str) -> bool:
@@ -133,7 +140,6 @@ class Installed:
         self.leader()
 
     def kill(self, pod: str) -> None:
-        """End the operator's process in a pod with SIGKILL."""
         os.kill(self.process(pod), signal.SIGKILL)
 
     def process(self, pod: str) -> int:

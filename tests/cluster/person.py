@@ -1,18 +1,16 @@
-"""A person at a terminal: types kubectl commands, edits one manifest, and reads what is said.
+"""A person at a terminal: types kubectl commands, edits one manifest, and reads what is printed.
 
 The scenarios in `operations/` are written with this, so that each can be read, and typed, as it is.
 """
 
 import shlex
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job
 
-JOB = "tiny"
 MANIFEST = """\
 apiVersion: atoll.dev/v1alpha1
 kind: DecoupledTrainingJob
@@ -27,26 +25,32 @@ spec:
   learner:
     template:
       spec:
+        volumes: [{name: light, configMap: {name: light}}]
         containers:
           - name: learner
-            command: [atoll-worker, "bytegpt.train:main"]
+            command: [atoll-worker, "light:main"]
             args: [--batch=2, --context=64, --step-milliseconds-min=300]
+            workingDir: /light
+            volumeMounts: [{name: light, mountPath: /light}]
 """
-SAID_SECONDS_MAX = 300.0  # what is promised is 15 s; no test depends on how fast the machine is
+REPORT_SECONDS_MAX = 300.0  # what is promised is 15 s; no test depends on how fast the machine is
 TRAINS_SECONDS_MAX = 600.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Person:
-    """Somebody with a namespace, a terminal and one manifest of a job called tiny."""
+    """A person with a namespace, a terminal and the manifest of one job."""
 
     kube: Kubectl
     namespace: str
+    name: str = "tiny"
     manifest: str = MANIFEST
     job: Job = field(init=False)
+    pods: dict[str, str] = field(default_factory=dict)  # UIDs of those with which it began
 
     def __post_init__(self) -> None:
-        self.job = Job(kube=self.kube, namespace=self.namespace, name=JOB)
+        self.manifest = self.manifest.replace("{name: tiny}", f"{{name: {self.name}}}")
+        self.job = Job(kube=self.kube, namespace=self.namespace, name=self.name)
 
     # ------------------------------------------------------------ types
 
@@ -61,7 +65,7 @@ class Person:
         return done.stderr
 
     def applies(self) -> None:
-        """`kubectl apply -f tiny.yaml`."""
+        """`kubectl apply -f FILE`, with the manifest as it is now."""
         self.types("kubectl apply -f -", stdin=self.manifest)
 
     def edits(self, *changes: tuple[str, str]) -> None:
@@ -79,11 +83,11 @@ class Person:
     # ------------------------------------------------------------ reads
 
     def reads(self, kind: str, status: str, *words: str) -> str:
-        """Wait until a condition has a status and says all these words; return its message.
+        """Wait until a condition has a status and a message with these words; return the message.
 
         Words are looked for in reason and message, whatever their case.
         """
-        ends = time.monotonic() + SAID_SECONDS_MAX
+        ends = time.monotonic() + REPORT_SECONDS_MAX
         while True:
             found = self.job.condition(kind)
             text = f"{found['reason']}: {found.get('message', '')}"
@@ -91,7 +95,7 @@ class Person:
             if found["status"] == status and not missing:
                 return text
             assert time.monotonic() < ends, (
-                f"{kind} is {found['status']}, not {status}, or does not say {missing}: {text}"
+                f"{kind} is {found['status']}, not {status}, or lacks {missing}: {text}"
             )
             time.sleep(0.3)
 
@@ -116,14 +120,28 @@ class Person:
         same = self.job.training()
         assert all(same.get(slot) == pods[slot] for slot in slots)
 
+    def makes_again(self, former: Mapping[str, str]) -> None:
+        """Wait until there is another pod for each of these, by name and UID."""
+
+        def made() -> bool:
+            now = self.uids()
+            return all(now.get(name, uid) != uid for name, uid in former.items())
+
+        until(f"{', '.join(former)} are made again", made)
+
     def run(self) -> str:
         """Wait until the status names the run, and return its id."""
-        until("a run", lambda: bool(self._status().get("run")), SAID_SECONDS_MAX)
-        return str(self._status()["run"])
 
-    def _status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.job.get().get("status", {})
-        return status
+        def named() -> str:
+            return str(self.job.get().get("status", {}).get("run", ""))
+
+        until("a run", lambda: bool(named()), REPORT_SECONDS_MAX)
+        return named()
+
+    def is_deleted(self) -> None:
+        """`kubectl delete`, and wait until another job may have its name."""
+        self.types(f"kubectl delete dtj {self.name} --wait=false")
+        until("it is deleted", lambda: self.name not in self.types("kubectl get dtj -o name"))
 
     def uids(self, role: str = "") -> dict[str, str]:
         """UIDs of the job's pods, by name."""
@@ -133,4 +151,5 @@ class Person:
         """Apply the manifest, wait until it trains, and return the UIDs of its pods."""
         self.applies()
         self.trains(learners)
-        return self.uids()
+        self.pods = self.uids()
+        return self.pods

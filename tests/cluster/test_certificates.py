@@ -1,4 +1,4 @@
-"""Mutual TLS on a real cluster: a job of it trains, nobody else is answered, and keys change."""
+"""Mutual TLS on a real cluster: a job of it trains, no other peer is answered, and keys change."""
 
 import base64
 import json
@@ -12,11 +12,11 @@ import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.certificates import Authorities, issue, make_authorities
-from atoll_protos.channels import TARGET_NAME
-from atoll_protos.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
-from atoll_protos.identity import Identity
-from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+from atoll_operator.authority.job_authority import Authorities, issue, make_authorities
+from atoll_protos.network.channels import TARGET_NAME
+from atoll_protos.network.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
+from atoll_protos.network.identity import Identity
+from atoll_protos.network.services import Service, client_of
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.training import PORT, Job, manifest, pace
@@ -31,7 +31,7 @@ SYNCER = {"region": "us-east", "shards": 1, "tls": {"mode": "Required"}}
 def refusal(channel: grpc.Channel) -> grpc.StatusCode:
     """What Status ends with on this channel."""
     with channel, pytest.raises(grpc.RpcError) as caught:
-        SyncerStub(channel).Status(pb.StatusRequest(), timeout=60)
+        client_of(Service.SYNCER, channel).Status(pb.StatusRequest(), timeout=60)
     code: grpc.StatusCode = caught.value.code()
     return code
 
@@ -51,13 +51,15 @@ def address(job: Job) -> str:
 def test_a_job_trains_to_its_end_over_tls_and_answers_nobody_without_a_certificate(
     atoll: Installed, kube: Kubectl, namespace: str
 ) -> None:
-    job = begin(kube, namespace, steps=160, learner=pace(300))
+    job = begin(kube, namespace, steps=80, learner=pace(100))
     where, own = address(job), job.credentials()
     assert own is not None
     assert refusal(grpc.insecure_channel(where)) is grpc.StatusCode.UNAVAILABLE
     names = [(TARGET_NAME, own.identity.server_name)]
-    nobody = grpc.secure_channel(where, grpc.ssl_channel_credentials(own.authority), options=names)
-    assert refusal(nobody) is grpc.StatusCode.UNAVAILABLE
+    stranger = grpc.secure_channel(
+        where, grpc.ssl_channel_credentials(own.authority), options=names
+    )
+    assert refusal(stranger) is grpc.StatusCode.UNAVAILABLE
     until("the operator is answered", lambda: job.is_true("Progressing"))
     until("Complete", lambda: job.is_true("Complete"))
     assert job.condition("Accepted")["status"] == "True"
@@ -92,8 +94,7 @@ def test_certificates_change_while_a_job_trains_and_no_session_ends(
 
 def incarnations(job: Job) -> dict[str, int]:
     """By slot; each session that begins counts one up."""
-    reply = job.status()
-    assert reply is not None
+    reply = job.answer()
     return {slot.slot: slot.incarnation for slot in reply.slots}
 
 
@@ -120,7 +121,7 @@ def certificates(kube: Kubectl, tmp_path: Path) -> Iterator[None]:
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     file = f"{json.loads(done.stdout)['Dir']}/deploy/crds/cert-manager.io_certificates.yaml"
     kube("create", "-f", file)
-    kube("wait", "--for=condition=Established", "crd/certificates.cert-manager.io")
+    kube.establish("certificates.cert-manager.io")
     yield
     kube("delete", "-f", file)
 

@@ -9,19 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
-from atoll_operator.api import rules
-from atoll_operator.api.reasons import TYPES
+from atoll_operator.api.job import field_rules
+from atoll_operator.api.status.reasons import TYPES
 from atoll_syncer.rules.runs import MINT_SECONDS
 from cluster.conftest import LabCommand
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.lab import roles
-from cluster.training import Job, manifest, pace, pass_seconds
+from cluster.training import Job, manifest, pace
 from unit.api.test_crd import REFUSED
 from unit.kube.cluster_values import MANIFEST
 
-WRITES = "atoll_operator_api_writes_total"
-REST_SECONDS = 300.0
 LATE_SECONDS = 1.0
 
 
@@ -31,10 +29,15 @@ def apply(kube: Kubectl, namespace: str, name: str, regions: dict[str, int], **s
 
 
 @pytest.mark.parametrize(("changes", "rule"), REFUSED)
-def test_the_api_server_says_what_validate_says(
-    atoll: Installed, kube: Kubectl, namespace: str, changes: tuple[str], rule: rules.Rule
+def test_the_api_server_refuses_in_the_words_of_validate(
+    atoll: Installed,
+    kube: Kubectl,
+    shared_namespace: str,
+    changes: tuple[str],
+    rule: field_rules.Rule,
 ) -> None:
     document = yaml.safe_load(MANIFEST)
+    document["metadata"]["name"] = "refused"
     for change in changes:
         path, _, value = change.partition("=")
         place = document
@@ -42,122 +45,119 @@ def test_the_api_server_says_what_validate_says(
         for key in parents:
             place = place.setdefault(key, {})
         place[last] = yaml.safe_load(value)
-    words = ("-n", namespace, "apply", "--server-side", "-f", "-")
+    words = ("-n", shared_namespace, "apply", "--server-side", "-f", "-")
     done = kube.attempt(*words, stdin=json.dumps(document))
     assert done.returncode != 0
     assert rule.field in done.stderr
     assert f"{rule.problem}; {rule.remedy}" in done.stderr
 
 
-@pytest.mark.parametrize("fixed", rules.FIXED, ids=lambda each: each.field)
-def test_what_is_fixed_cannot_be_changed(
-    atoll: Installed, kube: Kubectl, namespace: str, fixed: rules.Fixed
-) -> None:
-    job = Job(kube=kube, namespace=namespace, name="tiny")
-    spec = {"suspend": True, "steps": 600, "tokens": None}
+Refused = Callable[[dict[str, object]], str]
+
+
+@pytest.fixture(scope="module")
+def refused(atoll: Installed, kube: Kubectl, shared_namespace: str) -> Refused:
+    """Patch a suspended job, which must be refused; returns the words."""
     document = yaml.safe_load(MANIFEST)
-    document["spec"] |= spec
     storage = {"type": "PersistentVolumeClaim", "storageClassName": "a", "size": "10Gi"}
+    document["spec"] |= {"suspend": True, "steps": 600}
+    document["spec"].pop("tokens", None)
     document["spec"]["syncer"]["storage"] = storage
-    document["spec"] = {k: v for k, v in document["spec"].items() if v is not None}
-    kube.apply(namespace, document)
-    new = {"spec.syncer.region": "eu-west", "spec.syncer.shards": 3, "spec.learner.hosts": 2,
-           "spec.sync": {"period": 17}, "spec.managedBy": "x",
-           "spec.restore": {"fromJob": {"name": "old"}},
-           "spec.syncer.tls.issuerRef": {"name": "another"},
-           "spec.syncer.storage.storageClassName": "b",
-           }.get(fixed.field, 5)  # fmt: skip
-    for key in reversed(fixed.field.split(".")[1:]):
+    kube.apply(shared_namespace, document)
+
+    def words(change: dict[str, object]) -> str:
+        patch = ("patch", "dtj", "tiny", "--type=merge", "-p", json.dumps({"spec": change}))
+        done = kube.attempt("-n", shared_namespace, *patch)
+        assert done.returncode != 0
+        return done.stderr
+
+    return words
+
+
+@pytest.mark.parametrize("fixed", field_rules.FIXED, ids=lambda each: each.path)
+def test_what_is_fixed_cannot_be_changed(refused: Refused, fixed: field_rules.Fixed) -> None:
+    new: Any = {"syncer.region": "eu-west", "syncer.shards": 3, "learner.hosts": 2,
+           "sync": {"period": 17}, "managedBy": "x",
+           "restore": {"fromJob": {"name": "old"}},
+           "syncer.tls.issuerRef": {"name": "another"},
+           "syncer.storage.storageClassName": "b",
+           }.get(fixed.path, 5)  # fmt: skip
+    for key in reversed(fixed.path.split(".")):
         new = {key: new}
-    if fixed.field == "spec.steps":
+    if fixed.path == "steps":
         new = {"steps": None, "tokens": 600}
-    done = kube.attempt(
-        "-n", namespace, "patch", "dtj", job.name, "--type=merge", "-p", json.dumps({"spec": new})
-    )
-    assert done.returncode != 0
-    assert fixed.text in done.stderr
+    assert fixed.text in refused(new)
 
 
 def test_the_shards_stay_in_their_region_when_another_one_is_put_in_front(
-    atoll: Installed, kube: Kubectl, namespace: str
+    refused: Refused, kube: Kubectl, shared_namespace: str
 ) -> None:
-    document = yaml.safe_load(MANIFEST)
-    document["spec"]["suspend"] = True
-    kube.apply(namespace, document)
+    job = Job(kube=kube, namespace=shared_namespace, name="tiny")
 
-    def edit(home: str, *regions: str) -> tuple[int, str]:
-        change = {"regions": [{"name": each} for each in regions], "syncer": {"region": home}}
-        words = ("patch", "dtj", "tiny", "--type=merge", "-p", json.dumps({"spec": change}))
-        done = kube.attempt("-n", namespace, *words)
-        return done.returncode, done.stderr
+    def edit(home: str, *regions: str) -> dict[str, object]:
+        return {"regions": [{"name": each} for each in regions], "syncer": {"region": home}}
 
-    code, said = edit("", "ap-south", "us-east", "eu-west")
-    assert code != 0
-    assert "keep that region the first" in said
-    assert edit("", "us-east", "ap-south", "eu-west")[0] == 0
-    assert edit("us-east", "ap-south", "us-east", "eu-west")[0] == 0
+    in_front = refused(edit("", "ap-south", "us-east", "eu-west"))
+    assert "keep that region the first" in in_front
+    job.patch(**edit("", "us-east", "ap-south", "eu-west"))
+    job.patch(**edit("us-east", "ap-south", "us-east", "eu-west"))
 
 
-@pytest.mark.parametrize(
-    "sync",
-    [
-        {"fragments": 4, "period": 16, "overlap": 2, "quorum": 1},
-        {"preset": "DiLoCo", "period": 4},
-        pytest.param(
-            {"preset": "StreamingDiLoCo", "fragments": 4, "period": 16}, marks=pytest.mark.long
+@pytest.fixture(scope="module")
+def jobs(atoll: Installed, kube: Kubectl, shared_namespace: str) -> dict[str, Job]:
+    """The jobs of this file that tests wait for: all begin at once."""
+    wrong = pace(300)
+    wrong["template"]["spec"]["containers"][0]["args"] = ["--batch=-1"]
+    two, one = {"us-east": 2}, {"us-east": 1}
+    return {
+        "begins": apply(kube, shared_namespace, "begins", two),
+        "grows": apply(
+            kube, shared_namespace, "grows", two, sync={"preset": "DiLoCo", "period": 4}
         ),
-    ],
-    ids=lambda sync: sync.get("preset", "DecoupledDiLoCo"),
-)
-def test_more_and_fewer_learners_restart_nobody(
-    sync: dict[str, object], train: Callable[..., Job]
-) -> None:
-    job = train("grows", {"us-east": 2}, sync=sync)
-    before = job.uids()
-    job.patch(regions=[{"name": "us-east", "learners": 3}])
-    job.trains(3)
-    assert before.items() <= job.uids().items()
-    assert not job.events("DegradedTrue")  # one that is asked for and starts is not missing
-    commits = len(job.commits())
-    until("merges go on", lambda: len(job.commits()) > commits + 2)
-    job.patch(regions=[{"name": "us-east", "learners": 2}])
-    until("two are left", lambda: len(job.pods("learner")) == 2)
-    commits = len(job.commits())
-    until("merges go on with two", lambda: len(job.commits()) > commits + 2)
-    assert job.uids() == before
-    until("status says 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2")
+        "stops": apply(kube, shared_namespace, "stops", one),
+        "waits": apply(kube, shared_namespace, "waits", one, suspend=True),
+        "wrong": apply(kube, shared_namespace, "wrong", one, learner=wrong),
+    }
 
 
-def test_a_new_job_does_not_wait_for_learners_that_cannot_exist(
-    train: Callable[..., Job],
-) -> None:
-    """All have dialled, so nobody can hold a run: the registrar does not ask for 30 s.
+def test_a_new_job_does_not_wait_for_learners_that_cannot_exist(jobs: dict[str, Job]) -> None:
+    """All have dialled, so no process can hold a run: the registrar does not ask for 30 s.
 
     On a slow machine it may, since a learner dials only after that; it is admitted later, then.
     """
-    job = train("begins", {"us-east": 2})
-    said = job.kubectl("logs", "deploy/begins-syncer-0").splitlines()
-    lines = [json.loads(line) for line in said if line.startswith("{")]
+    job = jobs["begins"]
+    job.trains(2)
+    written = job.kubectl("logs", "deploy/begins-syncer-0").splitlines()
+    lines = [json.loads(line) for line in written if line.startswith("{")]
     serves = next(line["timestamp"] for line in lines if line["event"] == "serving")
     serving = datetime.fromisoformat(serves).timestamp()
-    events = {line["event"]: line for line in reversed(job.tape())}
-    begun = events["run"]["time"]
-    admitted = max(line["time"] for line in job.tape() if line["event"] == "taken")
-    assert begun - serving < MINT_SECONDS or admitted - begun > LATE_SECONDS
+    tape = job.tape()
+    events = {line["event"]: line for line in reversed(tape)}
+    began = events["run"]["time"]
+    _, admitted = [line["time"] for line in tape if line["event"] == "taken"][:2]
+    assert began - serving < MINT_SECONDS or admitted - began > LATE_SECONDS
     assert events["start"]["missing"] == []
 
 
-@pytest.mark.long
-def test_a_region_more_and_less_restarts_nobody(train: Callable[..., Job]) -> None:
-    job = train("spreads", {"us-east": 2}, sync={"preset": "DiLoCo", "period": 4})
+@pytest.mark.parametrize("preset", ["DecoupledDiLoCo", "DiLoCo"])
+def test_learners_and_regions_come_and_go_and_restart_nobody(
+    preset: str, jobs: dict[str, Job]
+) -> None:
+    job = jobs["grows" if preset == "DiLoCo" else "begins"]
+    job.trains(2)
     before = job.uids()
-    job.patch(regions=[{"name": "us-east", "learners": 2}, {"name": "eu-west", "learners": 1}])
-    job.trains(3)
+    job.patch(regions=[{"name": "us-east", "learners": 3}, {"name": "eu-west", "learners": 1}])
+    job.trains(4)
     assert before.items() <= job.uids().items()
+    assert not job.events("DegradedTrue")  # one that is asked for and starts is not missing
+    commits = len(job.commits())
+    until("merges continue", lambda: len(job.commits()) > commits + 2)
     job.patch(regions=[{"name": "us-east", "learners": 2}])
     until("two are left", lambda: len(job.pods("learner")) == 2)
+    commits = len(job.commits())
+    until("merges continue with two", lambda: len(job.commits()) > commits + 2)
     assert job.uids() == before
-    job.trains(2)
+    until("status has 2", lambda: job.get()["status"]["columns"]["learners"] == "2/2")
 
 
 def _seconds(pod: dict[str, Any], moment: str) -> float:
@@ -198,15 +198,18 @@ def test_a_new_image_rolls_region_by_region_keeping_the_quorum(
     assert not job.events("DegradedTrue")  # the user has asked for every restart
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("storage", ["Ephemeral", "PersistentVolumeClaim"])
+@pytest.mark.parametrize(
+    "storage", ["Ephemeral", pytest.param("PersistentVolumeClaim", marks=pytest.mark.long)]
+)
 def test_suspend_takes_the_pods_and_resume_goes_on_with_the_run(
-    storage: str, train: Callable[..., Job]
+    storage: str, jobs: dict[str, Job], train: Callable[..., Job]
 ) -> None:
     syncer = {"shards": 1, "storage": {"type": storage, "size": "1Gi"}}
-    job = train("stops", {"us-east": 1}, syncer=syncer)
+    keeps = storage == "PersistentVolumeClaim"
+    job = train("keeps", {"us-east": 1}, syncer=syncer) if keeps else jobs["stops"]
+    job.trains(1)
     until("some versions", lambda: len(job.commits()) > 4)
-    if storage == "PersistentVolumeClaim":
+    if keeps:
         job.patch(syncer={"storage": {"size": "2Gi"}})
         until("it is refused", lambda: job.condition("Accepted")["reason"] == "ChildrenRefused")
         assert job.is_true("Ready")
@@ -215,21 +218,19 @@ def test_suspend_takes_the_pods_and_resume_goes_on_with_the_run(
         until("the shard knows", lambda: _length(job) == 200_000)
         job.patch(steps=150_000)
         until("the typo is taken back", lambda: _length(job) == 150_000)
-    before = job.status()
+    before = job.answer()
     job.patch(suspend=True)
     until("suspended", lambda: job.is_true("Suspended"))
     assert not job.pods("learner")
-    if storage == "PersistentVolumeClaim":
+    if keeps:
         until("no shard is left", lambda: not job.pods())
     job.patch(suspend=False)
     job.trains(1)
-    after = job.status()
-    assert before is not None
-    assert after is not None
+    until("the condition follows", lambda: job.condition("Suspended")["status"] == "False")
+    after = job.answer()
     assert after.run == before.run
     assert after.commits >= before.commits
-    assert job.condition("Suspended")["status"] == "False"
-    assert _length(job) == (150_000 if storage == "PersistentVolumeClaim" else 100_000)
+    assert after.steps == (150_000 if keeps else 100_000)
 
 
 def _length(job: Job) -> int:
@@ -237,68 +238,37 @@ def _length(job: Job) -> int:
     return reply.steps if reply else 0
 
 
-def test_a_job_created_suspended_has_no_pods_and_all_conditions(
-    atoll: Installed, kube: Kubectl, namespace: str
-) -> None:
-    job = apply(kube, namespace, "waits", {"us-east": 1}, suspend=True)
+def test_a_job_created_suspended_has_no_pods_and_all_conditions(jobs: dict[str, Job]) -> None:
+    job = jobs["waits"]
     until("suspended", lambda: job.is_true("Suspended"))
     assert [each["type"] for each in job.get()["status"]["conditions"]] == [*TYPES]
     assert not job.pods()
-    until("it is told", lambda: bool(job.events("SuspendedTrue")))
-    ((kind, said),) = job.events("SuspendedTrue")
-    assert (kind, said.partition(":")[0]) == ("Normal", "Suspended is True")
+    until("it has an Event", lambda: bool(job.events("SuspendedTrue")))
+    ((kind, message),) = job.events("SuspendedTrue")
+    assert (kind, message.partition(":")[0]) == ("Normal", "Suspended is True")
     job.patch(suspend=False)
     until("its end, too", lambda: bool(job.events("SuspendedFalse")))
-    ((kind, said),) = job.events("SuspendedFalse")
-    assert (kind, said.partition(":")[0]) == ("Normal", "Suspended is False")
+    ((kind, message),) = job.events("SuspendedFalse")
+    assert (kind, message.partition(":")[0]) == ("Normal", "Suspended is False")
 
 
-def test_bad_input_fails_the_job_and_leaves_no_pod(
-    atoll: Installed, kube: Kubectl, namespace: str
-) -> None:
-    wrong = pace(300)
-    wrong["template"]["spec"]["containers"][0]["args"] = ["--batch=-1"]
-    job = apply(kube, namespace, "wrong", {"us-east": 1}, learner=wrong)
+def test_bad_input_fails_the_job_and_leaves_no_pod(jobs: dict[str, Job]) -> None:
+    job = jobs["wrong"]
     until("failed", lambda: job.is_true("Failed"))
     found = job.condition("Failed")
     assert found["reason"] == "BadInput"
     assert "exit code 64" in found["message"]
-    until("it is told", lambda: bool(job.events("FailedTrue")))
+    until("it has an Event", lambda: bool(job.events("FailedTrue")))
     assert job.events("FailedTrue") == [("Warning", f"Failed is True: {found['message']}")]
     assert " FailedTrue " in job.kubectl("describe", "dtj", job.name)
     until("no pod is left", lambda: not job.pods())
 
 
-@pytest.mark.long
 def test_a_finished_job_goes_after_its_time_to_live(
-    atoll: Installed, kube: Kubectl, namespace: str
+    atoll: Installed, kube: Kubectl, shared_namespace: str
 ) -> None:
-    job = apply(
-        kube, namespace, "late", {"us-east": 1},
-        activeDeadlineSeconds=5, ttlSecondsAfterFinished=5,
-    )  # fmt: skip
+    ends = {"activeDeadlineSeconds": 5, "ttlSecondsAfterFinished": 5}
+    job = apply(kube, shared_namespace, "late", {"us-east": 1}, **ends)
     until("failed", lambda: job.condition("Failed")["reason"] == "DeadlineExceeded")
-    words = ("-n", namespace, "get", "dtj", "late")
+    words = ("-n", shared_namespace, "get", "dtj", "late")
     until("gone", lambda: kube.attempt(*words).returncode != 0)
-
-
-@pytest.mark.long
-def test_at_rest_twenty_jobs_cost_no_write(atoll: Installed, kube: Kubectl, namespace: str) -> None:
-    wrong = pace(300)
-    wrong["template"]["spec"]["containers"][0]["args"] = ["--batch=-1"]
-    failed = apply(kube, namespace, "failed", {"us-east": 1}, learner=wrong)
-    regions = {"us-east": 1, "eu-west": 1}
-    jobs = [apply(kube, namespace, f"rest-{i}", regions, suspend=True) for i in range(19)]
-    for job in jobs:
-        until("suspended", lambda job=job: job.is_true("Suspended"))  # type: ignore[misc]
-    until("failed", lambda: failed.is_true("Failed") and not failed.pods())
-    pass_seconds(15)
-    versions, writes = _versions(kube, namespace), atoll.metric(WRITES)
-    pass_seconds(REST_SECONDS)
-    assert atoll.metric(WRITES) == writes
-    assert _versions(kube, namespace) == versions
-
-
-def _versions(kube: Kubectl, namespace: str) -> dict[str, str]:
-    items = kube.get("-n", namespace, "dtj")["items"]
-    return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in items}

@@ -1,7 +1,7 @@
 """The syncer's node is lost, and its shard's volume is attached to it as a cloud's disk is.
 
-`pytest -m long -rP tests/cluster/test_disks.py` shows how long a shard is away: until somebody has
-said that the node is off, or until Kubernetes detaches the volume by itself. Kubernetes' controller
+`pytest -m long -rP tests/cluster/test_disks.py` shows how long a shard is away: until a person
+reports that the node is off, or until Kubernetes detaches the volume by itself. Its controller
 manager makes and deletes the attachments; for a folder there is nothing else to attach.
 """
 
@@ -17,7 +17,7 @@ from cluster.kubectl import Kubectl, Object, until
 from cluster.lab import disks, lifecycle
 from cluster.lab.layout import Node
 from cluster.lab.processes import NODE_MARK, boot_process, kill, start
-from cluster.test_syncer_loss import HOME, REFUGE, assert_that_no_version_was_lost, commits
+from cluster.test_syncer_loss import HOME, REFUGE, Served
 from cluster.training import Job, Stopwatch
 
 CLASS = "disks"
@@ -56,7 +56,7 @@ def serve(node: Node, folder: Path) -> int:
 
 
 def attach(kube: Kubectl, over: Event) -> None:
-    """Say of every attachment that it is done, as a cloud's controller does some seconds later."""
+    """Mark every attachment as done, as a cloud's controller does some seconds later."""
     done = ("--subresource=status", "--type=merge", "-p", '{"status": {"attached": true}}')
     while not over.wait(1.0):
         for each in kube.get("volumeattachments")["items"]:
@@ -106,34 +106,22 @@ def drivers(kube: Kubectl, node: str) -> set[str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("remedy", ["taint", "none"])
 @pytest.mark.usefixtures("disk")
-def test_a_shard_whose_volume_is_attached_to_a_lost_node_says_so_and_comes_back(
+def test_a_shard_whose_volume_is_attached_to_a_lost_node_is_reported_and_comes_back(
     remedy: str, train: Callable[..., Job], cut: Callable[..., None], kube: Kubectl
 ) -> None:
-    kube("cordon", REFUGE)
-    try:
-        job = train(
-            "attached", {"us-east": 0, "eu-west": 2},
-            syncer={"region": "us-east", "shards": 1, "storage": {
-                "type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": CLASS,
-            }},
-        )  # fmt: skip
-    finally:
-        kube("uncordon", REFUGE)
-    (pod,) = job.pods("shard")
-    until("some versions", lambda: len(job.commits()) > 8)
-    reply, learners, tape = job.status(), job.uids("learner"), job.tape()
-    assert reply is not None
-    assert job.node_of(pod) == HOME
+    storage = {"type": "PersistentVolumeClaim", "storageClassName": CLASS}
+    served = Served.begun(train, kube, "attached", storage)
+    job = served.job
 
-    def said() -> str:
+    def message() -> str:
         return job.condition("SyncerReady").get("message", "")
 
     watch = Stopwatch()
     cut(HOME, how="power")
-    watch.until("object", lambda: bool(job.pods("shard").keys() - {pod}))
-    watch.until("said", lambda: "Multi-Attach error" in said())
-    assert "cannot start on" in said()
-    assert REFUGE in said()
+    watch.until("object", served.is_replaced)
+    watch.until("reported", lambda: "Multi-Attach error" in message())
+    assert "cannot start on" in message()
+    assert REFUGE in message()
     if remedy == "taint":
         kube("taint", "node", HOME, f"{TAINT}=nodeshutdown:NoExecute")
     try:
@@ -142,10 +130,4 @@ def test_a_shard_whose_volume_is_attached_to_a_lost_node_says_so_and_comes_back(
     finally:
         kube.attempt("taint", "node", HOME, f"{TAINT}-")
     sys.stderr.write(f"\na shard's disk is attached to a lost node, {remedy}: {watch.laps}\n")
-    until("it commits", lambda: any(c["epoch"] > reply.epoch for c in commits(job.tape())))
-    again = job.status()
-    assert again is not None
-    assert again.run == reply.run
-    assert job.uids("learner") == learners
-    assert_that_no_version_was_lost(tape, job.tape(), keeps=True)
-    until("the syncer is ready", lambda: job.is_true("SyncerReady"))
+    served.goes_on(keeps=True)

@@ -1,4 +1,4 @@
-"""Hosts of a learner are lost in mid-training: it comes back as one, and the others go on."""
+"""Hosts of a learner are lost in mid-training: it comes back as one, and the others continue."""
 
 import contextlib
 import os
@@ -86,7 +86,7 @@ def pair(train: Callable[..., Job], kube: Kubectl, namespace: str) -> Pair:
 
 @pytest.fixture
 def elastic(train: Callable[..., Job], kube: Kubectl, namespace: str) -> Pair:
-    """The same, with learners that go on with one host."""
+    """The same, with learners that continue with one host."""
     return _started(train, kube, namespace, hostsMin=1)
 
 
@@ -140,7 +140,7 @@ def went_on(pair: Pair, what: str) -> Iterator[Stopwatch]:
     during = largest_gap(steps, watch.began, back)
     figures = f"{what}: {watch.laps}, gap before {before:.2f} s, during {during:.2f} s"
     sys.stderr.write(f"\n{figures}\n")
-    # Nobody waits for the learner that is lost; a busy machine has gaps of its own.
+    # No learner waits for the learner that is lost; a busy machine has gaps of its own.
     assert during < max(watch.laps["trains"] / 2, GAPS * before), figures
     assert others.items() <= pair.job.uids().items(), figures
     next_one = pair.incarnation + 1
@@ -204,7 +204,7 @@ def test_a_learner_goes_on_with_fewer_hosts_for_as_long_as_there_is_no_node_for_
         cut(node, how="power")
         watch.until("fewer", lambda: elastic.ranks() == 1, BACK_SECONDS_MAX)
     until("made again", lambda: elastic.uids()[1] not in ("", before[1]))
-    pass_seconds(BEFORE_SECONDS)  # there is no node, and nobody waits for one
+    pass_seconds(BEFORE_SECONDS)  # there is no node, and no pod waits for one
     assert elastic.uids()[0] == before[0]
     assert (elastic.node(1), elastic.ranks()) == ("", 1)
     assert elastic.is_back() is False, "another incarnation"

@@ -35,8 +35,7 @@ def test_learners_of_two_hosts_train_to_the_end(
     heads = {slot: pods[f"hosts-{slot}-0"]["metadata"]["uid"] for slot in SLOTS}
     assert job.training() == heads
     until("both are ready", lambda: _ready(job) == {"us-east": 1, "eu-west": 1})
-    registrar = job.status()
-    assert registrar is not None
+    registrar = job.answer()
     for slot in registrar.slots:
         assert (slot.slot in SLOTS, slot.incarnation) == (True, 1)
         assert slot.tokens % (HOSTS * TOKENS) == 0, "both hosts count"

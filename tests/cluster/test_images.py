@@ -1,64 +1,69 @@
 """The images hold Atoll's programs and run as strictly as a cluster may ask."""
 
 import re
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
+from concurrent.futures import Future
 
 import pytest
 
-from cluster.kubectl import Kubectl, Object, until
-from cluster.lab import binaries, images, roles
-from cluster.lab.layout import ROOT
+from cluster.dockerfiles import DOCKERFILES
+from cluster.kubectl import Kubectl, until
+from cluster.lab import roles
 from cluster.manifests import task
 
 NO_TORCH = """
-import importlib.util, atoll_operator
+import importlib.util, {imports}
 assert importlib.util.find_spec("torch") is None
 """
 TORCH = """
-import importlib.util, torch, atoll_{role}
+import importlib.util, torch, atoll_worker
 assert importlib.util.find_spec("pytest") is None, "no package that a user would not have"
 print(torch.ones(3).sum())
 """
-DOCKERFILES = {role: ROOT / role / "Dockerfile" for role in roles.COMMANDS}
 
 
-def _run(kube: Kubectl, namespace: str, pod: Object) -> tuple[str, str]:
-    """Run a task to its end, good or bad, and return its phase and what it printed."""
-    name = pod["metadata"]["name"]
-    kube.apply(namespace, pod)
-
-    def phase() -> str:
-        return str(kube.get("-n", namespace, "pod", name)["status"]["phase"])
-
-    until(f"{name} ended", lambda: phase() in ("Succeeded", "Failed"))
-    return phase(), kube("-n", namespace, "logs", name)
+Ended = Callable[[str], tuple[str, str]]  # a task's phase, and what it printed
 
 
-@pytest.mark.parametrize("role", ["worker", "syncer"])
-def test_torch_works_under_restricted_pod_security_in(
-    kube: Kubectl, namespace: str, image_of: Callable[[str], str], role: str
-) -> None:
-    program = TORCH.format(role=role)
-    pod = task("torch", image_of(role), command=["python3", "-c", program])
-    phase, printed = _run(kube, namespace, pod)
+@pytest.fixture(scope="module")
+def tasks(kube: Kubectl, shared_namespace: str, image_of: Callable[[str], str]) -> Ended:
+    """Run all tasks of this file at once; the result shows how one of them has ended."""
+    programs = {
+        "worker": TORCH,
+        "syncer": NO_TORCH.format(imports="atoll_syncer.numbers.values"),
+        "operator": NO_TORCH.format(imports="atoll_operator"),
+    }
+    made = [
+        task(role, image_of(role), command=["python3", "-c", program])
+        for role, program in programs.items()
+    ]
+    made += [task(f"{role}-help", image_of(role), args=["--help"]) for role in roles.COMMANDS]
+    kube.apply(shared_namespace, *made)
+
+    def ended(name: str) -> tuple[str, str]:
+        def phase() -> str:
+            return str(kube.get("-n", shared_namespace, "pod", name)["status"]["phase"])
+
+        until(f"{name} ended", lambda: phase() in ("Succeeded", "Failed"))
+        return phase(), kube("-n", shared_namespace, "logs", name)
+
+    return ended
+
+
+def test_torch_works_under_restricted_pod_security(tasks: Ended) -> None:
+    phase, printed = tasks("worker")
     assert phase == "Succeeded", printed
-    assert printed.endswith("tensor(3.)\n")  # after a warning of torch that there is no NumPy
+    assert printed.endswith("tensor(3.)\n")
 
 
-def test_the_operators_image_has_no_torch(
-    kube: Kubectl, namespace: str, image_of: Callable[[str], str]
-) -> None:
-    pod = task("none", image_of("operator"), command=["python3", "-c", NO_TORCH])
-    assert _run(kube, namespace, pod) == ("Succeeded", "")
+@pytest.mark.parametrize("role", ["operator", "syncer"])
+def test_the_images_of_operator_and_syncer_have_no_torch(tasks: Ended, role: str) -> None:
+    assert tasks(role) == ("Succeeded", "")
 
 
 @pytest.mark.parametrize("role", roles.COMMANDS)
-def test_an_image_starts_its_program(
-    kube: Kubectl, namespace: str, image_of: Callable[[str], str], role: str
-) -> None:
-    _, printed = _run(kube, namespace, task("help", image_of(role), args=["--help"]))
+def test_an_image_starts_its_program(tasks: Ended, role: str) -> None:
+    _, printed = tasks(f"{role}-help")
     assert roles.COMMANDS[role] in printed
 
 
@@ -74,23 +79,5 @@ def test_dockerfiles_differ_in_role_and_command_alone(role: str) -> None:
     assert general in operators
 
 
-def test_the_operators_dockerfile_builds_what_runs(prepared: None, tmp_path: Path) -> None:
-    storage = ("--root", str(tmp_path / "root"), "--runroot", str(tmp_path / "run"))
-
-    def buildah(*words: str) -> str:
-        line = ["buildah", *storage, "--storage-driver", "overlay", *words]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    base = images.base_archive(binaries.programs())
-    trusted = "/etc/ssl/certs:/etc/ssl/certs:ro"
-    buildah("pull", "-q", f"oci-archive:{base}:{images.PYTHON}")
-    buildah("bud", "-q", "--isolation=chroot", "--pull-never", "-v", trusted, "-t", "operator:user",
-            f"--build-arg=BASE={images.PYTHON}", "-f", str(DOCKERFILES["operator"]),
-            str(ROOT))  # fmt: skip
-    container = buildah("from", "--pull-never", "operator:user")
-    assert "Usage: atoll" in buildah(
-        "run", "--isolation=chroot", container, "--", "atoll", "--help"
-    )
-    buildah("rm", "--all")
+def test_the_operators_dockerfile_builds_what_runs(operators_build: Future[str]) -> None:
+    assert "Usage: atoll" in operators_build.result()

@@ -9,7 +9,7 @@ from cluster.conftest import LabCommand
 from cluster.installed import FORCE, OPERATOR_NODE, Installed
 from cluster.kubectl import Kubectl, Object, until
 from cluster.lab import images, kueue, lifecycle
-from cluster.training import Job, manifest, pace
+from cluster.training import Job, manifest, model
 
 NAMESPACE = "kueue-system"
 QUEUE = {"kueue.x-k8s.io/queue-name": "train"}
@@ -70,7 +70,7 @@ def queued(queues: None, kube: Kubectl, namespace: str) -> Iterator[Callable[...
         flavor = {"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "any"}}
         local = {"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": "train"}}
         kube.apply(namespace, flavor, quota(cpu), {**local, "spec": {"clusterQueue": "train"}})
-        learner = pace(300)
+        learner = model(300)
         learner["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "300m"}}
         learner["template"]["metadata"] = {"labels": QUEUE}
         jobs.append(Job(kube=kube, namespace=namespace, name="queued"))
@@ -101,7 +101,7 @@ def gated(job: Job) -> set[str]:
 
 
 @pytest.mark.long
-def test_a_queue_admits_learners_whole_and_what_waits_is_said(
+def test_a_queue_admits_learners_whole_and_what_waits_is_reported(
     queued: Callable[..., Job], kube: Kubectl, namespace: str
 ) -> None:
     job = queued({"us-east": 2}, cpu="1")
@@ -111,7 +111,7 @@ def test_a_queue_admits_learners_whole_and_what_waits_is_said(
     (trains,) = job.training()
     waits = "us-east-0" if trains == "us-east-1" else "us-east-1"
     assert gated(job) == {f"queued-{waits}-{host}" for host in range(2)}
-    until("it is said", lambda: waits in job.condition("Degraded")["message"], SECONDS_MAX)
+    until("it is reported", lambda: waits in job.condition("Degraded")["message"], SECONDS_MAX)
     assert "gate" in job.condition("Degraded")["message"]
 
     # Room for both: the other one joins what trains.
@@ -131,7 +131,7 @@ def test_a_queue_admits_learners_whole_and_what_waits_is_said(
 def test_a_host_of_a_queued_learner_is_made_again_when_its_node_is_lost(
     queued: Callable[..., Job], cut: Callable[..., None]
 ) -> None:
-    """Nobody keeps the pod off the node, and Kueue holds it for a while after it was deleted."""
+    """The pod may come back to the node, and Kueue holds it for a while after it was deleted."""
     job, pod = queued({"us-east": 1, "eu-west": 1}, cpu="2"), "queued-eu-west-0-1"
     job.trains(2)
     node, before = job.node_of(pod), job.uids("learner")[pod]

@@ -28,8 +28,23 @@ def replicas(atoll: Installed, lab: LabCommand) -> Iterator[Installed]:
     until("both are ready", lambda: len(atoll.ready()) == REPLICAS, ACTS_SECONDS_MAX)
 
 
+@pytest.fixture(scope="module")
+def shared(train_for_all: Train) -> Job:
+    """A job that trains while leaders come and go."""
+    return train_for_all("led", REGIONS)
+
+
+@pytest.fixture
+def job(shared: Job) -> Job:
+    """The same, with the learners that it had at first."""
+    shared.patch(regions=[{"name": name, "learners": 1} for name in REGIONS])
+    until("it has these learners", lambda: len(shared.pods("learner")) == len(REGIONS))
+    shared.trains(len(REGIONS))
+    return shared
+
+
 def _acts(job: Job) -> None:
-    """Whoever leads makes what the job asks for: another learner, and takes it back."""
+    """The replica that leads makes what the job asks for: another learner, and takes it back."""
     job.patch(regions=[{"name": "us-east", "learners": 1}, {"name": "eu-west", "learners": 2}])
     until("a new learner", lambda: len(job.pods("learner")) == len(REGIONS) + 1, ACTS_SECONDS_MAX)
     job.patch(regions=[{"name": name, "learners": 1} for name in REGIONS])
@@ -48,9 +63,8 @@ def _lives(job: Job) -> dict[str, tuple[str, int]]:
 
 
 def test_a_leader_that_is_killed_is_followed_and_jobs_see_nothing(
-    replicas: Installed, train: Train
+    replicas: Installed, job: Job
 ) -> None:
-    job = train("killed", REGIONS)
     before, lives = replicas.lease(), _lives(job)
     killed, holder = replicas.leader(), replicas.holder()
     assert before["leaseDurationSeconds"] == LEASE_SECONDS
@@ -67,9 +81,8 @@ def test_a_leader_that_is_killed_is_followed_and_jobs_see_nothing(
 
 @pytest.mark.long
 def test_both_replicas_killed_at_once_come_back_and_one_of_them_leads(
-    replicas: Installed, train: Train
+    replicas: Installed, job: Job
 ) -> None:
-    job = train("both", REGIONS)
     lives, holder, pods = _lives(job), replicas.holder(), list(replicas.pods())
     for pod in pods:
         replicas.kill(pod)
@@ -83,9 +96,8 @@ def test_both_replicas_killed_at_once_come_back_and_one_of_them_leads(
 
 @pytest.mark.long
 def test_a_leader_that_is_stopped_and_goes_on_after_its_lease_was_taken_changes_nothing(
-    replicas: Installed, train: Train
+    replicas: Installed, job: Job
 ) -> None:
-    job = train("stopped", REGIONS)
     former, holder = replicas.leader(), replicas.holder()
     process = replicas.process(former)
     os.kill(process, signal.SIGSTOP)
@@ -106,9 +118,8 @@ def test_a_leader_that_is_stopped_and_goes_on_after_its_lease_was_taken_changes_
 
 
 def test_an_upgrade_during_training_restarts_nothing_and_hands_over_at_once(
-    replicas: Installed, train: Train, kube: Kubectl
+    replicas: Installed, job: Job, kube: Kubectl
 ) -> None:
-    job = train("upgraded", REGIONS)
     lives, holder = _lives(job), replicas.holder()
     kube("-n", NAMESPACE, "rollout", "restart", DEPLOYMENT)
     kube("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=600s")
@@ -121,10 +132,9 @@ def test_an_upgrade_during_training_restarts_nothing_and_hands_over_at_once(
 
 @pytest.mark.long
 def test_a_node_that_is_lost_while_nobody_leads_is_handled_once(
-    replicas: Installed, train: Train, cut: Callable[..., None]
+    replicas: Installed, job: Job, cut: Callable[..., None]
 ) -> None:
-    job = train("alone", REGIONS)
-    pod, lives = "alone-eu-west-0", _lives(job)
+    pod, lives = "led-eu-west-0", _lives(job)
     node, holder, leader = job.node_of(pod), replicas.holder(), replicas.leader()
     cut(node, how="power")
     replicas.kill(leader)

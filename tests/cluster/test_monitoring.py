@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a job in training, by what the chart's PodMonitors say.
+"""A real Prometheus scrapes a job in training, as the chart's PodMonitors ask.
 
 It selects and labels the pods as the Prometheus Operator sets it up, reads the chart's alerts, and
 answers every query of the dashboard. What it knows of the pods is written here, because Debian's
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from atoll_operator.local.supervisor import free_ports
+from atoll_operator.local.supervision.ports import free_ports
 from chart.shown import RULES, filled, panels, rules
 from cluster.installed import CHART, DEPLOYMENT, NAMESPACE, REPLICAS, Installed
 from cluster.kubectl import until
@@ -83,7 +83,7 @@ def label(name: str) -> str:
 
 
 def discovered(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the discovery of pods tells of each port of each container."""
+    """What the discovery of pods has of each port of each container."""
     found = []
     for pod in pods:
         metadata, address = pod["metadata"], pod["status"].get("podIP")
@@ -99,7 +99,7 @@ def discovered(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def scrape_config(monitor: dict[str, Any], targets: Path) -> dict[str, Any]:
-    """A PodMonitor as the Prometheus Operator tells it to Prometheus."""
+    """A PodMonitor as the Prometheus Operator gives it to Prometheus."""
     spec, metadata = monitor["spec"], monitor["metadata"]
     (endpoint,) = spec["podMetricsEndpoints"]
     kept = {f"pod_label_{label(k)}": v for k, v in spec["selector"]["matchLabels"].items()}

@@ -1,70 +1,71 @@
-"""Two served namespaces: whatever is lost of the one, jobs of the other go on being judged.
+"""Namespaces that are served: whatever is lost of some, jobs of another one continue to be judged.
 
 The jobs are suspended, so no pod of theirs runs: that a pass has judged one is in its status. An
-open watch outlives the right to it by minutes, so the operator's pods are replaced after each loss.
+open watch outlives the right to it by minutes, so the operator's pods are replaced after them.
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from cluster.installed import NAMESPACE, SELECTOR, Installed
-from cluster.kubectl import Kubectl
-from cluster.training import Job, Stopwatch, manifest
+from cluster.kubectl import Kubectl, until
+from cluster.training import Job, manifest
 
-STAYS, LEAVES = "team-stays", "team-leaves"
+STAYS = "team-stays"
 ROLE = ("role", f"{NAMESPACE}-atoll-operator")
 JOBS = "decoupledtrainingjobs"
 
 
-@pytest.fixture(scope="module")
-def two(atoll: Installed, kube: Kubectl) -> Iterator[None]:
-    """Let the release serve two namespaces and no other."""
-    for each in (STAYS, LEAVES):
-        kube("create", "namespace", each)
-    revision = atoll.upgrade({"namespaces": f"{{{STAYS},{LEAVES}}}"})
-    yield
-    kube.attempt("create", "namespace", LEAVES)  # the release's Roles are deleted from it
-    atoll.rollback(revision)
-    kube("delete", "namespace", STAYS, LEAVES, "--wait=false")
-
-
-def without(kube: Kubectl, plural: str) -> None:
+def without(kube: Kubectl, namespace: str, plural: str) -> None:
     """Take the right to watch one kind away."""
-    rules = kube.get("-n", LEAVES, *ROLE)["rules"]
+    rules = kube.get("-n", namespace, *ROLE)["rules"]
     for each in rules:
         if plural in each["resources"]:
             each["verbs"] = [verb for verb in each["verbs"] if verb not in ("list", "watch")]
     patch = json.dumps({"rules": rules})
-    kube("-n", LEAVES, "patch", *ROLE, "--type=merge", "-p", patch)
+    kube("-n", namespace, "patch", *ROLE, "--type=merge", "-p", patch)
 
 
-LOSSES: dict[str, Callable[[Kubectl], object]] = {
-    "children": lambda kube: without(kube, "statefulsets"),
-    "jobs": lambda kube: without(kube, JOBS),
-    "role": lambda kube: kube("-n", LEAVES, "delete", *ROLE),
-    "namespace": lambda kube: kube("delete", "namespace", LEAVES),
+LOSSES: dict[str, dict[str, Callable[[Kubectl, str], object]]] = {
+    "namespace": {"team-leaves": lambda kube, name: kube("delete", "namespace", name)},
+    "rights": {
+        "team-without-children": lambda kube, name: without(kube, name, "statefulsets"),
+        "team-without-jobs": lambda kube, name: without(kube, name, JOBS),
+        "team-without-role": lambda kube, name: kube("-n", name, "delete", *ROLE),
+    },
 }
 
 
+@pytest.fixture(scope="module")
+def served(atoll: Installed, kube: Kubectl) -> Iterator[None]:
+    """Let the release serve these namespaces and no other."""
+    teams = [name for lost in LOSSES.values() for name in lost]
+    for each in (STAYS, *teams):
+        kube("create", "namespace", each)
+    revision = atoll.upgrade({"namespaces": f"{{{','.join([STAYS, *teams])}}}"})
+    yield
+    for each in teams:  # the release's Roles are deleted from it
+        kube.attempt("create", "namespace", each)
+    atoll.rollback(revision)
+    kube("delete", "namespace", STAYS, *teams, "--wait=false")
+
+
 @pytest.mark.parametrize("lost", LOSSES)
-@pytest.mark.usefixtures("two")
-def test_what_is_lost_of_one_namespace_is_nothing_to_the_jobs_of_the_other(
+@pytest.mark.usefixtures("served")
+def test_what_is_lost_of_some_namespaces_is_nothing_to_the_jobs_of_another_one(
     atoll: Installed, kube: Kubectl, lost: str
 ) -> None:
-    watch = Stopwatch()
-    LOSSES[lost](kube)
+    for name, lose in LOSSES[lost].items():
+        lose(kube, name)
     kube("-n", NAMESPACE, "delete", "pod", "-l", SELECTOR)
-    name = f"after-{lost}"
-    kube.apply(STAYS, manifest(name, {"us-east": 1}, suspend=True))
-    job = Job(kube=kube, namespace=STAYS, name=name)
-    watch.until("the job is judged", lambda: job.is_true("Accepted"))
+    job = Job(kube=kube, namespace=STAYS, name=f"after-{lost}")
+    kube.apply(STAYS, manifest(job.name, {"us-east": 1}, suspend=True))
+    until("the job is judged", lambda: job.is_true("Accepted"))
     if lost == "namespace":
-        watch.until("it is left out", lambda: "NamespaceLeftOut" in _told(kube))
-        watch.until("the replicas are ready", lambda: len(atoll.ready()) == len(atoll.pods()))
-    sys.stderr.write(f"\n{lost} lost: {watch.laps}\n")
+        until("it is left out", lambda: "NamespaceLeftOut" in _told(kube))
+        until("the replicas are ready", lambda: len(atoll.ready()) == len(atoll.pods()))
 
 
 def _told(kube: Kubectl) -> set[str]:

@@ -1,4 +1,4 @@
-"""A node is lost in mid-training: its learner is replaced elsewhere, and the others go on."""
+"""A node is lost in mid-training: its learner is replaced elsewhere, and the others continue."""
 
 import sys
 import time
@@ -9,13 +9,11 @@ import pytest
 from cluster.conftest import LabCommand
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
-from cluster.manifests import SERVE, pod_spec, workload
 from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
 
 REGIONS = {"us-east": 1, "eu-west": 1, "ap-south": 1}
 LOST = "eu-west"
-BEFORE_SECONDS = 20.0
-WATCHED_SECONDS = 120.0
+BEFORE_SECONDS = 10.0
 AWAY_SECONDS = 105.0
 ENDED_SECONDS = 15.0  # a kubelet that is back ends what was deleted meanwhile within 6 s
 GAPS = 4
@@ -45,7 +43,7 @@ def test_the_learner_of_a_lost_node_is_replaced_elsewhere_and_the_others_go_on(
     measured = f"{how}: {watch.laps}, gap before {before:.2f} s, during {during:.2f} s"
     sys.stderr.write(f"\n{measured}\n")
     assert job.node_of(pod) != node, measured
-    # Nobody waits for the learner that is lost; a busy machine has gaps of its own.
+    # No learner waits for the learner that is lost; a busy machine has gaps of its own.
     assert during < max(object_seconds / 2, GAPS * before), measured
     others = {name: uid for name, uid in uids.items() if name != pod}
     assert others.items() <= job.uids().items(), measured
@@ -115,35 +113,7 @@ def test_a_learner_whose_kubelet_was_away_for_105_s_trains_on(
 
 
 @pytest.mark.long
-def test_kubernetes_alone_does_not_replace_a_stateful_sets_pod(
-    cut: Cut, kube: Kubectl, namespace: str, worker_image: str
-) -> None:
-    spec = pod_spec(worker_image, SERVE)
-    spec["terminationGracePeriodSeconds"] = 30  # as usual: with 0 its object would just go
-    spec["nodeSelector"] = {"topology.kubernetes.io/region": LOST}
-    spec["tolerations"] = [
-        {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute",
-         "tolerationSeconds": 0}
-        for state in ("not-ready", "unreachable")
-    ]  # fmt: skip
-    kube.apply(namespace, workload("StatefulSet", "plain", 1, spec))
-    kube("-n", namespace, "rollout", "status", "statefulset/plain", "--timeout=600s")
-
-    def pod() -> dict[str, dict[str, str]]:
-        return kube.get("-n", namespace, "pod", "plain-0")
-
-    uid, node = pod()["metadata"]["uid"], pod()["spec"]["nodeName"]
-    cut(node, how="power")
-    watch = Stopwatch()
-    watch.until("terminating", lambda: "deletionTimestamp" in pod()["metadata"])
-    pass_seconds(WATCHED_SECONDS - watch.laps["terminating"])
-    found = pod()
-    assert (found["metadata"]["uid"], found["spec"]["nodeName"]) == (uid, node)
-    sys.stderr.write(f"\nplain Kubernetes: {watch.laps}, not replaced {WATCHED_SECONDS:.0f} s on\n")
-
-
-@pytest.mark.long
-def test_a_region_of_one_node_that_dies_waits_for_another_and_says_so(
+def test_a_region_of_one_node_that_dies_waits_for_another_and_reports_it(
     train: Train, cut: Cut, kube: Kubectl
 ) -> None:
     job = train("alone", {"us-east": 1, "ap-south": 1})
@@ -152,10 +122,10 @@ def test_a_region_of_one_node_that_dies_waits_for_another_and_says_so(
     cut(node, how="power")
     until("a new object", lambda: job.uids().get(pod, uid) != uid)
 
-    def said() -> str:
+    def message() -> str:
         return job.condition("Degraded").get("message", "")
 
-    until("it is said to wait", lambda: f"{pod} waits for a node" in said())
+    until("Degraded names its wait", lambda: f"{pod} waits for a node" in message())
     assert job.is_true("Progressing")
     (other,) = [f"c1-{LOST}-5"]
     region = "topology.kubernetes.io/region"
@@ -169,7 +139,7 @@ def test_a_region_of_one_node_that_dies_waits_for_another_and_says_so(
 
 
 @pytest.mark.long
-def test_a_slot_without_replacements_left_stays_lost_and_says_so(
+def test_a_slot_without_replacements_left_stays_lost_and_reports_it(
     train: Train, cut: Cut, kube: Kubectl
 ) -> None:
     job = train("spent", {"us-east": 1, LOST: 1}, failure={"maxReplacementsPerSlot": 0})
@@ -177,7 +147,7 @@ def test_a_slot_without_replacements_left_stays_lost_and_says_so(
     uid = job.uids()[pod]
     cut(job.node_of(pod), how="power")
     field = "spec.failure.maxReplacementsPerSlot"
-    until("it is said", lambda: field in job.condition("Degraded").get("message", ""))
+    until("it is reported", lambda: field in job.condition("Degraded").get("message", ""))
     pass_seconds(10)
     assert job.uids()[pod] == uid
     assert job.is_true("Progressing")

@@ -2,13 +2,11 @@
 
 import subprocess
 
-from cluster.installed import CHART, RELEASE, Installed
+from cluster.installed import CHART, CRD, RELEASE, Installed
 from cluster.kubectl import Kubectl
 
-CRD = "decoupledtrainingjobs.atoll.dev"
 
-
-def test_another_release_leaves_the_crd_and_says_how_to_take_it_over(
+def test_another_release_leaves_the_crd_and_shows_how_to_take_it_over(
     atoll: Installed, kube: Kubectl
 ) -> None:
     done = subprocess.run(

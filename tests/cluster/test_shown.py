@@ -54,9 +54,9 @@ def _is_read_and_exported_from_here(job: Job, model: Path, shell: Shell) -> None
     explained = shell("kubectl explain dtj.spec.sync.overlap")
     assert "FIELD: overlap <integer>" in explained
     assert "DESCRIPTION:" in explained
-    told = atoll("status", job.name)
-    assert told.startswith("shown: Training, step "), told
-    assert "learners 3/3 (us-east 1/1, eu-west 1/1, ap-south 1/1), shards 1/1" in told
+    printed = atoll("status", job.name)
+    assert printed.startswith("shown: Training, step "), printed
+    assert "learners 3/3 (us-east 1/1, eu-west 1/1, ap-south 1/1), shards 1/1" in printed
     rows = atoll("top", job.name).splitlines()
     (learner,) = [row for row in rows if row.startswith("us-east-0 ")]
     assert "Training" in learner

@@ -2,14 +2,60 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+import atoll_protos.v1.atoll_pb2 as pb
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job, Stopwatch
 
 HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A job of two learners in eu-west whose shard has been served from HOME, as it was then."""
+
+    job: Job
+    pod: str  # of the shard
+    reply: pb.StatusReply
+    learners: dict[str, str]
+    tape: list[dict[str, Any]]
+
+    @classmethod
+    def begun(
+        cls, train: Callable[..., Job], kube: Kubectl, name: str, storage: dict[str, str]
+    ) -> "Served":
+        """Once some versions are written."""
+        syncer = {"region": "us-east", "shards": 1, "storage": {"size": "1Gi", **storage}}
+        kube("cordon", REFUGE)
+        try:
+            job = train(name, {"us-east": 0, "eu-west": 2}, syncer=syncer)
+        finally:
+            kube("uncordon", REFUGE)
+        until("some versions", lambda: len(job.commits()) > 8)
+        (pod,) = job.pods("shard")
+        assert job.node_of(pod) == HOME
+        reply = job.answer()
+        learners = job.uids("learner")
+        return cls(job=job, pod=pod, reply=reply, learners=learners, tape=job.tape())
+
+    def is_replaced(self) -> bool:
+        """Whether there is another pod of the shard."""
+        return bool(self.job.pods("shard").keys() - {self.pod})
+
+    def goes_on(self, *, keeps: bool) -> None:
+        """Wait for a commit of the new shard: it serves the same run to the same learners."""
+        job, epoch = self.job, self.reply.epoch
+        until("it commits", lambda: any(c["epoch"] > epoch for c in commits(job.tape())))
+        again = job.answer()
+        assert again.run == self.reply.run
+        assert again.epoch > epoch
+        assert job.uids("learner") == self.learners
+        assert_that_no_version_was_lost(self.tape, job.tape(), keeps=keeps)
+        until("the syncer is ready", lambda: job.is_true("SyncerReady"))
 
 
 @pytest.mark.parametrize(
@@ -18,39 +64,18 @@ HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
 def test_a_shard_comes_back_on_another_node_with_the_same_run(
     storage: str, train: Callable[..., Job], cut: Callable[..., None], kube: Kubectl
 ) -> None:
-    kube("cordon", REFUGE)
-    try:
-        job = train(
-            "keeps", {"us-east": 0, "eu-west": 2},
-            syncer={"region": "us-east", "shards": 1, "storage": {"type": storage, "size": "1Gi"}},
-        )  # fmt: skip
-    finally:
-        kube("uncordon", REFUGE)
-    (pod,) = job.pods("shard")
-    until("some versions", lambda: len(job.commits()) > 8)
-    reply, learners, tape = job.status(), job.uids("learner"), job.tape()
-    assert reply is not None
-    assert job.node_of(pod) == HOME
-    steps = job.steps()
-
-    watch = Stopwatch()
+    served = Served.begun(train, kube, "keeps", {"type": storage})
+    job, steps, watch = served.job, served.job.steps(), Stopwatch()
     cut(HOME, how="power")
-    watch.until("object", lambda: bool(job.pods("shard").keys() - {pod}))
+    watch.until("object", served.is_replaced)
     watch.until("trains", lambda: len(job.training()) == 2)
     sys.stderr.write(f"\nsyncer's node, {storage}: {watch.laps}\n")
-    until("it commits", lambda: any(c["epoch"] > reply.epoch for c in commits(job.tape())))
-    again = job.status()
-    assert again is not None
-    assert again.run == reply.run
-    assert again.epoch > reply.epoch
+    served.goes_on(keeps=storage == "PersistentVolumeClaim")
     (new,) = job.pods("shard")
     assert job.node_of(new) == REFUGE
-    assert job.uids("learner") == learners
     assert all(job.steps()[slot] > count for slot, count in steps.items())
-    assert_that_no_version_was_lost(tape, job.tape(), keeps=storage == "PersistentVolumeClaim")
-    until("the syncer is ready", lambda: job.is_true("SyncerReady"))
-    said = job.condition("SyncerReady").get("message", "")
-    assert ("storage is Ephemeral" in said) == (storage == "Ephemeral")
+    message = job.condition("SyncerReady").get("message", "")
+    assert ("storage is Ephemeral" in message) == (storage == "Ephemeral")
 
     job.kubectl("delete", "dtj", job.name, "--wait=false")
     kinds = "statefulset,deployment,pod,configmap,service,pdb,serviceaccount,pvc"
@@ -70,7 +95,7 @@ def commits(tape: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def assert_that_no_version_was_lost(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], *, keeps: bool
 ) -> None:
-    """Every slice goes on above what it had; with a lasting log without a gap."""
+    """Every slice continues above what it had; with a lasting log without a gap."""
     for name in {line["slice"] for line in commits(before)}:
         old = [line["version"] for line in commits(before) if line["slice"] == name]
         new = [line["version"] for line in commits(after) if line["slice"] == name]

@@ -1,26 +1,23 @@
 """The README's walk: helm install, kubectl apply, a model trained in three regions."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from atoll_operator.api.reasons import TYPES
+from atoll_operator.api.status.reasons import TYPES
 from atoll_operator.client import FailedError, JobClient
-from cluster.installed import Installed
-from cluster.kubectl import Kubectl, until
+from cluster.kubectl import until
+from cluster.manifests import task
 from cluster.training import Job, manifest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/three-regions.yaml"
 TRAINED_SECONDS_MAX = 1800
 MODELS = "/models"
 
 
 def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_says(
-    atoll: Installed, kube: Kubectl, namespace: str, worker_image: str
+    walking: Job, worker_image: str
 ) -> None:
-    job = Job(kube=kube, namespace=namespace, name="three-regions")
-    job.kubectl("apply", "-f", str(EXAMPLE))
+    job = walking
 
     def conditions() -> list[dict[str, str]]:
         found: list[dict[str, str]] = job.get().get("status", {}).get("conditions", [])
@@ -29,9 +26,9 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
     until("all conditions", lambda: [each["type"] for each in conditions()] == [*TYPES])
     _is_waited_for_from_python(job)
     job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=5s")
-    until("it is told", lambda: bool(job.events("CompleteTrue")))
-    ((kind, said),) = job.events("CompleteTrue")
-    assert (kind, said.partition(":")[0]) == ("Normal", "Complete is True")
+    until("it has an Event", lambda: bool(job.events("CompleteTrue")))
+    ((kind, message),) = job.events("CompleteTrue")
+    assert (kind, message.partition(":")[0]) == ("Normal", "Complete is True")
     assert " CompleteTrue " in job.kubectl("describe", "dtj", job.name)
     status = job.get()["status"]
     assert status["exportURL"] == "file:///models/three-regions"
@@ -64,27 +61,10 @@ def _is_waited_for_from_python(job: Job) -> None:
 
 def _loss(job: Job, image: str) -> float:
     """Measure the exported model in a pod of its own, on the text of the evaluator's image."""
-    command = ["python3", "-m", "bytegpt.evaluate", "--export", f"{MODELS}/three-regions"]
-    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    container = {
-        "name": "measure",
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": [*command, "--heldout-bytes", str(1 << 17)],
-        "securityContext": security,
-        "volumeMounts": [{"name": "models", "mountPath": MODELS}],
-    }
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "measure"},
-        "spec": {
-            "restartPolicy": "Never",
-            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [container],
-            "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
-        },
-    }
+    command = ("python3", "-m", "bytegpt.evaluate", "--export", f"{MODELS}/three-regions")
+    pod = task("measure", image, [*command, "--heldout-bytes", str(1 << 17)])
+    pod["spec"]["volumes"] = [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}]
+    pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "models", "mountPath": MODELS}]
     job.kube.apply(job.namespace, pod)
     job.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/measure", "--timeout=600s")
     last = job.kubectl("logs", "measure").strip().splitlines()[-1]

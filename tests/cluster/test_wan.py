@@ -25,7 +25,7 @@ from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.lab import lifecycle, links, network
 from cluster.lab.layout import Cluster, Node, run_folder
-from cluster.training import Job, pass_seconds
+from cluster.training import Job, model, pass_seconds
 
 REGIONS = ("us-east", "eu-west", "ap-south")  # of c1, c2, c3
 NODES = tuple(word for region in REGIONS for word in ("--nodes", f"{region}=1"))
@@ -141,7 +141,7 @@ def apart(regions: Regions, tmp_path: Path) -> Iterator[Apart]:
 
 def begins(apart: Apart, regions: Regions, **spec: object) -> dict[str, Any]:
     """As `Apart.begins`, over links whose ends have one name; returns the manifest."""
-    job = apart.manifest(**spec)
+    job = apart.manifest(learner=model(300), **spec)
     apart.home.kube.apply(NAMESPACE, job)
     (upstream,) = apart.shown_endpoints()
     for region in apart.others:
@@ -165,11 +165,9 @@ def test_three_clusters_train_over_slow_links_and_agree_and_the_links_carry_what
         for node, pod in dialling(apart, regions, region).values():
             network.count(node, pod, GATE)
     carried = {region: measured(apart, regions, region) for region in apart.others}
-    began = apart.home.status()
+    began = apart.home.answer()
     pass_seconds(MEASURED_SECONDS)
-    ended = apart.home.status()
-    assert began is not None
-    assert ended is not None
+    ended = apart.home.answer()
     ticks = ended.tick - began.tick
     parameters = sum(each.numel() for each in ByteGPT(Size(context=64), seed=0).parameters())
     sync = job["spec"]["sync"]
@@ -241,24 +239,24 @@ def test_a_region_and_then_the_syncers_region_are_cut_off_and_come_back_by_thems
     far = apart.others["eu-west"]
     with regions.cut_off("eu-west"):
         apart.trains_without("eu-west")
-        apart.says(far, "Progressing", "SyncerSilent")
+        apart.reports(far, "Progressing", "SyncerSilent")
         began, alone = len(apart.home.commits()), apart.merges("eu-west")
         pass_seconds(CUT_SECONDS)
         assert len(apart.home.commits()) > began  # the others train on
         assert apart.merges("eu-west") == alone
     apart.home.trains(len(REGIONS))
-    apart.says(far, "Progressing", "Training")
+    apart.reports(far, "Progressing", "Training")
     apart.all_merge_again()
     with regions.cut_off("eu-west", "ap-south"):  # so the syncer's region is alone
         apart.trains_without("eu-west", "ap-south")
         for job in apart.others.values():
-            apart.says(job, "Progressing", "SyncerSilent")
+            apart.reports(job, "Progressing", "SyncerSilent")
         began = len(apart.home.commits())
         pass_seconds(CUT_SECONDS)
         assert len(apart.home.commits()) > began
     apart.home.trains(len(REGIONS))
     for job in apart.others.values():
-        apart.says(job, "Progressing", "Training")
+        apart.reports(job, "Progressing", "Training")
     apart.all_merge_again()
     assert {job.kube.kubeconfig: job.uids() for job in apart.all} == pods
     apart.nothing_counts_twice()
@@ -280,12 +278,11 @@ def test_a_cluster_that_is_built_again_from_nothing_joins_as_a_new_incarnation(
     apart.carries_credentials("eu-west")
     apart.home.trains(len(REGIONS))
     assert incarnation(apart, slot) > before
-    apart.says(far, "Progressing", "Training")
+    apart.reports(far, "Progressing", "Training")
     apart.all_merge_again()
     apart.nothing_counts_twice()
 
 
 def incarnation(apart: Apart, slot: str) -> int:
-    reply = apart.home.status()
-    assert reply is not None
+    reply = apart.home.answer()
     return next(each.incarnation for each in reply.slots if each.slot == slot)

@@ -1,4 +1,4 @@
-"""A job on a cluster as a person sees it with kubectl, and as its shards tell it."""
+"""A job on a cluster as a person sees it with kubectl, and as its shards report it."""
 
 import base64
 import itertools
@@ -7,19 +7,21 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.addresses import joined
-from atoll_protos.channels import TARGET_NAME
-from atoll_protos.credentials import Credentials
-from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+from atoll_protos.network.addresses import joined
+from atoll_protos.network.channels import TARGET_NAME
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.services import Service, client_of
 from cluster.kubectl import SECONDS_MAX, Kubectl, Object, until
 
 PORT = 7700
 TRAIN_SECONDS_MAX = 600.0
+ANSWERS_MAX = 120  # questions to a shard, one a second at most
 
 
 def manifest(name: str, regions: dict[str, int], **spec: Any) -> Object:
@@ -38,12 +40,31 @@ def manifest(name: str, regions: dict[str, int], **spec: Any) -> Object:
     }
 
 
-def pace(milliseconds: int) -> Object:
-    """Return a learner whose steps take at least so long: several share few cores."""
+def model(milliseconds: int) -> Object:
+    """Return a learner of the byte-level model whose steps take at least so long."""
     command = ["atoll-worker", "bytegpt.train:main"]
     small = ["--batch=2", "--context=64", f"--step-milliseconds-min={milliseconds}"]
     container = {"name": "learner", "command": command, "args": small}
     return {"template": {"spec": {"containers": [container]}}}
+
+
+def pace(milliseconds: int) -> Object:
+    """Return a learner without torch whose steps take at least so long (`light`)."""
+    container = {
+        "name": "learner",
+        "command": ["atoll-worker", "light:main"],
+        "args": ["--batch=2", f"--step-milliseconds-min={milliseconds}"],
+        "workingDir": "/light",
+        "volumeMounts": [{"name": "light", "mountPath": "/light"}],
+    }
+    volume = {"name": "light", "configMap": {"name": "light"}}
+    return {"template": {"spec": {"containers": [container], "volumes": [volume]}}}
+
+
+def light() -> Object:
+    """The ConfigMap that every namespace has whose learners need no torch."""
+    data = {"light.py": Path(__file__).with_name("light.py").read_text()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "light"}, "data": data}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,11 +102,13 @@ class Job:
         return str(self.pods().get(pod, {"spec": {}})["spec"].get("nodeName", ""))
 
     def status(self) -> pb.StatusReply | None:
-        """What shard 0 says itself; None when it does not answer."""
+        """What shard 0 itself reports; None when it does not answer."""
         for address in itertools.chain(list(self.channels), self._addresses()):
             channel = self.channels.get(address) or self._open(address)
             try:
-                reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=20)
+                reply: pb.StatusReply = client_of(Service.SYNCER, channel).Status(
+                    pb.StatusRequest(), timeout=20
+                )
             except grpc.RpcError:
                 self.channels.pop(address, None)
                 channel.close()
@@ -93,6 +116,14 @@ class Job:
             self.channels[address] = channel
             return reply
         return None
+
+    def answer(self) -> pb.StatusReply:
+        """The same, as soon as it answers."""
+        for _ in range(ANSWERS_MAX):
+            if reply := self.status():
+                return reply
+            time.sleep(1.0)
+        raise AssertionError(f"shard 0 of {self.name} does not answer")
 
     def _open(self, address: str) -> grpc.Channel:
         """As a learner of the job, which a person may be who can read its Secrets."""
@@ -157,8 +188,7 @@ class Job:
 
         A shard that was started again knows only what was trained since, so then that is left out.
         """
-        reply = self.status()
-        assert reply is not None
+        reply = self.answer()
         trained = {each.slot: each.tokens for each in reply.slots}
         names: set[tuple[Any, ...]] = set()
         merged: dict[tuple[int, str], int] = defaultdict(int)
@@ -178,8 +208,16 @@ class Job:
         return {slot for _, slot in merged}
 
 
+def trained(kube: Kubectl, namespace: str, name: str, regions: dict[str, int], **spec: Any) -> Job:
+    """Apply a job with steps of 0.3 s, and return it once all its learners train."""
+    job = Job(kube=kube, namespace=namespace, name=name)
+    kube.apply(namespace, manifest(name, regions, **{"learner": pace(300), **spec}))
+    job.trains(sum(regions.values()))
+    return job
+
+
 def pass_seconds(seconds: float) -> None:
-    """Let a job go on: what is measured later is compared with this span."""
+    """Let a job continue: what is measured later is compared with this span."""
     began = time.monotonic()
     until("time passes", lambda: time.monotonic() - began >= seconds, seconds + 5)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from atoll_operator.local.summary import read_lines
+from atoll_operator.local.folder.run_files import read_lines
 from local.command import LOG_CHARACTERS
 
 SECONDS_MAX = 600.0
@@ -38,7 +38,6 @@ class Running:
         return found
 
     def commits(self, shard: int) -> list[dict[str, Any]]:
-        """A shard's commits so far."""
         lines = read_lines(self.out / "syncer" / f"{shard}.tape.jsonl")
         return [line for line in lines if line.get("event") == "commit"]
 
@@ -47,19 +46,21 @@ class Running:
         rows = json.loads((self.out / "processes.json").read_text())
         return next(row for row in rows if name in (row.get("slot"), row.get("shard")))
 
-    def kill(self, name: str | int) -> None:
-        """kill -9 one process, and wait until it has been started again."""
-        row = self.row(name)
-        os.kill(row["pid"], signal.SIGKILL)
+    def kill(self, *names: str | int, then: Callable[[], None] | None = None) -> None:
+        """kill -9 in one moment, then do something, and wait until all have been started again."""
+        rows = {name: self.row(name) for name in names}
+        for row in rows.values():
+            os.kill(row["pid"], signal.SIGKILL)
+        if then is not None:
+            then()
 
         def again() -> bool:
-            now = self.row(name)
-            return now["restarts"] > row["restarts"] and now["pid"] is not None
+            now = [(self.row(name), row["restarts"]) for name, row in rows.items()]
+            return all(new["restarts"] > before and new["pid"] is not None for new, before in now)
 
-        self.until(again, f"restart of {name}")
+        self.until(again, f"restart of {names}")
 
     def finish(self, signal_number: int | None = None) -> tuple[int, str]:
-        """Exit code and stderr."""
         if signal_number is not None:
             self.process.send_signal(signal_number)
         _, stderr = self.process.communicate(timeout=SECONDS_MAX)

@@ -2,11 +2,12 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 SECONDS_MAX = 300.0
 BLOCK_BYTES = 512  # of st_blocks
-LANES = b"atoll_worker.transport"  # a transport process or a lane process
+LANES = b"atoll_worker.transport_process"  # it, or a lane process
 
 
 def of_run(out: Path) -> list[int]:
@@ -44,9 +45,19 @@ def check_none_is_left(out: Path) -> None:
         time.sleep(0.1)
 
 
+def lives(pid: int) -> bool:
+    """Whether it runs; a zombie that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def shared_bytes() -> int:
     """Of the memory that this process shares with the one beside it; of a file what is written."""
-    files = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
-    ours = [each.stat() for each in files if "memfd:atoll" in str(os.readlink(each))]
-    blocks = {each.st_ino: each.st_blocks for each in ours}  # a mapping has a descriptor of its own
+    blocks = dict[int, int]()  # by inode: a mapping has a descriptor of its own
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # another thread has closed it meanwhile
+            if "memfd:atoll" in os.readlink(each):
+                blocks[each.stat().st_ino] = each.stat().st_blocks
     return BLOCK_BYTES * sum(blocks.values())

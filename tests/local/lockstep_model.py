@@ -1,6 +1,8 @@
-"""What the two sides of the equality test share: a small model, fixed data, one inner step."""
+"""What learners of equality tests share: a small model, fixed data, one inner step, a meeting."""
 
 import hashlib
+import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,8 @@ PERIOD = 20
 ROUNDS = 10
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
 SYMBOLS, WIDTH, BATCH = 32, 16, 24
+MEETINGS = (0, 10)  # steps: a joiner would enter at the others' tick; all before a hand-over
+MEET_SECONDS_MAX = 600.0
 
 
 class Model(nn.Module):
@@ -52,3 +56,14 @@ def inner_step(model: nn.Module, optimizer: torch.optim.Optimizer, slot: str, cu
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return loss.item()
+
+
+def meet(folder: Path, slot: str, learners: int) -> None:
+    """Wait for the other learners, so that already the first round has all."""
+    folder.mkdir(exist_ok=True)
+    (folder / slot).touch()
+    deadline = time.monotonic() + MEET_SECONDS_MAX
+    while len(list(folder.iterdir())) < learners:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the other learners did not come to {folder}")
+        time.sleep(0.01)

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from atoll_operator.local.summary import read_lines
-from atoll_operator.local.supervisor import free_ports
-from atoll_protos.codecs import Wire
-from atoll_protos.run import Region, RunFile, Sync
-from atoll_worker.settings import ALONE
+from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.supervision.ports import free_ports
+from atoll_protos.job.run_file import Region, RunFile, Sync
+from atoll_protos.transfer.codecs import Wire
+from atoll_worker.job import ALONE
 from local.command import json_lines
 
 SECONDS_MAX = 600.0
@@ -34,7 +34,6 @@ class OneShard:
 
     @property
     def commits(self) -> list[dict[str, Any]]:
-        """Its commits so far."""
         lines = read_lines(self.folder / "tape.jsonl")
         return [line for line in lines if line.get("event") == "commit"]
 

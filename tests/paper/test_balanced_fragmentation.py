@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.job.layout import TensorSpec, build_layout
 
 
 @st.composite

@@ -5,8 +5,8 @@ from math import isqrt
 
 import pytest
 
-from atoll_protos.run import Sync
-from atoll_syncer.model.momentum import momentum
+from atoll_protos.job.run_file import Sync
+from atoll_syncer.model.round import momentum
 
 
 @pytest.mark.parametrize(("rounds", "merges"), [(100, 90), (400, 180), (900, 270), (10_000, 900)])

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_protos.layout import TensorSpec
-from atoll_protos.run import RunFile, Sync
-from atoll_protos.schedule import offset, start_distance
+from atoll_protos.job.layout import TensorSpec
+from atoll_protos.job.run_file import RunFile, Sync
+from atoll_protos.job.schedule import offset, start_distance
 
 
 def test_with_as_many_fragments_as_ticks_one_is_due_at_every_tick() -> None:

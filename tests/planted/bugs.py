@@ -39,7 +39,8 @@ class Bug:
                 f"{self.id}: its old text occurs {count} times in {self.file}: change the entry"
             )
         planted = text.replace(self.old, self.new)
-        compile(planted, self.file, "exec")
+        if self.file.endswith(".py"):
+            compile(planted, self.file, "exec")
         return planted
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from atoll_protos.channels import BULK_METHOD, LANE_METADATA, SESSION_METADATA
+from atoll_protos.network.channels import BULK_METHOD, LANE_METADATA, SESSION_METADATA
 from sim.clock import Process
 from sim.network import Connection, End
 from sim.rpc import AbortError, Context, Inbox, Server, failure, same, write
@@ -58,7 +58,6 @@ class Stream:
         return await self._inbox.get()
 
     async def write(self, message: Any) -> None:
-        """To the server."""
         await self._opened.wait()
         if self._inbox.ending is not None or self.connection is None:
             raise asyncio.InvalidStateError("RPC already finished.")
@@ -78,7 +77,6 @@ class Stream:
             self._channel.world.watchers.tell("frame_sent", self.lane, side, data)
 
     def close(self) -> None:
-        """Cancel it."""
         if self.connection is None:
             self._opening.cancel()
         else:
@@ -178,11 +176,9 @@ class Channel:
         self._streams: list[Stream] = []
 
     async def __aenter__(self) -> "Channel":
-        """It connects when it must."""
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Close every connection."""
         if self._ready is not None:
             self._ready.hang_up(0)
         for stream in self._streams:
@@ -207,7 +203,6 @@ class Channel:
         response_deserializer: Any = None,
         **_: Any,
     ) -> Callable[..., Stream]:
-        """See grpc.aio.Channel."""
         codecs = request_serializer or same, response_deserializer or same
 
         def call(metadata: Any = ()) -> Stream:
@@ -217,6 +212,9 @@ class Channel:
 
         return call
 
+    def unary_stream(self, method: str, *_: Any, **__: Any) -> None:
+        """The stub names Export, which nothing here calls."""
+
     def unary_unary(
         self,
         method: str,
@@ -224,8 +222,6 @@ class Channel:
         response_deserializer: Any = None,
         **_: Any,
     ) -> Callable[..., Any]:
-        """See grpc.aio.Channel."""
-
         async def call(request: Any, timeout: float) -> Any:  # noqa: ASYNC109 - gRPC's name
             waiter = asyncio.get_running_loop().create_future()
             data = request_serializer(request)

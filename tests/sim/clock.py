@@ -57,7 +57,6 @@ class Simulation:
         self.failure = self.failure or error
 
     def note(self, who: str, what: str) -> None:
-        """One line of the trace."""
         line = f"{self.now:9.3f} {who:16s} {what}"
         self.hash.update(line.encode())
         if self.keep_trace:
@@ -81,7 +80,6 @@ class Process:
         self.loop = VirtualLoop(self)
 
     def after(self, seconds: float, action: Action) -> None:
-        """An event of this process."""
         self.sim.after(seconds, partial(self.do, action))
 
     def do(self, action: Action) -> None:
@@ -92,14 +90,12 @@ class Process:
             self.loop.run(action)
 
     def pause(self, seconds: float) -> None:
-        """Handle nothing for a while."""
         if self.alive and not self.paused:
             self.paused = True
             self.sim.note(self.name, f"pauses for {seconds:.1f} s")
             self.sim.after(seconds, self.wake)
 
     def wake(self) -> None:
-        """Handle what has gathered."""
         if not self.paused:
             return
         self.paused = False

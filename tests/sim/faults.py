@@ -7,10 +7,10 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.storage.store import LOG
 from sim.clock import Action
+from sim.drawn_claims import FAULTS_END, Fault
 from sim.learner_process import LearnerProcess
 from sim.rank_processes import FollowerProcess, HeadProcess
 from sim.shard_process import ShardProcess
-from sim.told import FAULTS_END, Fault
 from sim.world import World
 
 FAR = 10_000  # steps that nobody makes
@@ -32,7 +32,6 @@ def wait_for(world: World, fault: Fault, happen: Action) -> None:
 
 
 def apply(world: World, fault: Fault) -> None:
-    """One fault happens."""
     if world.sim.now >= FAULTS_END:
         return  # what an effect of the last moment brought
     with_it = f" at {fault.effect}" if fault.effect else ""
@@ -44,7 +43,6 @@ def apply(world: World, fault: Fault) -> None:
 
 
 def drop(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """Some connection breaks."""
     living = [each for each in world.connections if each.stands]
     if living:
         living[fault.which % len(living)].drop()
@@ -151,7 +149,7 @@ def late_word(world: World, fault: Fault, learner: LearnerProcess, shard: ShardP
     if not learner.alive or learner.training.finished:
         return
     registrar = world.shards[REGISTRAR_SHARD].shard
-    owned = registrar.history.owned.get(learner.slot) if registrar is not None else None
+    owned = registrar.state.history.owned.get(learner.slot) if registrar is not None else None
     shown, before = owned.word if owned else 0, learner.uid
     owner(world, fault, learner, shard)
     late = partial(world.set_owner, learner.slot, before, shown)
@@ -200,7 +198,6 @@ def store_answers(world: World, fault: Fault, learner: LearnerProcess, shard: Sh
 
 
 def damage(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """Some transfers arrive damaged."""
     world.weather.damaged_share = DAMAGED_SHARE
     world.sim.after(fault.seconds, lambda: setattr(world.weather, "damaged_share", 0.0))
 

@@ -7,14 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import base_encoding, encoding_of
-from atoll_protos.companion import PART_BYTES
-from atoll_protos.layout import Layout
-from atoll_protos.run import RunFile
-from atoll_worker.link.messages import Boundary, Companion, Configure, Leaving
+from atoll_protos.job.companion import PART_BYTES
+from atoll_protos.transfer.codecs import base_encoding, encoding_of
+from atoll_worker.hosts.head import Head
+from atoll_worker.link.messages import Boundary, CompanionReady, Configure, Leaving
 from atoll_worker.rules.effects import Effect, SendMessage, SendOffer
 from atoll_worker.rules.exchange import Exchange
-from atoll_worker.transport.transport import Outside, Transport
+from atoll_worker.transport.carrier import Carrier
+from atoll_worker.transport.numbers import Numbers
+from atoll_worker.transport.transport import Transport
 from sim.channel import Channel
 from sim.symbols import Change, Difference, Key, Symbol, Value, seed_value
 from sim.training_process import LINK_SECONDS, TrainingProcess
@@ -41,13 +42,12 @@ class LearnerProcess(TrainingProcess):
         self.lanes = drawn.choice((2, 3)) if divides else 1
         self.end = TrainingEnd(self)
         self.transport = Transport(
-            Outside(
-                end=self.end,
-                numbers=Numbers(self),
-                telemetry=Telemetry(self),
-                open_channel=self._open_channel,
-                clock=self.time,
-            )
+            end=self.end,  # type: ignore[arg-type]
+            numbers=SymbolicNumbers(self),
+            telemetry=Telemetry(self),  # type: ignore[arg-type]
+            open_channel=self._open_channel,
+            now=self.time,
+            carried_by=Head if self.lanes > 1 else Carrier,
         )
         self.exit_code: int | None = None
         self.lie: pb.ToShard | None = None  # becomes part of the next message of its kind
@@ -101,18 +101,15 @@ class LearnerProcess(TrainingProcess):
 
     @property
     def exchange(self) -> Exchange:
-        """The rules of its transport."""
         return self.transport.exchange
 
     @property
     def incarnation(self) -> int:
-        """As the registrar gave it."""
-        return self.exchange.incarnation
+        return self.exchange.state.incarnation
 
     @property
     def bases(self) -> dict[Key, Value]:
-        """What it has adopted."""
-        return {key: base.value for key, base in self.transport.bases.items()}
+        return {key: base.value for key, base in self.transport.values.bases.items()}
 
     @property
     def is_whole(self) -> bool:
@@ -120,12 +117,11 @@ class LearnerProcess(TrainingProcess):
         return self.alive and not self.paused
 
     def time(self) -> float:
-        """Virtual seconds."""
         return self.sim.now
 
     def remember(self, run: str, tick: int, incarnation: int) -> None:
         """Make it a process of another run, which was at this tick."""
-        state = self.exchange._state
+        state = self.exchange.state
         state.run, state.incarnation = run, incarnation
         for shard in state.shards:
             shard.tick = tick
@@ -133,7 +129,6 @@ class LearnerProcess(TrainingProcess):
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Both processes run."""
         self._main = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -153,15 +148,13 @@ class LearnerProcess(TrainingProcess):
     def give_companion(self, *, changed: bool) -> None:
         """Put what the export needs into the memory, and say so."""
         count = len(companion_of(self.slot, changed=changed))
-        self.end.say(Companion(changed=changed, byte_count=count))
+        self.end.say(CompanionReady(changed=changed, byte_count=count))
 
     def leave(self, reason: str) -> None:
-        """Leave the job in peace."""
         self.exit_code = 0
         self.end.say(Leaving(reason=reason))
 
     def fail(self, code: int, reason: str) -> None:
-        """The job refuses this process."""
         self.exit_code = code
 
         def end() -> None:
@@ -196,12 +189,9 @@ class TrainingEnd:
         world = learner.world
         self._learner = learner
         self._on_message: Callable[[Any], None] | None = None
-        self.run_file: RunFile = world.run_file
-        self.layout: Layout = world.layout
         self.configure = Configure(
-            run_file="",
-            tensors=world.layout.tensors,
-            layout_digest=world.layout.digest,
+            run_file=world.run_file,
+            layout=world.layout,
             slot="" if learner.observer else learner.slot,
             uid=learner.uid,
             instance=learner.instance,
@@ -210,7 +200,6 @@ class TrainingEnd:
             observer=learner.observer,
             has_companion=not learner.observer,
             lanes=learner.lanes,
-            training_pid=0,
         )
 
     def attach(
@@ -223,12 +212,10 @@ class TrainingEnd:
         self._on_message = on_message
 
     def send(self, command: Any) -> None:
-        """To the training process."""
         self._learner.world.watchers.tell("training_told", self._learner, command)
         self._learner.after(LINK_SECONDS, partial(self._learner.receive, command))
 
     def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
-        """See TransportEnd."""
         found = companion_of(self._learner.slot, changed=changed)
         assert len(found) == byte_count
         return found[part * PART_BYTES : (part + 1) * PART_BYTES]
@@ -237,7 +224,6 @@ class TrainingEnd:
         """See TransportEnd."""
 
     def say(self, message: Any) -> None:
-        """To the transport."""
         self._learner.after(LINK_SECONDS, partial(self._hear, message))
 
     def _hear(self, message: Any) -> None:
@@ -253,7 +239,6 @@ class Telemetry:
         self._learner = learner
 
     def write(self, fields: dict[str, Any]) -> None:
-        """See Telemetry."""
         self._learner.world.watchers.tell("recorded", self._learner, fields)
 
     def close(self) -> None:
@@ -268,14 +253,13 @@ class Received:
     value: Value
 
 
-class Numbers:
-    """See transport.numbers.Numbers: symbols in place of arrays."""
+class SymbolicNumbers(Numbers):
+    """Symbols in place of arrays."""
 
     def __init__(self, learner: LearnerProcess) -> None:
         self._learner, self._world = learner, learner.world
 
     def counter(self, shard: int, fragment: int) -> int:
-        """See Numbers."""
         return self._learner.regions[shard, fragment].counter
 
     def decode(
@@ -286,7 +270,7 @@ class Numbers:
         data: bytearray,
         held: Received | None,
     ) -> Received:
-        """See Numbers: a difference to another base than the one held gives nonsense."""
+        """A difference to another base than the one held gives nonsense."""
         symbol = self._world.symbol(data)
         if isinstance(symbol, Change):
             fits = publish.difference and held is not None and held.value == symbol.before
@@ -295,11 +279,9 @@ class Numbers:
         return Received(publish, symbol)
 
     def place(self, shard: int, fragment: int, base: Received) -> None:
-        """See Numbers."""
         self._learner.placed[shard, fragment] = base.publish, base.value
 
     def difference(self, shard: int, fragment: int, base: Received) -> Difference:
-        """See Numbers."""
         theta = self._learner.regions[shard, fragment].theta
         assert theta is not None, "nothing was captured"
         return Difference(base.value, theta)
@@ -307,30 +289,27 @@ class Numbers:
     def not_finite(
         self, shard: int, fragment: int, difference: Difference | None = None
     ) -> tuple[str, ...]:
-        """See Numbers: a symbol has no values."""
+        """A symbol has no values."""
         return ()
 
     def encode_difference(
         self, shard: int, fragment: int, difference: Difference
     ) -> tuple[pb.Encoding, bytes]:
-        """See Numbers."""
         encoding = encoding_of(self._world.run_file.sync.wire_up)
         return self._encoded((shard, fragment), difference, encoding)
 
     def encode_seed(self, shard: int, fragment: int) -> tuple[pb.Encoding, bytes]:
-        """See Numbers."""
         key = shard, fragment
         return self._encoded(key, seed_value(key, self._world.seed_name(self._learner)), pb.F32)
 
     def encode_base(self, base: Received) -> tuple[pb.Encoding, bytes]:
-        """See Numbers."""
-        keys = (key for key, held in self._learner.transport.bases.items() if held is base)
+        keys = (key for key, held in self._learner.transport.values.bases.items() if held is base)
         wire_down = self._world.run_file.sync.wire_down
         encoding = pb.F32 if base.value.exact else base_encoding(wire_down)
         return self._encoded(next(keys), base.value, encoding)
 
     def digest(self, base: Received) -> str:
-        """See Numbers: a symbol that fits has the digest that was said of it."""
+        """A symbol that fits has the digest that was said of it."""
         return base.publish.version.version.digest
 
     def _encoded(

@@ -87,7 +87,6 @@ class VirtualLoop(AnyLoop):  # type: ignore[misc]
     # ------------------------------------------------------------ what asyncio asks of a loop
 
     def time(self) -> float:
-        """Virtual seconds."""
         return self._sim.now
 
     def call_soon(
@@ -138,7 +137,6 @@ class VirtualLoop(AnyLoop):  # type: ignore[misc]
         return thread.give(partial(func, *args), self.create_future())
 
     def get_debug(self) -> bool:
-        """No."""
         return False
 
     def is_running(self) -> bool:
@@ -146,7 +144,6 @@ class VirtualLoop(AnyLoop):  # type: ignore[misc]
         return self._running
 
     def is_closed(self) -> bool:
-        """Never."""
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

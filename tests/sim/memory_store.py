@@ -4,7 +4,7 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence
 
-from atoll_protos.frames import Buffer
+from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.storage.store import StoreMissing, StoreUnavailable, object_name
 
 Watcher = Callable[[str, bytes], None]
@@ -22,7 +22,6 @@ class MemoryStore:
         self.on_delete: list[Callable[[str], None]] = []
 
     def create(self, name: str, data: bytes) -> bool:
-        """See Store."""
         self._check(name)
         if name in self.data:
             return False
@@ -34,12 +33,10 @@ class MemoryStore:
         return True
 
     def replace(self, name: str, data: bytes) -> None:
-        """See Store."""
         self._check(name)
         self.data[name] = data
 
     def put(self, parts: Sequence[Buffer]) -> str:
-        """See Store."""
         data = b"".join(parts)
         name = object_name(hashlib.sha256(data).hexdigest())
         self._check(name)
@@ -47,19 +44,16 @@ class MemoryStore:
         return name
 
     def read(self, name: str, byte_count_max: int | None = None) -> bytes:
-        """See Store."""
         self._check(name)
         if name not in self.data:
             raise StoreMissing(name, "there is no such name", "nothing to do")
         return self.data[name][:byte_count_max]
 
     def names(self, prefix: str) -> list[str]:
-        """See Store."""
         self._check(prefix)
         return sorted(name for name in self.data if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
-        """See Store."""
         self._check(name)
         if self.data.pop(name, None) is not None:
             for watch in self.on_delete:

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import BLOCK_MAX, BY_ENCODING, EXACT_BYTES, SCALE_BYTES, Form
+from atoll_protos.transfer.codecs import BLOCK_MAX, BY_ENCODING, EXACT_BYTES, SCALE_BYTES, Form
 
 WORD_BYTES = 4
 STRIDE = 0x9E3779B1  # odd, so that no two places of a slice have the same word

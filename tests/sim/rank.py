@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Boundary, Message
+from atoll_worker.model.staging import Done
 from atoll_worker.ranks.control import Control
 from atoll_worker.ranks.peers import Peers, lost_error
+from atoll_worker.training.boundary import BoundaryWork, Obeying
 from atoll_worker.training.counts import Counts
-from atoll_worker.training.obeying import BoundaryWork, Obeying
-from atoll_worker.training.staging import Done
 from sim.clock import Process
 from sim.rank_group import CollectiveError, RankGroup, Word
 from sim.symbols import Key, Value
@@ -95,7 +95,6 @@ class Rank(Obeying):
         """Wait until a command may have come; the others wait for the head's word."""
 
     def value_of(self, key: Key) -> Value | None:
-        """What its transport has placed."""
         return None
 
     def taken(self, key: Key, value: Value) -> None:
@@ -165,7 +164,6 @@ class Rank(Obeying):
             self.world.watchers.tell("rank_counted", self)
 
     async def wait_until(self, over: Callable[[], bool]) -> None:
-        """Carry out commands meanwhile."""
         while not over():
             await self.command_comes()
             if work := await self.apply_commands():
@@ -186,7 +184,6 @@ class Rank(Obeying):
         return work
 
     def commands(self) -> list[Message]:
-        """Of this boundary."""
         return list(self.control.commands())
 
     # ------------------------------------------------------------ commands

@@ -35,7 +35,6 @@ class HeadProcess(LearnerProcess):
         self.group.enter(self.rank)
 
     def enter(self) -> None:
-        """All ranks are there."""
         super().start()
 
     def receive(self, command: Any) -> None:
@@ -51,7 +50,6 @@ class HeadProcess(LearnerProcess):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it can step."""
         return self.group.is_whole
 
 
@@ -64,7 +62,6 @@ class FollowerProcess(Process):
         self.rank = FollowerRank(head.group, number, self, head)
 
     def start(self) -> None:
-        """It waits for the others."""
         self._training = asyncio.get_running_loop().create_task(self.rank.train())
         self.rank.group.enter(self.rank)
 
@@ -107,27 +104,22 @@ class HeadRank(Rank):
         return seconds
 
     def enter(self) -> None:
-        """Start the transport."""
         self.learner.enter()
 
     def begin(self) -> None:
-        """Training begins."""
         training = self.learner.training
         training.start, training.begun, training.cursor = self.start, True, self.counts.cursor
 
     def tokens_and_cursor(self) -> tuple[int, int]:
-        """What the script gives, checked."""
         cursor = self.counts.cursor + 1
         return self.counts.given(
             self.script_tokens(), cursor, data_state_at(self.slot, cursor), is_head=True
         )
 
     def script_tokens(self) -> int:
-        """Of all ranks together."""
         return self.world.scenario.tokens_per_step
 
     def step_made(self) -> None:
-        """One more step is counted."""
         training, counts = self.learner.training, self.counts
         training.t_m, training.tokens = counts.own_steps, counts.tokens
         training.cursor = counts.cursor
@@ -140,7 +132,6 @@ class HeadRank(Rank):
         timer.cancel()
 
     def commands(self) -> list[Message]:
-        """The checkers see each."""
         found = super().commands()
         for command in found:
             self.world.watchers.tell("commanded", self.learner, command)
@@ -149,7 +140,6 @@ class HeadRank(Rank):
         return found
 
     def value_of(self, key: Key) -> Value | None:
-        """What its transport has placed."""
         return self.learner.placed[key][1]
 
     def taken(self, key: Key, value: Value) -> None:
@@ -172,11 +162,9 @@ class HeadRank(Rank):
         self.learner.regions[key].counter += 2
 
     def give(self, *, changed: bool) -> None:
-        """What the export needs."""
         self.learner.give_companion(changed=changed)
 
     def report(self, boundary: Boundary) -> None:
-        """To the transport."""
         self.learner.say_boundary(boundary)
 
     def leave(self) -> None:
@@ -202,7 +190,6 @@ class FollowerRank(Rank):
         self.head = head
 
     def step_seconds(self) -> float:
-        """Nearly as the head's."""
         seconds = self.world.scenario.step_seconds[self.slot] * self.head.slowness
         return seconds * self.rng.uniform(0.8, 1.25)
 
@@ -211,7 +198,6 @@ class FollowerRank(Rank):
         return self.counts.given(10_000, 7, None, is_head=False)
 
     def leave(self) -> None:
-        """With the head."""
         if self.world.scenario.leaves_when_finished:
             self.exit_code = 0
             self.process.after(0.0, partial(self.process.kill, "left"))

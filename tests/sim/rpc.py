@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.frames import HEADER, Kind
+from atoll_protos.transfer.frames import HEADER, Kind
 from sim.clock import Process
 from sim.network import Connection
 
@@ -52,7 +52,6 @@ class AbortError(Exception):
 
 
 def failure(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    """What a client's calls raise."""
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
 
 
@@ -82,7 +81,6 @@ class Inbox:
             self._wake()
 
     async def get(self) -> Any:
-        """The next one."""
         while not self._items:
             if self.ending is not None:
                 if isinstance(self.ending, BaseException):
@@ -126,7 +124,6 @@ class Server:
         self._calls: dict[asyncio.Task[Any], None] = {}  # in order
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """See grpc.aio.Server."""
         self._generic += handlers
 
     def add_registered_method_handlers(self, service_name: str, handlers: Any) -> None:
@@ -145,14 +142,12 @@ class Server:
             call.cancel()
 
     def handler(self, method: str) -> Any:
-        """See grpc.RpcMethodHandler."""
         if method not in self._handlers:
             found = (each.service(CallDetails(method)) for each in self._generic)
             self._handlers[method] = next(each for each in found if each is not None)
         return self._handlers[method]
 
     def begin(self, work: Any) -> "asyncio.Task[Any]":
-        """Serve one call."""
         task = asyncio.get_running_loop().create_task(work)
         self._calls[task] = None
         task.add_done_callback(self._done)
@@ -177,11 +172,9 @@ class Context:
         self.inbox = Inbox()
 
     def invocation_metadata(self) -> Any:
-        """As the client gave it."""
         return self._metadata
 
     def peer(self) -> str:
-        """Who it is."""
         return self._stream.kind
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
@@ -189,11 +182,9 @@ class Context:
         raise AbortError(code, details)
 
     async def read(self) -> Any:
-        """The next message, or EOF."""
         return await self.inbox.get()
 
     async def write(self, message: Any) -> None:
-        """To the client."""
         stream, data = self._stream, (self._handler.response_serializer or same)(message)
         connection = stream.connection
         assert connection is not None

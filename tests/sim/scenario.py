@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from atoll_protos.codecs import Wire
-from atoll_protos.expected import NOBODY, Expected
-from atoll_protos.layout import Layout, TensorSpec
-from atoll_protos.length import Length
-from atoll_protos.run import Fragments, RunFile, Sync
+from atoll_protos.job.expected import NOBODY, Expected
+from atoll_protos.job.layout import Layout, TensorSpec
+from atoll_protos.job.length import Length
+from atoll_protos.job.run_file import Fragments, RunFile, Sync
+from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
-from sim.told import (
+from sim.drawn_claims import (
     CLAIM_SEEDS,
     FALSE_NAME_SEEDS,
     FAULTS_BEGIN,
@@ -23,6 +23,7 @@ from sim.told import (
     draw_lies,
     draw_lists,
     draw_lists_faults,
+    faults_of,
     is_of,
     quorum_of,
     regions_of,
@@ -79,7 +80,7 @@ EFFECTS = (  # of a shard's rules, then of a learner's
     "SendHeld",
     "SendOffer",
     "Dial",
-    "Place",
+    "PlaceValue",
     "Promote",
     "Command Start",
     "Command Capture",
@@ -149,7 +150,6 @@ class Scenario:
 
 
 def draw(seed: int) -> Scenario:
-    """The scenario of a seed."""
     rng = random.Random(f"{seed}/scenario")
     more = random.Random(f"{seed}/more")  # so that the draws of `rng` stay as they are
     large = more.random() < LARGE_SHARE
@@ -297,15 +297,7 @@ def draw_lane_faults(seed: int) -> tuple[Fault, ...]:
     if seed % 8 == 0 or rng.random() >= LANE_FAULTS_SHARE:
         return ()
     kinds = (rng.choice(list(LANE_KINDS)) for _ in range(rng.choice((1, 2, 4))))
-    return tuple(
-        Fault(
-            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
-            kind=kind,
-            which=rng.randrange(1 << 16),
-            seconds=rng.choice(LANE_KINDS[kind]) * rng.uniform(0.9, 1.1),
-        )
-        for kind in kinds
-    )
+    return faults_of(rng, kinds, lambda kind: rng.choice(LANE_KINDS[kind]) * rng.uniform(0.9, 1.1))
 
 
 def draw_still(seed: int) -> tuple[Fault, ...]:
@@ -313,14 +305,9 @@ def draw_still(seed: int) -> tuple[Fault, ...]:
     rng = random.Random(f"{seed}/still")
     if seed % 8 == 0 or rng.random() >= STILL_SHARE:
         return ()
-    return tuple(
-        Fault(
-            at=rng.uniform(FAULTS_BEGIN, FAULTS_END / 2),
-            kind="still training",
-            which=rng.randrange(1 << 16),
-            seconds=rng.choice((3.0, 8.0, 20.0, 40.0)) * rng.uniform(0.9, 1.1),
-        )
-        for _ in range(rng.choice((1, 2)))
+    count, times = rng.choice((1, 2)), (3.0, 8.0, 20.0, 40.0)
+    return faults_of(
+        rng, ["still training"] * count, lambda kind: rng.choice(times) * rng.uniform(0.9, 1.1)
     )
 
 
@@ -361,15 +348,8 @@ def draw_faults(rng: random.Random, seed: int) -> tuple[Fault, ...]:
         kinds.append("lose store")
     if seed % 12 == 11:
         kinds.append("lose object")
-    drawn = tuple(
-        Fault(
-            at=rng.uniform(FAULTS_BEGIN, FAULTS_END),
-            kind=kind,
-            which=rng.randrange(1 << 16),
-            seconds=rng.choice((0.5, 3.0, 8.0, 25.0, 40.0)) * rng.uniform(0.5, 1.5),
-        )
-        for kind in kinds
-    )
+    times = (0.5, 3.0, 8.0, 25.0, 40.0)
+    drawn = faults_of(rng, kinds, lambda _: rng.choice(times) * rng.uniform(0.5, 1.5), FAULTS_END)
     more = random.Random(f"{seed}/more faults")
     if more.random() < MORE_FAULTS_SHARE:
         kind, at = more.choice(MORE_KINDS), more.uniform(FAULTS_BEGIN, FAULTS_END / 2)

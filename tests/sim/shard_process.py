@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.expected import Expected
-from atoll_protos.layout import Layout
-from atoll_protos.length import Length, heard
+from atoll_protos.job.expected import Expected
+from atoll_protos.job.layout import Layout
+from atoll_protos.job.length import Length, heard
+from atoll_protos.job.run_file import Sync
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_protos.run import Sync
-from atoll_syncer.background import Thread
-from atoll_syncer.metrics import Metrics
+from atoll_syncer.duties.background import Thread
+from atoll_syncer.duties.metrics import ShardMetrics
+from atoll_syncer.duties.outside import Machine
+from atoll_syncer.edges.registrar_client import RegistrarClient
 from atoll_syncer.model.effects import Accept, Append, Effect, EndSession, Send
 from atoll_syncer.model.log import Entry
 from atoll_syncer.model.roster import Certificate
-from atoll_syncer.outside import Machine
-from atoll_syncer.registrar_client import RegistrarClient
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.serving import serve_shard
-from atoll_syncer.storage.export import Part
+from atoll_syncer.storage.export import ExportPart
 from atoll_syncer.storage.journal import Journal
 from sim.channel import Channel
 from sim.clock import Process
@@ -32,6 +32,9 @@ from sim.shard_values import ShardValues
 from sim.symbols import Difference, Value
 
 if TYPE_CHECKING:
+    from atoll_syncer.numbers.values import TensorValues
+    from atoll_syncer.storage.export import Export
+    from atoll_syncer.storage.tape import Tape
     from sim.learner_process import LearnerProcess
     from sim.world import World
 
@@ -68,7 +71,6 @@ class ShardProcess(Process):
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Run until its end."""
         self._main = asyncio.get_running_loop().create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -117,10 +119,10 @@ class ShardProcess(Process):
             read_length=self._read_length if world.scenario.lengths else None,
             store=self.store,
             journal=Journal(self.store, self.time),
-            tape=world.tapes[self.number],
-            exporter=NoExport(self),
+            tape=cast("Tape", world.tapes[self.number]),
+            exporter=cast("Export", NoExport(self)),
             ask=RegistrarClient(self._registrar).ask if self.number else None,
-            metrics=cast(Metrics, Nothing()),
+            metrics=cast(ShardMetrics, Nothing()),
             executors=executors,
             make_values=self._make_values,
             clock=self.time,
@@ -131,7 +133,6 @@ class ShardProcess(Process):
         )
 
     def time(self) -> float:
-        """Virtual seconds."""
         return self.sim.now
 
     def _read_length(self) -> Length | None:
@@ -153,9 +154,9 @@ class ShardProcess(Process):
     def _registrar(self, _: object) -> Any:
         return Channel(self.world, self, f"shard{self.number}", REGISTRAR_SHARD)
 
-    def _make_values(self, layout: Layout, number: int, sync: Sync) -> ShardValues:
+    def _make_values(self, layout: Layout, number: int, sync: Sync) -> "TensorValues":
         self.values = ShardValues(self, layout, sync)
-        return self.values
+        return cast("TensorValues", self.values)
 
     # ------------------------------------------------------------ what checkers look at
 
@@ -171,7 +172,7 @@ class ShardProcess(Process):
 
     def _watch(self, shard: Shard) -> Shard:
         self.began_at = self.sim.now
-        self.sim.note(self.name, f"takes over after epoch {shard.history.epoch}")
+        self.sim.note(self.name, f"takes over after epoch {shard.state.history.epoch}")
         self.shard = cast(Shard, WatchedShard(self, shard))
         return self.shard
 
@@ -190,6 +191,8 @@ class WatchedShard:
             return member
 
         def asked(*arguments: Any) -> list[Effect]:
+            if name in TOLD:
+                self._tell(TOLD[name], self._process, *arguments[:-1])  # but for the time
             for told in arguments if name in HEARS else ():
                 if isinstance(told, Length):
                     self._tell("length_heard", self._process, told)
@@ -205,7 +208,6 @@ class WatchedShard:
     def session_opened(
         self, session: int, join: pb.Join, now: float, certificate: Certificate
     ) -> list[Effect]:
-        """See Shard."""
         process = self._process
         learner = process.world.instances[join.instance]
         process.peers[session] = Peer(learner=learner)
@@ -216,36 +218,13 @@ class WatchedShard:
         self._did(effects)
         return effects
 
-    def expected_heard(self, expected: Expected, now: float) -> list[Effect]:
-        """See Shard."""
-        self._tell("list_heard", self._process, expected)
-        effects = self._shard.expected_heard(expected, now)
-        self._did(effects)
-        return effects
-
-    def lane_opened(self, session: int, now: float) -> list[Effect]:
-        """See Shard."""
-        self._tell("lane_opened", self._process, session)
-        effects = self._shard.lane_opened(session, now)
-        self._did(effects)
-        return effects
-
     def session_closed(self, session: int, now: float) -> list[Effect]:
-        """See Shard."""
         self._process.peers.pop(session, None)
         effects = self._shard.session_closed(session, now)
         self._did(effects)
         return effects
 
-    def message(self, session: int, message: pb.ToShard, now: float) -> list[Effect]:
-        """See Shard."""
-        self._tell("shard_message", self._process, session, message)
-        effects = self._shard.message(session, message, now)
-        self._did(effects)
-        return effects
-
     def transfer_started(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
-        """See Shard."""
         offer = transfer.HasField("offer")
         if offer:
             self._tell("offer_began", self._process, session, transfer)
@@ -256,7 +235,6 @@ class WatchedShard:
         return effects
 
     def appended(self, entry: Entry, now: float) -> list[Effect]:
-        """See Shard."""
         process = self._process
         process.sim.note(process.name, f"durable: {type(entry).__name__}")
         effects = self._shard.appended(entry, now)
@@ -283,9 +261,14 @@ class WatchedShard:
                     process.sim.note(process.name, f"appends {type(entry).__name__}")
 
 
+TOLD = {
+    "expected_heard": "list_heard",
+    "lane_opened": "lane_opened",
+    "message": "shard_message",
+}
 # Methods that answer with no effects.
 HEARS = frozenset({"length_heard", "answered", "registrar_request"})
-READ = frozenset({"deadline", "publish", "held_by", "commit_again", "part_wanted"})
+READ = frozenset({"deadline", "publish"})
 
 
 class MemoryTape:
@@ -298,18 +281,15 @@ class MemoryTape:
         self.lines: set[tuple[int, int, int]] = set()  # slice, version, epoch
 
     def commits(self, lowest: Mapping[int, int]) -> set[tuple[int, int, int]]:
-        """See Tape."""
         return set(self.lines)
 
     def sync(self) -> None:
         """See Tape."""
 
     def give_way(self, full: str) -> int:
-        """See Tape."""
         return 0
 
     def write(self, run: str, record: Mapping[str, Any]) -> None:
-        """See Tape."""
         if record["event"] == "commit":
             self.lines.add((record["slice"], record["version"], record["epoch"]))
 
@@ -323,14 +303,17 @@ class NoExport:
     def __init__(self, process: "ShardProcess") -> None:
         self._process = process
 
-    def write_part(self, run: str, shard: int, bases: Mapping[int, Any]) -> Part:
-        """See Export."""
+    def write_part(self, run: str, shard: int, bases: Mapping[int, Any]) -> ExportPart:
         assert bases, "a part of nothing"
         self._process.world.watchers.tell("exported", shard, bases)
-        return Part(file=f"part-{shard}", digest="digest")
+        return ExportPart(file=f"part-{shard}", digest="digest")
 
     def assemble(
-        self, run: str, layout: Layout, parts: Sequence[Part], companions: Sequence[Iterable[bytes]]
+        self,
+        run: str,
+        layout: Layout,
+        parts: Sequence[ExportPart],
+        companions: Sequence[Iterable[bytes]],
     ) -> None:
         """See Export."""
 
@@ -339,15 +322,12 @@ class Nothing:
     """Metrics that count nothing: all of its members are callable and it is a context."""
 
     def __getattr__(self, name: str) -> "Nothing":
-        """Itself."""
         return self
 
     def __call__(self, *arguments: Any) -> "Nothing":
-        """Itself."""
         return self
 
     def __enter__(self) -> "Nothing":
-        """See contextlib."""
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,4 +1,4 @@
-"""Symbols in place of a shard's tensors: `outside.Values` for the simulation.
+"""Symbols in place of a shard's tensors: `numbers.values.TensorValues` for the simulation.
 
 A payload on the wire is real bytes of the right length; in it stands the number of a symbol, which
 the world keeps (`World.symbols`). So frames, checksums and sizes are production's.
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import BY_WIRE
-from atoll_protos.layout import Layout
-from atoll_protos.run import Sync
-from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
+from atoll_protos.job.layout import Layout
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer.codecs import BY_WIRE
+from atoll_syncer.model.effects import Drop, MergeOffers, Stage, StoreHeld, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.numbers.arrivals import TransferError
-from atoll_syncer.numbers.values import Outcome, Payload
+from atoll_syncer.numbers.values import Payload, StoredVersion
 from atoll_syncer.storage.objects import decode_header, encode_header
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
 from sim.symbols import Change, Difference, Norms, Symbol, Value, Works, merge, norms_of
@@ -36,7 +36,7 @@ class Version:
 
 
 class ShardValues:
-    """See numbers.values.Values."""
+    """See numbers.values.TensorValues."""
 
     def __init__(self, process: "ShardProcess", layout: Layout, sync: Sync) -> None:
         self.process, self.world, self.layout, self.sync = process, process.world, layout, sync
@@ -52,12 +52,10 @@ class ShardValues:
 
     @property
     def heads(self) -> Mapping[int, Value]:
-        """By slice."""
         return {fragment: version.value for fragment, version in self.versions.items()}
 
     @property
     def staged_bytes(self) -> int:
-        """See Values."""
         return len(self.staged) + len(self.kept)
 
     def examine(self, head: pb.Transfer, payload: bytearray) -> Symbol:
@@ -76,26 +74,21 @@ class ShardValues:
         return norms_of(self.layout.slice(self.process.number, head.offer.slice))
 
     def stage(self, name: Stage, offer: Symbol) -> None:
-        """See Values."""
         assert isinstance(offer, Difference), f"{name} is {offer}"
         self.process.sim.note(self.process.name, f"offer {offer.theta.work}")
         self.staged[name.slot, name.incarnation, name.slice, name.capture] = offer
 
     def drop(self, name: Drop) -> None:
-        """See Values."""
         self.staged.pop((name.slot, name.incarnation, name.slice, name.capture), None)
 
     def keep(self, session: int, slice_: int, arrived: Symbol) -> None:
-        """See Values."""
         assert isinstance(arrived, Value), f"a whole value was to come, not {arrived}"
         self.kept[session, slice_] = arrived
 
     def forget(self, session: int) -> None:
-        """See Values."""
         self.kept = {key: value for key, value in self.kept.items() if key[0] != session}
 
-    def begin_merge(self, effect: Merge, run: str, epoch: int) -> "Making":
-        """See Values."""
+    def begin_merge(self, effect: MergeOffers, run: str, epoch: int) -> "Making":
         fragment, head = effect.slice, self.versions[effect.slice]
         assert fragment not in self.coming, f"slice {fragment} has a commit under way"
         names = [(p.slot, p.incarnation, fragment, p.capture) for p in effect.participants]
@@ -125,7 +118,6 @@ class ShardValues:
         return Version(number=head.number + 1, value=value, before=head.value)
 
     def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> Sequence["Making"]:
-        """See Values."""
         seeds = {
             fragment: self.kept.pop((effect.session, fragment))
             for fragment in range(self.layout.fragments)
@@ -136,16 +128,13 @@ class ShardValues:
         ]
 
     def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> "Making":
-        """See Values."""
         value = self.kept.pop((effect.session, effect.slice))
         return Making(self, effect.slice, Version(number=effect.number, value=value), epoch)
 
     def committed(self, slice_: int) -> None:
-        """See Values."""
         self.versions[slice_] = self.coming.pop(slice_)
 
     def publish_payload(self, slice_: int, number: int, base: int | None) -> Payload:
-        """See Values."""
         found = (self.coming.get(slice_), self.versions.get(slice_))
         version = next(v for v in found if v is not None and v.number == number)
         codec = BY_WIRE[self.sync.wire_down]
@@ -164,11 +153,9 @@ class ShardValues:
         return Payload(encoding=encoding, difference=difference, data=data)
 
     def exported(self) -> Mapping[int, Value]:
-        """See Values."""
         return self.heads
 
     def restore(self, history: History, store: Store) -> Mapping[int, StoreCorrupt | StoreMissing]:
-        """See Values."""
         lost: dict[int, StoreCorrupt | StoreMissing] = {}
         for fragment, head in history.heads.items():
             try:
@@ -188,12 +175,10 @@ class Making:
         self.values, self.fragment, self.version, self.epoch = values, fragment, version, epoch
 
     def compute(self) -> None:
-        """Make it."""
         self.values.coming[self.fragment] = self.version
         self.values.world.values[self.version.value.digest] = self.version.value
 
-    def write(self, store: Store) -> Outcome:
-        """Make it durable."""
+    def write(self, store: Store) -> StoredVersion:
         version, digest = self.version, self.version.value.digest
         origin = {
             "shard": self.values.process.number,
@@ -203,4 +188,4 @@ class Making:
             "digest": digest,
         }
         name = store.put([encode_header({}, {key: str(each) for key, each in origin.items()})])
-        return Outcome(slice=self.fragment, number=version.number, digest=digest, object=name)
+        return StoredVersion(slice=self.fragment, number=version.number, digest=digest, object=name)

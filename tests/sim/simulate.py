@@ -15,7 +15,7 @@ What is simulated, each in a module of its own:
 - `rpc`, `channel`  grpc.aio: servers, channels, streams, flow control
 - `network` connections that are slow or silent, break, do not come through, or damage values
 - `memory_store`  the store of a shard, which can be away or lose its answers
-- `symbols`, `shard_values`, `learner_process.Numbers`  values that say which work is in them
+- `symbols`, `shard_values`, `learner_process.SymbolicNumbers`  values that name the work in them
 - `payloads` their bytes on the wire, which also say where in the slice they lie
 - `training_process`  the user's loop: steps, adoptions, captures
 - `rank`, `rank_group`, `rank_processes`  the same on each rank of a learner of several processes,
@@ -59,17 +59,18 @@ import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import structlog
 
-from atoll_protos import frames
+from atoll_protos.transfer import frames
 from atoll_syncer.rules import shut_out
 from sim import faults
 from sim.checkers.every import ALL
+from sim.drawn_claims import FAULTS_END
 from sim.scenario import SLOW_SECONDS, Scenario, draw
 from sim.shard_process import ShardProcess
-from sim.told import FAULTS_END
 from sim.watch import Watcher
 from sim.world import World
 
@@ -97,7 +98,9 @@ def simulate(
     """Run one seed with faults, then without; raises AssertionErrors of all kinds."""
     scenario = draw(seed)
     chunk = SLOW_CHUNK_BYTES if scenario.slow else frames.CHUNK_BYTES
-    with logs_into(trace), chunks_of(chunk), grace_seconds(grace_of(scenario)):
+    chunks = constant(frames, "CHUNK_BYTES", chunk)  # on a slow link many have to come
+    grace = constant(shut_out, "GRACE_SECONDS", grace_of(scenario))
+    with logs_into(trace), chunks, grace:
         world = World(scenario, checkers, keep_trace=trace is not None)
         if trace is not None:
             world.sim.lines = trace
@@ -110,29 +113,20 @@ def simulate(
             world.close()
 
 
-@contextmanager
-def chunks_of(byte_count: int) -> Iterator[None]:
-    """A slice of the simulation is smaller than one chunk; on a slow link many have to come."""
-    before, frames.CHUNK_BYTES = frames.CHUNK_BYTES, byte_count  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        frames.CHUNK_BYTES = before  # type: ignore[misc]
-
-
 def grace_of(scenario: Scenario) -> float:
     """How long this seed's shards wait for who has left the list."""
     return scenario.grace_seconds
 
 
 @contextmanager
-def grace_seconds(seconds: float) -> Iterator[None]:
-    """A drawn job is shorter than the time that an edit may take."""
-    before, shut_out.GRACE_SECONDS = shut_out.GRACE_SECONDS, seconds  # type: ignore[misc]
+def constant(module: ModuleType, name: str, value: float) -> Iterator[None]:
+    """A constant of production is another one, for a job that is smaller and shorter than real."""
+    before = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        shut_out.GRACE_SECONDS = before  # type: ignore[misc]
+        setattr(module, name, before)
 
 
 @contextmanager
@@ -204,7 +198,6 @@ def state(world: World) -> str:
 
 
 def shard_state(process: ShardProcess, steps: int) -> str:
-    """Of one shard."""
     if process.shard is None:
         return f"{process.name} not serving"
     state = process.shard.state

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from atoll_protos.layout import Slice
+from atoll_protos.job.layout import Slice
 
 Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
 Norms: TypeAlias = tuple[range, ...]  # of which elements of a slice each norm was taken
@@ -22,7 +22,6 @@ class Work:
 
     @property
     def steps(self) -> int:
-        """How many units."""
         return self.last - self.first + 1
 
     def units(self) -> list[tuple[str, int, int, int, int]]:

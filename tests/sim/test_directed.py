@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from atoll_protos.exits import ExitCode
-from atoll_protos.expected import Expected, Limit
-from atoll_syncer.model.log import Companion, Seeded
+from atoll_protos.job.expected import Expected, Limit
+from atoll_syncer.model.log import CompanionStored, Seeded
 from atoll_syncer.storage.store import LOG, OBJECTS, StoreUnavailable
 from sim.checkers.every import ALL
+from sim.drawn_claims import Fault
 from sim.faults import FAULTS, schedule
 from sim.memory_store import MemoryStore
 from sim.scenario import draw
 from sim.shard_process import ShardProcess
 from sim.simulate import logs_into, run, simulate
-from sim.told import Fault
 from sim.world import World
 
 QUIET = 0  # a seed without faults, whose job takes some 17 s
@@ -164,7 +164,7 @@ def test_a_store_holds_no_more_than_a_start_needs() -> None:
         assert run(world).result == "Complete"
     for store, process in zip(world.stores, world.shards, strict=True):
         assert process.shard is not None
-        history, every = process.shard.history, world.scenario.snapshot_entries
+        history, every = process.shard.state.history, world.scenario.snapshot_entries
         assert set(store.names(OBJECTS)) == history.live_objects()
         companion = {*history.companion, *history.companion_changed}
         assert history.commits > len(history.live_objects() - companion)
@@ -207,13 +207,13 @@ def test_a_registrar_that_restarts_between_the_seed_and_the_companion_has_it_in_
         tell(hook, *what)
         if hook == "entry_durable" and what[0] == 0 and isinstance(what[1], Seeded) and not killed:
             world.sim.at(world.sim.now, restart)
-        if hook == "entry_durable" and isinstance(what[1], Companion):
+        if hook == "entry_durable" and isinstance(what[1], CompanionStored):
             assert killed, "the kill came too late"
 
     monkeypatch.setattr(world.watchers, "tell", told)
     assert run(world).result == "Complete"
     registrar = world.shards[0].shard
     assert registrar is not None
-    assert registrar.history.companion
-    assert registrar.history.companion_changed
+    assert registrar.state.history.companion
+    assert registrar.state.history.companion_changed
     assert killed

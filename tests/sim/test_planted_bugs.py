@@ -9,7 +9,7 @@ from sim.test_many_seeds import SEEDS
 from sim.watch import ViolationError, Watcher
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: f"{plant.rule}: {plant.id}")
 def test_a_planted_bug_is_found_by_the_checker_of_its_rule(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from atoll_protos.exits import ExitCode
-from atoll_protos.expected import NOBODY, Expected
+from atoll_protos.job.expected import NOBODY, Expected
 from sim.checkers.every import ALL
 from sim.learner_process import LearnerProcess, TrainingEnd
 from sim.scenario import Scenario, draw
@@ -35,7 +35,7 @@ def played(played_scenario: Scenario, look: Callable[[World], None] = lambda _: 
             assert run(world).result == "Complete"
             shard = world.shards[0].shard
             assert shard is not None
-            return {slot for merged in shard.history.merged.values() for slot in merged}
+            return {slot for merged in shard.state.history.merged.values() for slot in merged}
         finally:
             world.close()
 
@@ -65,7 +65,7 @@ def test_the_run_begins_when_every_learner_has_dialled_and_not_after_30_s_rule_2
     begun = list[str]()
 
     def look(world: World) -> None:
-        world.sim.at(5.0, lambda: begun.append(world.shards[0].shard.history.run))  # type: ignore[union-attr]
+        world.sim.at(5.0, lambda: begun.append(world.shards[0].shard.state.history.run))  # type: ignore[union-attr]
 
     assert played(scenario(NOT_FRESH, start_seconds=30), look)
     assert begun[0]
@@ -83,7 +83,7 @@ def test_one_with_another_model_does_not_hold_the_others_up(
     def another_model(end: TrainingEnd, learner: LearnerProcess) -> None:
         made(end, learner)
         if learner.slot == LATE:
-            end.layout = other
+            end.configure = dataclasses.replace(end.configure, layout=other)
 
     def look(world: World) -> None:
         def exited(process: LearnerProcess) -> None:

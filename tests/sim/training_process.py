@@ -104,7 +104,6 @@ class TrainingProcess(Process, abc.ABC):
             self.sim.after(seconds, partial(self.do, self.move_again))
 
     def move_again(self) -> None:
-        """See `stand_still`."""
         self.stands_still = False
         missed, self._missed = self._missed, []
         for action in missed:
@@ -134,7 +133,6 @@ class TrainingProcess(Process, abc.ABC):
             self.tell_boundary(adopted, captured, again=True)
 
     def begin_step(self) -> None:
-        """The next step, with noise."""
         seconds = self.world.scenario.step_seconds[self.slot] * self.slowness
         seconds = seconds * self.rng.uniform(0.8, 1.25) + self.hiccup_seconds
         self.hiccup_seconds = 0.0
@@ -173,7 +171,6 @@ class TrainingProcess(Process, abc.ABC):
             self.end_or_step()
 
     def end_or_step(self) -> None:
-        """`while not learner.finished`."""
         if not self.training.finished:
             self.begin_step()
         elif self.world.scenario.leaves_when_finished:
@@ -200,9 +197,11 @@ class TrainingProcess(Process, abc.ABC):
                     training.start = command
                 case Proceed():
                     training.proceed = True
-                case Finished():
+                case Finished(companion=wanted):
                     training.finished = True
                     self.sim.note(self.name, "is finished")
+                    if wanted:
+                        self.give_companion(changed=True)
                 case Fail(exit_code=code, reason=reason):
                     self.fail(code, reason)
                 case GiveCompanion(changed=changed):

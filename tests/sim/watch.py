@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.expected import Expected
-from atoll_protos.length import Length
-from atoll_syncer.model.effects import Effect, Merge
+from atoll_protos.job.expected import Expected
+from atoll_protos.job.length import Length
+from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.log import Entry
 from atoll_syncer.model.roster import Certificate
 from sim.symbols import Difference, Key, Value
@@ -88,7 +88,7 @@ class Watcher:
         """A shard reads its file, or another shard's Hello or the answer to it."""
 
     def merging(
-        self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]
+        self, shard: "ShardProcess", merge: MergeOffers, offers: tuple[Difference | None, ...]
     ) -> None:
         """A merge begins with these payloads; None: that offer is not staged."""
 

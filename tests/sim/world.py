@@ -166,7 +166,7 @@ class World:
         process = self.shards[REGISTRAR_SHARD]
         if process.alive and not process.paused and process.server.serving:
             assert process.shard is not None
-            owned = process.shard.history.owned.get(slot)
+            owned = process.shard.state.history.owned.get(slot)
             shown = owned.word if owned else 0
             number = shown if word is None else word
             request = pb.SetOwnerRequest(slot=slot, uid=uid, word=number)
@@ -190,7 +190,7 @@ class World:
     def operate(self) -> None:
         """The operator's loop: a slot that it has spoken of follows its newest pod."""
         registrar = self.shards[REGISTRAR_SHARD].shard
-        owned = registrar.history.owned if registrar is not None else {}
+        owned = registrar.state.history.owned if registrar is not None else {}
         for slot, learner in self.learners.items():
             if slot in owned and owned[slot].uid != learner.uid and learner.alive:
                 self.set_owner(slot, learner.uid)
@@ -233,7 +233,7 @@ class World:
         if not self._closed:
             for process in self.all_shards:
                 if process.number == REGISTRAR_SHARD and process.shard is not None:
-                    self._closed = self._closed or process.shard.complete
+                    self._closed = self._closed or process.shard.state.ending.complete
         return self._closed
 
     @property

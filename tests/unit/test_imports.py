@@ -12,8 +12,10 @@ HEAVY = ("torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib", "rich", "
     ("module", "not_imported"),
     [
         ("atoll_worker.transport.transport", {"torch", "safetensors", "kopf", "matplotlib"}),
-        ("atoll_worker.transport.client", {"torch", "cryptography.x509"}),
+        ("atoll_worker.transport.control_stream", {"torch", "cryptography.x509"}),
         ("atoll_worker.__main__", {"torch", "numpy", "grpc"}),
+        ("atoll_syncer.__main__", {"torch", "numpy", "grpc"}),
+        ("atoll_syncer.numbers.values, atoll_syncer.edges.exporting", {"torch", "safetensors"}),
         ("atoll_operator.cli", {"torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib"}),
         ("atoll_operator.__main__", {"torch", "numpy", "matplotlib"}),
         (

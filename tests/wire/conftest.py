@@ -1,4 +1,4 @@
-"""A shard with mutual TLS that the tests of one module share."""
+"""The shard with mutual TLS that tests share."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from wire.raw_peer import ShardUnderTest
 from wire.tls_side import ISSUER, tls_shard
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardUnderTest]:
     """A shard of the job with mutual TLS; tests change nothing there that another one reads."""
     with tls_shard(tmp_path_factory.mktemp("shard"), ISSUER) as process:

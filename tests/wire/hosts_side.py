@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from atoll_protos import arrays
-from atoll_protos.addresses import joined
-from atoll_protos.codecs import Wire
-from atoll_protos.layout import Layout, TensorSpec
-from atoll_protos.parts import Share
-from atoll_protos.run import Region, RunFile, Sync
-from atoll_worker.link import memory
-from atoll_worker.link.memory import Memory
+from atoll_protos.job.layout import Layout, TensorSpec
+from atoll_protos.job.run_file import Region, RunFile, Sync
+from atoll_protos.network.addresses import joined
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.division import Share
+from atoll_worker.link import shared_memory
 from atoll_worker.link.messages import (
     Adopt,
     Boundary,
@@ -39,7 +38,8 @@ from atoll_worker.link.messages import (
     Proceed,
     Start,
 )
-from atoll_worker.link.socket import Link, memory_plan
+from atoll_worker.link.shared_memory import SharedMemory, memory_plan
+from atoll_worker.link.socket import Link
 from atoll_worker.training.process import PROGRAM
 from wire.raw_peer import SECONDS_MAX
 
@@ -77,7 +77,7 @@ class Host:
     share: Share
     process: subprocess.Popen[bytes]
     link: Link
-    memory: Memory
+    memory: SharedMemory
     log: Path
     silent: bool = False  # its training process reports nothing for now
     owed: list[Boundary] = field(default_factory=list)
@@ -117,7 +117,7 @@ class PlayedLearner:
     on_idle: Callable[["PlayedLearner"], None] = lambda learner: None  # nothing comes
     head_address: str = ""
     head_listens: str = "127.0.0.1"
-    head_host: str = "127.0.0.1"  # as the hands dial it
+    head_host: str = "127.0.0.1"  # as the lane processes dial it
     under: tuple[str, ...] = ()  # the command that starts its processes
 
     @cached_property
@@ -132,8 +132,8 @@ class PlayedLearner:
 
     # ------------------------------------------------------------ its processes
 
-    def begin(self, *, hands: bool = True) -> None:
-        """Start all processes; without `hands` only the head's."""
+    def begin(self, *, others: bool = True) -> None:
+        """Start all processes; without `others` only the head's."""
         for each in self.layout.slices:
             random = np.random.default_rng(each.fragment)
             values = random.standard_normal(each.element_count).astype(np.float32)
@@ -143,16 +143,16 @@ class PlayedLearner:
             listening = self.next()
             assert isinstance(listening, Listening), listening
             self.head_address = joined(self.head_host, listening.port)
-            for host in range(1, self.hosts if hands else 1):
+            for host in range(1, self.hosts if others else 1):
                 self.start_host(host)
 
     def start_host(self, host: int, **changes: Any) -> Host:
         """One transport process, and its Configure, with these changes."""
         share = Share(host * self.lanes, (host + 1) * self.lanes, self.hosts * self.lanes)
         plan = memory_plan(self.layout, self.run.sync, observer=False, share=share)
-        descriptor = memory.create()
-        memory.resize(descriptor, plan)
-        held = memory.attach(plan, descriptor)
+        descriptor = shared_memory.create()
+        shared_memory.resize(descriptor, plan)
+        held = shared_memory.attach(plan, descriptor)
         ours, theirs = socket.socketpair()
         log = self.folder / f"{self.instance}-{len(self.owners)}.log"
         with theirs, log.open("wb") as output:
@@ -174,9 +174,8 @@ class PlayedLearner:
         """Of one host's transport."""
         several = self.hosts > 1
         return Configure(
-            run_file=self.run.to_json(),
-            tensors=self.layout.tensors,
-            layout_digest=self.layout.digest,
+            run_file=self.run,
+            layout=self.layout,
             slot="here-0",
             uid="u",
             instance=f"u-{self.instance}",
@@ -185,11 +184,10 @@ class PlayedLearner:
             observer=False,
             lanes=share.parts,
             own_lanes=(share.first, share.stop) if several else None,
-            hands=0 if host else self.hosts - 1,
+            lane_processes=0 if host else self.hosts - 1,
             head=(self.head_address if host else joined(self.head_listens, 0)) if several else "",
             secret=SECRET if several else "",
             silence_seconds=self.silence_seconds,
-            training_pid=os.getpid(),
         )
 
     def end(self) -> None:
@@ -274,7 +272,7 @@ class PlayedLearner:
         captured: tuple[Key, ...] = (),
         again: bool = True,
     ) -> None:
-        """To every owner's transport, the hands' first."""
+        """To every owner's transport, the head's last."""
         boundary = Boundary(
             own_steps=self.steps,
             tokens=10,

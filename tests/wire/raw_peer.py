@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import torch
+import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.local.supervisor import free_ports
-from atoll_protos import channels, codecs, tensors
-from atoll_protos.codecs import Wire
-from atoll_protos.credentials import Credentials
-from atoll_protos.frames import transfer_frames
-from atoll_protos.layout import Layout, TensorSpec
+from atoll_operator.local.supervision.ports import free_ports
+from atoll_protos.job.layout import Layout, TensorSpec
+from atoll_protos.job.run_file import Region, RunFile, Sync
 from atoll_protos.names import PROTOCOL
-from atoll_protos.run import Region, RunFile, Sync
-from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
+from atoll_protos.network import channels
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.services import Service, client_of
+from atoll_protos.transfer import codecs
+from atoll_protos.transfer.arrays import F32, Array
+from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.frames import transfer_frames
 
 SECONDS_MAX = 600.0
 SEED = 0.5  # every parameter of version 0, unless a test wants another
@@ -57,7 +59,7 @@ class ShardUnderTest:
     def status(self) -> pb.StatusReply:
         """What it says of itself."""
         with grpc.insecure_channel(self.endpoint, options=channels.control_options()) as channel:
-            reply: pb.StatusReply = SyncerStub(channel).Status(
+            reply: pb.StatusReply = client_of(Service.SYNCER, channel).Status(
                 pb.StatusRequest(), timeout=SECONDS_MAX
             )
             return reply
@@ -107,7 +109,7 @@ def shard(
 class Peer:
     """One session by hand."""
 
-    stub: SyncerStub
+    stub: Any
     endpoint: str
     slot: str
     specs: tuple[TensorSpec, ...] = SPECS
@@ -168,17 +170,17 @@ class Peer:
             await self.call.write(pb.ToShard(model=self.layout.to_model()))
         await self.until("send_seed")
 
-    def values(self, fragment: int, value: float = SEED) -> torch.Tensor:
+    def values(self, fragment: int, value: float = SEED) -> Array:
         """Of one slice, all elements the same."""
-        return torch.full((self.layout.slice(0, fragment).element_count,), value)
+        return np.full(self.layout.slice(0, fragment).element_count, value, F32)
 
     def digest(self, fragment: int) -> str:
         """Of version 0."""
-        return codecs.digest(tensors.byte_view(self.values(fragment)))
+        return codecs.digest(self.values(fragment).tobytes())
 
     def frames(self, fragment: int, value: float = SEED) -> list[bytes]:
         """A seed of one slice."""
-        data = bytes(tensors.byte_view(self.values(fragment, value)))
+        data = self.values(fragment, value).tobytes()
         seed = pb.Seed(slice=fragment)
         head = pb.Transfer(seed=seed, byte_count=len(data), encoding=pb.F32)
         return list(transfer_frames(fragment + 1, head, data))
@@ -200,7 +202,7 @@ class Peer:
 
     async def offer(self, call: pb.Call, steps: int, value: float) -> None:
         """The answer to a Call on version 0: the same difference for every element."""
-        data = bytes(tensors.byte_view(self.values(call.slice, value)))
+        data = self.values(call.slice, value).tobytes()
         offer = pb.Offer(
             slice=call.slice,
             capture=steps,
@@ -241,7 +243,7 @@ async def peer(
     options = channels.control_options()
     async with channels.open_channel(endpoint, options, credentials) as channel:
         one = Peer(
-            stub=SyncerStub(channel),
+            stub=client_of(Service.SYNCER, channel),
             endpoint=endpoint,
             slot=slot,
             specs=specs,

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges.syncers import Syncers
-from atoll_protos import channels
-from atoll_protos.channels import Folder
-from atoll_protos.credentials import Credentials
-from atoll_protos.identity import Role
-from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
-from atoll_syncer.exporting import ExportError, Reach, take
+from atoll_protos.network.channels import TARGET_NAME, Folder, control_options
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.identity import Role
+from atoll_protos.network.services import Service, client_of
+from atoll_syncer.edges.exporting import ExportError, ShardAddresses, take
 from wire.raw_peer import RUN_FILE, SECONDS_MAX, Peer, ShardUnderTest, peer, until
 from wire.tls_side import (
+    FORMER_RUN,
     ISSUER,
+    OWNER,
     Issuer,
     bad_credentials,
     put,
@@ -31,14 +33,18 @@ from wire.tls_side import (
 PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 
-def call(endpoint: str, credentials: Credentials, ask: Any) -> grpc.StatusCode:
-    """How a unary call ends; OK also where the rules refuse what it asks."""
+def call(endpoint: str, credentials: Credentials, name: str) -> grpc.StatusCode:
+    """How one of REQUESTS ends, by this job's name; OK also where rules refuse what it asks."""
 
     async def scenario() -> grpc.StatusCode:
-        options = channels.control_options()
-        async with channels.open_channel(endpoint, options, credentials) as channel:
+        secret = grpc.ssl_channel_credentials(
+            credentials.authority, credentials.key, credentials.certificate
+        )
+        options = [*control_options(), (TARGET_NAME, ISSUER.owner.server_name)]
+        service, method, request = REQUESTS[name]
+        async with grpc.aio.secure_channel(endpoint, secret, options=options) as channel:
             try:
-                await ask(channel)
+                await getattr(client_of(service, channel), method)(request, timeout=SECONDS_MAX)
             except grpc.aio.AioRpcError as error:
                 return error.code()
         return grpc.StatusCode.OK
@@ -46,21 +52,14 @@ def call(endpoint: str, credentials: Credentials, ask: Any) -> grpc.StatusCode:
     return asyncio.run(scenario())
 
 
-CALLS = {
-    "Status": lambda channel: SyncerStub(channel).Status(pb.StatusRequest(), timeout=SECONDS_MAX),
-    "Status with an intent": lambda channel: SyncerStub(channel).Status(
-        pb.StatusRequest(intent=pb.INTENT_SUSPEND), timeout=SECONDS_MAX
-    ),
-    "Hello": lambda channel: RegistrarStub(channel).Hello(pb.HelloRequest(), timeout=SECONDS_MAX),
-    "MarkBegun": lambda channel: RegistrarStub(channel).MarkBegun(
-        pb.MarkBegunRequest(shard=9), timeout=SECONDS_MAX
-    ),
-    "ReportFinal": lambda channel: RegistrarStub(channel).ReportFinal(
-        pb.ReportFinalRequest(shard=9), timeout=SECONDS_MAX
-    ),
-    "SetOwner": lambda channel: RegistrarStub(channel).SetOwner(
-        pb.SetOwnerRequest(slot="here-1", uid="", word=7), timeout=SECONDS_MAX
-    ),
+SUSPEND = pb.StatusRequest(intent=pb.INTENT_SUSPEND)
+REQUESTS = {  # by the name of the call, or of what it says
+    "Status": (Service.SYNCER, "Status", pb.StatusRequest()),
+    "Status with an intent": (Service.SYNCER, "Status", SUSPEND),
+    "Hello": (Service.REGISTRAR, "Hello", pb.HelloRequest()),
+    "MarkBegun": (Service.REGISTRAR, "MarkBegun", pb.MarkBegunRequest(shard=9)),
+    "ReportFinal": (Service.REGISTRAR, "ReportFinal", pb.ReportFinalRequest(shard=9)),
+    "SetOwner": (Service.REGISTRAR, "SetOwner", pb.SetOwnerRequest(slot="here-1", word=7)),
 }
 ALLOWED = {
     "Status": {(role, region) for role in Role for region in ("here", "elsewhere")},
@@ -78,14 +77,14 @@ def test_a_call_is_for_the_roles_and_regions_that_may_make_it(
 ) -> None:
     for role in Role:
         for region in ("here", "elsewhere"):
-            code = call(served.endpoint, ISSUER.leaf(role, region), CALLS[name])
+            code = call(served.endpoint, ISSUER.leaf(role, region), name)
             assert (code is PERMISSION_DENIED) == ((role, region) not in ALLOWED[name])
 
 
 @pytest.mark.parametrize("name", ["MarkBegun", "ReportFinal"])
 def test_the_calls_of_shards_are_for_nobody_else(name: str, served: ShardUnderTest) -> None:
     for role in {*Role} - {Role.SHARD}:
-        assert call(served.endpoint, ISSUER.leaf(role), CALLS[name]) is PERMISSION_DENIED
+        assert call(served.endpoint, ISSUER.leaf(role), name) is PERMISSION_DENIED
 
 
 @pytest.mark.parametrize("wrong", ["other job, one authority", "former run, one authority"])
@@ -93,31 +92,11 @@ def test_no_call_is_for_another_job_or_run_that_shares_the_authority(
     wrong: str, served: ShardUnderTest
 ) -> None:
     """An issuer of the cluster's own signs for all jobs."""
-    name = bad_credentials(ISSUER)[wrong].identity
+    owner = bad_credentials(ISSUER)[wrong].identity.owner
     for role in (Role.SHARD, Role.OPERATOR):
-        leaf = ISSUER.leaf(role, owner=name.owner)
-        ours = Credentials(leaf.certificate, leaf.key, leaf.authority)
-        for ask in CALLS.values():
-            assert call_as(served.endpoint, ours, ask) is PERMISSION_DENIED
-
-
-def call_as(endpoint: str, credentials: Credentials, ask: Any) -> grpc.StatusCode:
-    """As `call`, of a client that dials this job's name with another job's certificate."""
-
-    async def scenario() -> grpc.StatusCode:
-        secret = grpc.ssl_channel_credentials(
-            credentials.authority, credentials.key, credentials.certificate
-        )
-        name = (channels.TARGET_NAME, ISSUER.owner.server_name)
-        options = [*channels.control_options(), name]
-        async with grpc.aio.secure_channel(endpoint, secret, options=options) as channel:
-            try:
-                await ask(channel)
-            except grpc.aio.AioRpcError as error:
-                return error.code()
-        return grpc.StatusCode.OK
-
-    return asyncio.run(scenario())
+        leaf = ISSUER.leaf(role, owner=owner)
+        for name in REQUESTS:
+            assert call(served.endpoint, leaf, name) is PERMISSION_DENIED
 
 
 def test_observers_are_taken_by_their_role(served: ShardUnderTest) -> None:
@@ -130,24 +109,21 @@ def test_observers_are_taken_by_their_role(served: ShardUnderTest) -> None:
         assert refused == (role is Role.LEARNER)
 
 
-def test_a_bulk_stream_comes_from_who_has_opened_the_session(served: ShardUnderTest) -> None:
+async def test_a_bulk_stream_comes_from_who_has_opened_the_session(served: ShardUnderTest) -> None:
     """Its number and secret are not enough."""
 
-    async def scenario() -> None:
-        learner, other = ISSUER.leaf(), ISSUER.leaf(region="elsewhere")
-        async with peer(served.endpoint, "here-0", credentials=learner) as one:
-            assert (await one.join()).HasField("welcome")
-            stolen = Peer(stub=one.stub, endpoint=one.endpoint, slot=one.slot, credentials=other)
-            stolen.welcome = one.welcome
-            stolen._open_channel()
-            for lane in ("", "1"):
-                bulk = stolen.open_bulk(one.welcome.secret, lane)
-                with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await asyncio.wait_for(bulk.read(), SECONDS_MAX)
-                assert refused.value.code() is PERMISSION_DENIED
-            await stolen.bulk_channel.close()
-
-    asyncio.run(scenario())
+    learner, other = ISSUER.leaf(), ISSUER.leaf(region="elsewhere")
+    async with peer(served.endpoint, "here-0", credentials=learner) as one:
+        assert (await one.join()).HasField("welcome")
+        stolen = Peer(stub=one.stub, endpoint=one.endpoint, slot=one.slot, credentials=other)
+        stolen.welcome = one.welcome
+        stolen._open_channel()
+        for lane in ("", "1"):
+            bulk = stolen.open_bulk(one.welcome.secret, lane)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asyncio.wait_for(bulk.read(), SECONDS_MAX)
+            assert refused.value.code() is PERMISSION_DENIED
+        await stolen.bulk_channel.close()
 
 
 def test_probes_find_health_alone_on_a_port_of_plain_text(served: ShardUnderTest) -> None:
@@ -156,8 +132,8 @@ def test_probes_find_health_alone_on_a_port_of_plain_text(served: ShardUnderTest
         reply = health.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS_MAX)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
         calls: Any = (
-            (SyncerStub(channel).Status, pb.StatusRequest()),
-            (RegistrarStub(channel).SetOwner, pb.SetOwnerRequest()),
+            (client_of(Service.SYNCER, channel).Status, pb.StatusRequest()),
+            (client_of(Service.REGISTRAR, channel).SetOwner, pb.SetOwnerRequest()),
         )
         for ask, request in calls:
             with pytest.raises(grpc.RpcError) as refused:
@@ -179,7 +155,7 @@ def test_an_export_is_taken_with_credentials_that_may_see_all_values(tmp_path: P
                 (Role.SHARD, ""),
             ):
                 folder = put(tmp_path / role, issuer.leaf(role))
-                reach = Reach((endpoint,), Folder(path=str(folder)))
+                reach = ShardAddresses((endpoint,), Folder(path=str(folder)))
                 with pytest.raises(ExportError, match=fails) if fails else nullcontext():
                     assert await take(RUN_FILE, reach, tmp_path / f"model-{role}") >= 0
 
@@ -188,27 +164,31 @@ def test_an_export_is_taken_with_credentials_that_may_see_all_values(tmp_path: P
     assert (tmp_path / "model-shard" / "model.safetensors").exists()
 
 
-def test_an_operator_asks_and_names_owners_in_its_own_regions(served: ShardUnderTest) -> None:
-    async def scenario() -> None:
-        ours, other = ISSUER.leaf(Role.OPERATOR), ISSUER.leaf(Role.OPERATOR, "elsewhere")
-        foreign = Issuer().leaf(Role.OPERATOR)
-        syncers, address = Syncers(), served.endpoint
-        try:
-            for credentials in (ours, other, ISSUER.leaf(Role.OPERATOR)):
-                (reply,) = await syncers.status([address], credentials=credentials)
-                assert reply is not None
-            assert await syncers.set_owner(address, "here-1", "", 99, ours) is not None
-            assert not syncers.reasons
-            assert await syncers.set_owner(address, "here-1", "", 99, other) is None
-            said = syncers.reasons[address, other].text
-            assert "needs the certificate of the operator of region here" in said
-            (reply,) = await syncers.status([address], credentials=ours)
+async def test_an_operator_asks_and_names_owners_in_its_own_regions(served: ShardUnderTest) -> None:
+    ours, other = ISSUER.leaf(Role.OPERATOR), ISSUER.leaf(Role.OPERATOR, "elsewhere")
+    foreign, former = (Issuer(owner).leaf(Role.OPERATOR) for owner in (OWNER, FORMER_RUN))
+    mixed = replace(former, authority=ISSUER.authorities.bundle)  # it believes the shard
+    syncers, address = Syncers(), served.endpoint
+    try:
+        for credentials in (ours, other, ISSUER.leaf(Role.OPERATOR)):
+            (reply,) = await syncers.status([address], credentials=credentials)
             assert reply is not None
-            assert (reply.refused_peer, reply.seconds_since_refused_peer >= 0) == (said, True)
-            assert await syncers.status([address], credentials=foreign) == [None]
-            assert await syncers.status([address]) == [None]
-            await until(lambda: {(address, foreign), (address, None)} <= syncers.reasons.keys())
-        finally:
-            await syncers.close()
-
-    asyncio.run(scenario())
+        assert await syncers.set_owner(address, "here-1", "", 99, ours) is not None
+        assert not syncers.reasons
+        assert await syncers.set_owner(address, "here-1", "", 99, other) is None
+        said = syncers.reasons[address, other].text
+        assert "needs the certificate of the operator of region here" in said
+        (reply,) = await syncers.status([address], credentials=ours)
+        assert reply is not None
+        assert (reply.refused_peer, reply.seconds_since_refused_peer >= 0) == (said, True)
+        assert await syncers.status([address], credentials=foreign) == [None]
+        assert await syncers.status([address]) == [None]
+        await until(lambda: {(address, foreign), (address, None)} <= syncers.reasons.keys())
+        for credentials in (former, mixed):
+            assert await syncers.status([address], credentials=credentials) == [None]
+        await until(lambda: {(address, former), (address, mixed)} <= syncers.reasons.keys())
+        for credentials in (former, mixed):
+            assert syncers.reasons[address, credentials].other_run
+            assert "another run" in syncers.reasons[address, credentials].text
+    finally:
+        await syncers.close()

@@ -9,13 +9,15 @@ import safetensors.torch
 import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.companion import METADATA, TENSOR, Table, part_bytes, part_count
-from atoll_protos.frames import Kind, encode_frame, transfer_frames
-from atoll_syncer.exporting import ExportError, Reach, take
+from atoll_protos.job.companion import METADATA, TENSOR, ExportTable, part_bytes, part_count
+from atoll_protos.transfer.frames import Kind, encode_frame, transfer_frames
+from atoll_syncer.edges.exporting import ExportError, ShardAddresses, take
 from wire.raw_peer import RUN_FILE, SECONDS_MAX, SEED, Peer, peer, shard, until
 
 KEPT = {f"{TENSOR}frozen": torch.arange(5 << 20, dtype=torch.float32)}  # 20 MiB: two parts
-TABLE = Table(keys={"a.weight": "a", "tied.weight": "a", "b.weight": "b"}, absent={"x": "is odd"})
+TABLE = ExportTable(
+    keys={"a.weight": "a", "tied.weight": "a", "b.weight": "b"}, absent={"x": "is odd"}
+)
 
 
 def companion() -> bytes:
@@ -52,7 +54,7 @@ def test_a_companion_that_a_restart_cuts_off_is_asked_for_again_and_reaches_an_e
         async with peer(endpoint, "here-0") as one:
             await seeded(one)
             with pytest.raises(ExportError, match="nowhere:1"):
-                await take(RUN_FILE, Reach(("nowhere:1",)), tmp_path / "none")
+                await take(RUN_FILE, ShardAddresses(("nowhere:1",)), tmp_path / "none")
             await one.send(part(data, 0))
             await until(lambda: stored(tmp_path) == one.layout.fragments + 1)
 
@@ -63,7 +65,7 @@ def test_a_companion_that_a_restart_cuts_off_is_asked_for_again_and_reaches_an_e
             for number in (0, 1):
                 await one.send(part(data, number))
             await until(lambda: '"companion"' in (tmp_path / "tape.jsonl").read_text())
-            assert await take(RUN_FILE, Reach((endpoint,)), tmp_path / "model") >= 0
+            assert await take(RUN_FILE, ShardAddresses((endpoint,)), tmp_path / "model") >= 0
             async with peer(endpoint, "here-1") as other:
                 answer = await other.join(frozen_digest="another")
                 assert answer.end.code == pb.OTHER_FROZEN

@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.local.supervisor import free_ports
-from atoll_protos.identity import Owner, Role
+from atoll_operator.local.supervision.ports import free_ports
+from atoll_protos.network.identity import JobIdentity, Role
 from wire.raw_peer import RUN_FILE, SECONDS_MAX, ShardUnderTest, peer, until
 from wire.tls_side import OTHER_JOB, OWNER, Issuer, status, tls_shard, who
 
@@ -81,7 +81,7 @@ def test_one_port_serves_the_shards_of_two_jobs_by_the_name_that_their_clients_s
             for job, issuer in issuers.items():
                 assert status(address, issuer.leaf(Role.OPERATOR)).state == pb.SHARD_SEEDING, job
                 asyncio.run(seeds(address, issuer))
-            nobody = Issuer(Owner(namespace="team", job="nobody", uid="1"))
+            nobody = Issuer(JobIdentity(namespace="team", job="nobody", uid="1"))
             with pytest.raises(grpc.RpcError) as refused:
                 status(address, nobody.leaf(Role.OPERATOR))
             assert refused.value.code() == grpc.StatusCode.UNAVAILABLE

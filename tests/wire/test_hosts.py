@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.local.supervisor import free_ports
-from atoll_protos.codecs import Wire
+from atoll_operator.local.supervision.ports import free_ports
 from atoll_protos.exits import ExitCode
+from atoll_protos.transfer.codecs import Wire
 from wire.hosts_side import Host, Key, PlayedLearner, commits, lane_bytes, played, run_file
 from wire.late_control import relay
 from wire.raw_peer import SECONDS_MAX, ShardUnderTest, shard, shard_command
@@ -160,7 +160,7 @@ def lost_in_training(learner: PlayedLearner, host: int, sign: signal.Signals) ->
 
 
 def others_end(learner: PlayedLearner, *lost: int) -> None:
-    """The other hands end by themselves; the head's transport stays for the last words."""
+    """The other lane processes end by themselves; the head's transport stays for the last words."""
     for number, owner in enumerate(learner.owners):
         if number and number not in lost:
             assert owner.process.wait(SECONDS_MAX) == ExitCode.TRY_AGAIN
@@ -173,30 +173,28 @@ def nothing_is_merged_in_part(learner: PlayedLearner, one_host: Result) -> None:
     assert merged == one_host[0][: len(merged)]
 
 
-def test_a_lane_process_that_is_killed_ends_the_learner_rule_30(
-    tmp_path: Path, one_host: Result
-) -> None:
-    with job(tmp_path) as learner:
-        lost_in_training(learner, 1, signal.SIGKILL)
-        assert learner.failed is not None
-        assert "the lane process of lanes 2 .. 3 has ended" in learner.failed.reason
-        others_end(learner, 1)
-        nothing_is_merged_in_part(learner, one_host)
-
-
-def test_a_lane_process_that_is_stopped_ends_the_learner_rule_30(
-    tmp_path: Path, one_host: Result
+@pytest.mark.parametrize(
+    ("host", "sign", "reason"),
+    [
+        (1, signal.SIGKILL, "the lane process of lanes 2 .. 3 has ended"),
+        (2, signal.SIGSTOP, f"lanes 4 .. 5 has said nothing for {SILENCE_SECONDS:g} s"),
+    ],
+)
+def test_a_lane_process_that_is_lost_ends_the_learner_rule_30(
+    host: int, sign: signal.Signals, reason: str, tmp_path: Path, one_host: Result
 ) -> None:
     with job(tmp_path, silence_seconds=SILENCE_SECONDS) as learner:
-        lost_in_training(learner, 2, signal.SIGSTOP)
+        lost_in_training(learner, host, sign)
         assert learner.failed is not None
-        assert f"lanes 4 .. 5 has said nothing for {SILENCE_SECONDS:g} s" in learner.failed.reason
-        others_end(learner, 2)
+        assert reason in learner.failed.reason
+        others_end(learner, host)
         nothing_is_merged_in_part(learner, one_host)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_hands_that_have_lost_their_head_end_rule_30(tmp_path: Path, sign: signal.Signals) -> None:
+def test_lane_processes_that_have_lost_their_head_end_rule_30(
+    tmp_path: Path, sign: signal.Signals
+) -> None:
     with job(tmp_path, silence_seconds=SILENCE_SECONDS) as learner:
         learner.begin()
         learner.train(lambda: learner.started)
@@ -209,7 +207,7 @@ def test_a_process_with_another_secret_is_turned_away_and_the_right_one_still_co
     tmp_path: Path,
 ) -> None:
     with job(tmp_path, hosts=2) as learner:
-        learner.begin(hands=False)
+        learner.begin(others=False)
         stranger = learner.start_host(1, secret="another")
         assert stranger.process.wait(SECONDS_MAX) == ExitCode.TRY_AGAIN
         assert "it has another secret" in turned_away(learner.head)

@@ -8,12 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from atoll_operator.local.supervisor import free_ports
-from atoll_protos.addresses import joined
-from atoll_protos.codecs import Wire
+from atoll_operator.local.supervision.ports import free_ports
 from atoll_protos.environment import Env, of_learner, of_process
-from atoll_protos.run import Region, RunFile, Sync
+from atoll_protos.job.run_file import Region, RunFile, Sync
+from atoll_protos.network.addresses import joined
 from atoll_protos.torchrun import MEETING_PORT, of_hosts
+from atoll_protos.transfer.codecs import Wire
 from wire.hosts_side import commits, lane_bytes, played, run_file
 from wire.pods_side import Pod, pods
 from wire.raw_peer import SECONDS_MAX, shard, shard_command

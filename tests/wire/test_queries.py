@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.local.supervisor import free_ports
+from atoll_operator.local.supervision.ports import free_ports
 from chart.shown import filled, panels, rules
 from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, until
 
@@ -166,14 +166,15 @@ def test_an_operator_that_nobody_can_scrape_has_no_leader(
 
 
 def test_what_goes_wrong_with_shards_fires(promql: Path, scrapes: tuple[str, str]) -> None:
-    _, last = scrapes
+    refused = 'atoll_syncer_refused_peers_total{reason="other_job"}'
+    last = f"{scrapes[1]}{refused} 0.0\n"  # as a shard with mutual TLS has it
     expires = "atoll_syncer_certificate_expiry_timestamp_seconds"
     troubled = last
     for name, value in (
         (expires, str(time.time() + 86_400)),
         ("atoll_syncer_late_share", "0.5"),
         ('atoll_syncer_store_troubles_total{trouble="full"}', "1.0"),
-        ('atoll_syncer_refused_peers_total{reason="other_job"}', "1.0"),
+        (refused, "1.0"),
     ):
         (line,) = [each for each in last.splitlines() if each.startswith(f"{name} ")]
         troubled = troubled.replace(line, f"{name} {value}")

@@ -14,13 +14,13 @@ import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.certificates import Authorities, make_authority
-from atoll_protos.channels import Folder
-from atoll_protos.credentials import Credentials
+from atoll_operator.authority.job_authority import Authorities, make_authority
 from atoll_protos.environment import Env
-from atoll_protos.expected import Expected, Limit
-from atoll_protos.identity import Role
-from atoll_syncer.registrar_client import RegistrarClient, open_channel
+from atoll_protos.job.expected import Expected, Limit
+from atoll_protos.network.channels import Folder
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.identity import Role
+from atoll_syncer.edges.registrar_client import RegistrarClient, open_channel
 from wire.raw_peer import RUN_FILE, ShardUnderTest, peer, until
 from wire.tls_side import DAY, ISSUER, OTHER_JOB, Issuer, dialled, put, status, tls_shard
 
@@ -150,25 +150,22 @@ def test_two_authorities_are_believed_while_one_replaces_the_other(tmp_path: Pat
                 joins(served.endpoint, learners)
 
 
-def test_a_shard_asks_the_registrar_also_after_its_credentials_were_renewed(
+async def test_a_shard_asks_the_registrar_also_after_its_credentials_were_renewed(
     served: ShardUnderTest, tmp_path: Path
 ) -> None:
     life = lifetime(served.endpoint, ISSUER)
     folder = put(tmp_path / "tls", ISSUER.leaf(Role.SHARD, life=life))
 
-    async def scenario() -> None:
-        client = RegistrarClient(partial(open_channel, served.endpoint), Folder(path=str(folder)))
-        hello = pb.HelloRequest(run_hash=RUN_FILE.hash, empty=True)
-        assert await client.ask(hello) is not None
-        first = Credentials.read(folder)
-        await until(lambda: time.time() > first.not_after + 1)
-        assert await client.ask(hello) is None  # it does not go on with what has expired
-        put(folder, ISSUER.leaf(Role.SHARD))
-        assert await client.ask(hello) is not None
-        put(folder, ISSUER.leaf(Role.LEARNER))
-        assert await client.ask(hello) is None
-
-    asyncio.run(scenario())
+    client = RegistrarClient(partial(open_channel, served.endpoint), Folder(path=str(folder)))
+    hello = pb.HelloRequest(run_hash=RUN_FILE.hash, empty=True)
+    assert await client.ask(hello) is not None
+    first = Credentials.read(folder)
+    await until(lambda: time.time() > first.not_after + 1)
+    assert await client.ask(hello) is None  # it does not go on with what has expired
+    put(folder, ISSUER.leaf(Role.SHARD))
+    assert await client.ask(hello) is not None
+    put(folder, ISSUER.leaf(Role.LEARNER))
+    assert await client.ask(hello) is None
 
 
 # ------------------------------------------------------------ a learner that trains

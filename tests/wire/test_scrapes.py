@@ -5,9 +5,10 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from atoll_operator.local.supervisor import free_ports
+from atoll_operator.local.supervision.ports import free_ports
 from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, shard_command, until
 
 
@@ -22,6 +23,7 @@ def scrape(port: int) -> dict[str, float]:
     return found
 
 
+@pytest.mark.fresh
 def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
     (port,) = free_ports(1)
 

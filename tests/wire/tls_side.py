@@ -13,25 +13,25 @@ from typing import Any
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.certificates import Authorities, issue, make_authorities
-from atoll_protos.channels import TARGET_NAME, Folder, control_options
-from atoll_protos.credentials import ANY, Credentials
-from atoll_protos.frames import Whole
-from atoll_protos.identity import Identity, Owner, Role
+from atoll_operator.authority.job_authority import Authorities, issue, make_authorities
+from atoll_protos.job.run_file import RunFile
 from atoll_protos.names import PROTOCOL
-from atoll_protos.run import RunFile
-from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
-from atoll_worker.settings import needed_of
-from atoll_worker.transport.client import Dialler, ShardClient
+from atoll_protos.network.channels import TARGET_NAME, Folder, control_options
+from atoll_protos.network.credentials import ANY, Credentials
+from atoll_protos.network.identity import Identity, JobIdentity, Role
+from atoll_protos.network.services import Service, client_of
+from atoll_worker.job import needed_of
+from atoll_worker.transport.bulk import Bulk, Numbered
+from atoll_worker.transport.control_stream import Dialler, ShardClient
 from wire.raw_peer import RUN_FILE, SECONDS_MAX, ShardUnderTest, shard
 
 DAY = 86_400.0
-OWNER = Owner(namespace="team", job="wire", uid="run-2")
-OTHER_JOB = Owner(namespace="team", job="other", uid="run-2")
-FORMER_RUN = Owner(namespace="team", job="wire", uid="run-1")
+OWNER = JobIdentity(namespace="team", job="wire", uid="run-2")
+OTHER_JOB = JobIdentity(namespace="team", job="other", uid="run-2")
+FORMER_RUN = JobIdentity(namespace="team", job="wire", uid="run-1")
 
 
-def who(role: Role = Role.LEARNER, region: str = "here", owner: Owner = OWNER) -> Identity:
+def who(role: Role = Role.LEARNER, region: str = "here", owner: JobIdentity = OWNER) -> Identity:
     """Somebody of the job."""
     return Identity(
         namespace=owner.namespace, job=owner.job, uid=owner.uid, region=region, role=role
@@ -41,7 +41,7 @@ def who(role: Role = Role.LEARNER, region: str = "here", owner: Owner = OWNER) -
 class Issuer:
     """The job's authority, and leaves of it."""
 
-    def __init__(self, owner: Owner = OWNER) -> None:
+    def __init__(self, owner: JobIdentity = OWNER) -> None:
         self.owner = owner
         self.authorities: Authorities = make_authorities(owner, time.time())
 
@@ -50,7 +50,7 @@ class Issuer:
         role: Role = Role.LEARNER,
         region: str = "here",
         *,
-        owner: Owner | None = None,
+        owner: JobIdentity | None = None,
         begun: float = 0.0,
         life: float = 30 * DAY,
         generation: int = 0,
@@ -113,7 +113,9 @@ def status(endpoint: str, credentials: Credentials) -> pb.StatusReply:
         ),
         options=[*control_options(), (TARGET_NAME, credentials.identity.server_name)],
     ) as channel:
-        reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=SECONDS_MAX)
+        reply: pb.StatusReply = client_of(Service.SYNCER, channel).Status(
+            pb.StatusRequest(), timeout=SECONDS_MAX
+        )
         return reply
 
 
@@ -144,16 +146,16 @@ class Heard:
         if message.HasField("end"):
             self.ends.append(message.end)
 
-    def publish_started(self, shard: int, head: pb.Transfer) -> int | None:
-        del shard, head
-        return None
-
-    def form(self, shard: int, head: pb.Transfer) -> None:
-        del shard, head
-
-    def opened(self, shard: int, welcome: pb.Welcome) -> None: ...
-
-    async def published(self, shard: int, whole: Whole) -> None: ...
+    def opened(self, shard: int, welcome: pb.Welcome, payloads: Any) -> Bulk:
+        return Bulk(
+            endpoint=self.client.endpoint,
+            open_channel=self.client._open_channel,
+            session=welcome.session,
+            secret=welcome.secret,
+            next_frames=Numbered(payloads).next_frames,
+            take=lambda frame: None,
+            whole=lambda whole: asyncio.sleep(0),
+        )
 
     def disconnected(self, shard: int, reason: str) -> None:
         if not self.reason.done():

@@ -1,28 +1,27 @@
 """The errors that end a learner or an observer, each with the exit code of the process.
 
-Python ends a script with exit code 1 for every exception. What has started a learner must know
-more: whether another start can help. `install_excepthook` makes any script exit with the codes of
-docs/operating.md, as the runner `atoll-worker` does.
+Python ends a script with 1 for every exception. `install_excepthook` makes any script exit with the
+codes of docs/operating.md, as the runner `atoll-worker` does.
 """
 
 import inspect
 import io
 import sys
 import traceback
+from collections.abc import Iterable
 from types import FrameType, TracebackType
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import TERMINATED, ExitCode
 
-OURS = frozenset({"atoll", "atoll_protos", "atoll_worker"})
+OURS = frozenset({"atoll", "atoll_integrations", "atoll_protos", "atoll_worker"})
 
 
 class LearnerError(RuntimeError):
     """This process must end; the job continues without it.
 
-    `exit_code` is what the process exits with, so that the operator knows whether to start it
-    again: 65 another model or run, 75 try again, 77 another process has taken the slot. A script
-    that lets the error pass exits with it by itself.
+    `exit_code`, with which a script exits that lets it pass: 65 another model or run, 75 try again,
+    77 another process has taken the slot.
     """
 
     def __init__(self, exit_code: int, reason: str) -> None:
@@ -55,9 +54,7 @@ def reason_of(error: BaseException) -> str:
 class ExitCodes:
     """The excepthook of a process: SpecError and LearnerError end it with their own exit codes.
 
-    A SpecError is the user's to mend, so it is said in one line; every other error keeps its
-    traceback. The hook that was there before is called too, unless it is Python's own, under the
-    one of torch.distributed or not, and the error is a SpecError.
+    A SpecError is the user's to mend: one line without traceback, unless the user has a hook.
     """
 
     def __init__(self) -> None:
@@ -67,13 +64,13 @@ class ExitCodes:
     def __call__(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """Say the error; exit with its code if it has one."""
         self.error = error
         known = isinstance(error, SpecError)
         if not known or not shows_traceback_alone(self.previous):
             self.previous(kind, error, trace)
         if known:
-            sys.stderr.write(f"SpecError: {error}{place_of(trace)}\n")
+            place = _place(reversed([*traceback.walk_tb(trace)]))
+            sys.stderr.write(f"SpecError: {error}{place}\n")
             say_collected()
             raise SystemExit(int(ExitCode.BAD_INPUT))
         if isinstance(error, LearnerError):
@@ -82,57 +79,38 @@ class ExitCodes:
 
 
 def shows_traceback_alone(hook: object) -> bool:
-    """Whether an excepthook is Python's own, or the one that torch.distributed has put around it.
-
-    torch's only writes the rank before each line.
-    """
+    """Whether a hook is Python's, or torch.distributed's around it, which only adds the rank."""
     while inspect.isfunction(hook) and hook.__module__.startswith("torch.distributed."):
         hook = inspect.getclosurevars(hook).nonlocals.get("old_hook")
     return hook is sys.__excepthook__
 
 
 def say_collected() -> None:
-    """Write what standard error holds back to the real one.
-
-    The excepthook of torch.distributed collects what the hooks before it print, to put the rank
-    before each line, and loses it where one of them ends the process.
-    """
+    """torch.distributed's hook collects what others print, and loses it where one exits."""
     if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
         sys.__stderr__.write(sys.stderr.getvalue())
         sys.__stderr__.flush()
 
 
-def place_of(trace: TracebackType | None) -> str:
-    """Where the user's code was, as ` (FILE:LINE)`; empty if that is no file."""
-    found = ""
-    for frame, line in traceback.walk_tb(trace):
-        if _is_users(frame):
-            found = f" ({frame.f_code.co_filename}:{line})"
-    return found
-
-
 def place_of_caller() -> str:
-    """The line of the user's code that is being run, as `place_of` says it."""
-    for frame, line in traceback.walk_stack(None):
-        if _is_users(frame):
-            return f" ({frame.f_code.co_filename}:{line})"
+    """The line of the user's code that is being run, as ` (FILE:LINE)`."""
+    return _place(traceback.walk_stack(None))
+
+
+def _place(frames: Iterable[tuple[FrameType, int]]) -> str:
+    for frame, line in frames:
+        file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        ours = package.partition(".")[0] in OURS or "site-packages" in file
+        if not ours and not file.startswith("<"):
+            return f" ({file}:{line})"
     return ""
 
 
-def _is_users(frame: FrameType) -> bool:
-    """Whether a frame is of a file that is neither ours nor a library's."""
-    file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-    ours = package.partition(".")[0] in OURS or "site-packages" in file
-    return not ours and not file.startswith("<")
-
-
 def install_excepthook() -> None:
-    """Install `ExitCodes` in this process, once."""
     if not isinstance(sys.excepthook, ExitCodes):
         sys.excepthook = ExitCodes()
 
 
 def uncaught() -> BaseException | None:
-    """The exception that ends the process, once Python has given it to the hook."""
     hook = sys.excepthook
     return hook.error if isinstance(hook, ExitCodes) else None

@@ -1,27 +1,15 @@
 """The one open Learner of this process, and how often one was opened.
 
-A slot belongs to one learner. Two open Learners of one process would take it from each other all
-the time, so the second is refused; one after the other is right. Each opening is an *instance* of
-its own (docs/protocol.md, Words): its counters begin at 0, and the registrar gives it a new
-incarnation, so that the tokens of both are accounted for (rule 13).
+Two open Learners of one process would take their slot from each other all the time. One after the
+other is right: each opening is an *instance* of its own, so the tokens of both count (rule 13).
 """
 
 import os
-from dataclasses import dataclass
 
 from atoll_protos.errors import SpecError
 
-
-@dataclass(slots=True)
-class Presence:
-    """What is known in one process; a fork begins with its own."""
-
-    owner: int = 0  # the process that this is about
-    openings: int = 0
-    holder: object | None = None  # the open Learner
-
-
-_presence = Presence()
+_open: dict[int, object] = {}  # the open Learner, by process: a fork begins with its own
+_openings: dict[int, int] = {}  # of a process
 
 
 def take(holder: object, instance: str) -> str:
@@ -29,26 +17,23 @@ def take(holder: object, instance: str) -> str:
 
     Raises SpecError if another Learner is open in this process.
     """
-    if _presence.owner != os.getpid():
-        _presence.owner, _presence.openings, _presence.holder = os.getpid(), 0, None
-    if _presence.holder is not None:
+    process = os.getpid()
+    if process in _open:
         raise SpecError(
             "Learner",
             "another one is open in this process",
             "leave its `with`, or close() it, first; models that train together (a GAN, actor and "
             "critic) go into one nn.ModuleDict with one Learner",
         )
-    _presence.holder = holder
-    _presence.openings += 1
-    return instance if _presence.openings == 1 else f"{instance}.{_presence.openings}"
+    _open[process] = holder
+    _openings[process] = number = _openings.get(process, 0) + 1
+    return instance if number == 1 else f"{instance}.{number}"
 
 
 def holds(holder: object) -> bool:
-    """Whether `holder` is the open Learner of this process; not in a fork of it."""
-    return _presence.holder is holder and _presence.owner == os.getpid()
+    return _open.get(os.getpid()) is holder
 
 
 def release(holder: object) -> None:
-    """`holder` is closed, or could not be opened; nothing if it is not the open one."""
     if holds(holder):
-        _presence.holder = None
+        del _open[os.getpid()]

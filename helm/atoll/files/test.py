@@ -23,7 +23,7 @@ MANIFEST = {
     "metadata": {"name": NAME},
     "spec": {
         "steps": 40,
-        "regions": [{"name": REGION, "learners": 2, "nodes": "Any"}],
+        "regions": [{"name": REGION, "learners": 2, "placement": "Anywhere"}],
         "learner": {"template": {"spec": {"containers": [LEARNER]}}},
         "sync": {"fragments": 2, "period": 10, "overlap": 2},
         "activeDeadlineSeconds": int(SECONDS_MAX),

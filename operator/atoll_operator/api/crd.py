@@ -1,8 +1,7 @@
 """The CustomResourceDefinition, made from the models: `python -m atoll_operator.api.crd`.
 
-pydantic writes a JSON schema of `Spec` and `Status`; this module turns it into what the API server
-calls a structural schema (no references, no unions), and adds what JSON schema cannot say: list
-maps, the rules in CEL, and the columns of `kubectl get`.
+pydantic's JSON schema becomes what the API server calls a structural schema (no references, no
+unions), with what JSON schema cannot say: list maps, rules in CEL, the columns of `kubectl get`.
 """
 
 import sys
@@ -10,15 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
-from atoll_operator.api import pods, presets, rules
-from atoll_operator.api.model import COUNT_MAX, SECONDS_MAX
-from atoll_operator.api.spec import API_VERSION, KIND, Spec
-from atoll_operator.api.status import Status
+from atoll_operator.api.job import field_rules, pod_fields, presets
+from atoll_operator.api.job.model_base import COUNT_MAX, SECONDS_MAX
+from atoll_operator.api.job.spec import API_VERSION, KIND, Spec
+from atoll_operator.api.status.job_status import Status
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "decoupledtrainingjobs"
-OPEN = tuple(each.__name__ for each in pods.Open.__subclasses__())  # the cluster's to check
+OPEN = [each.__name__ for each in pod_fields.OpenObject.__subclasses__()]  # the cluster's to check
 NULL = {"type": "null"}
 UNLIMITED = (COUNT_MAX, SECONDS_MAX)  # limits of the format, not of the job
 MAPS = {"regions": ["name"], "conditions": ["type"], "metrics": ["name"]}
@@ -27,7 +27,6 @@ REQUIRED = {"conditions": ["type", "status", "lastTransitionTime", "reason", "me
 
 
 def definition() -> dict[str, Any]:
-    """The whole object; the file in crds/ is its text."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -61,7 +60,6 @@ def definition() -> dict[str, Any]:
 
 
 def columns() -> list[dict[str, Any]]:
-    """What `kubectl get dtj` shows."""
     state = '.status.conditions[?(@.type=="Ready")].reason'
     shown = (
         ("State", "string", state, "the reason of the condition Ready"),
@@ -80,13 +78,22 @@ def columns() -> list[dict[str, Any]]:
 
 def spec_schema() -> dict[str, Any]:
     """The structural schema of `spec` with every default, also those that a preset changes."""
-    document = Spec.model_json_schema(by_alias=True)
-    found: dict[str, Any] = _structural(document, document.get("$defs", {}))
+    found: dict[str, Any] = _schema_of(Spec)
     return found
 
 
+def status_schema() -> dict[str, Any]:
+    found: dict[str, Any] = _schema_of(Status)
+    _loosen(found)
+    return found
+
+
+def _schema_of(model: type[BaseModel]) -> Any:
+    document = model.model_json_schema(by_alias=True)
+    return _structural(document, document.get("$defs", {}))
+
+
 def schema() -> dict[str, Any]:
-    """The structural schema of one job, with its rules."""
     spec = spec_schema()
     _explain(spec["properties"])
     for path in presets.fields():  # what is not given is the preset's
@@ -97,11 +104,8 @@ def schema() -> dict[str, Any]:
     _without_defaults_in_lists(spec)
     spec["properties"]["managedBy"]["nullable"] = True
     spec["x-kubernetes-validations"] = [
-        *(_rule(rule) for rule in rules.RULES if not rule.of_object),
-        *(
-            {"rule": each.cel, "message": each.text, "fieldPath": each.field.removeprefix("spec")}
-            for each in rules.FIXED
-        ),
+        *(_rule(rule) for rule in field_rules.RULES if not rule.of_object),
+        *({"rule": x.cel, "message": x.text, "fieldPath": f".{x.path}"} for x in field_rules.FIXED),
     ]
     return {
         "type": "object",
@@ -117,7 +121,7 @@ def schema() -> dict[str, Any]:
             "spec": spec,
             "status": status_schema(),
         },
-        "x-kubernetes-validations": [_rule(rule) for rule in rules.RULES if rule.of_object],
+        "x-kubernetes-validations": [_rule(rule) for rule in field_rules.RULES if rule.of_object],
     }
 
 
@@ -125,7 +129,7 @@ def _without_defaults_in_lists(node: dict[str, Any], *, inside: bool = False) ->
     """Take the defaults out of lists' items: the models fill them in when an object is read.
 
     What the API server adds to an entry of a list is a difference for tools that compare lists as
-    a whole with what was applied (Argo CD, Terraform); a field that it adds to an object is not.
+    a whole with what was applied (Argo CD, Terraform).
     """
     if inside:
         node.pop("default", None)
@@ -135,7 +139,7 @@ def _without_defaults_in_lists(node: dict[str, Any], *, inside: bool = False) ->
         _without_defaults_in_lists(node["items"], inside=True)
 
 
-def _rule(rule: rules.Rule) -> dict[str, Any]:
+def _rule(rule: field_rules.Rule) -> dict[str, Any]:
     said = f"{rule.problem}; {rule.remedy}"
     if rule.of_object:  # no path leads to metadata
         return {"rule": rule.cel, "message": f"{rule.field}: {said}"}
@@ -143,10 +147,7 @@ def _rule(rule: rules.Rule) -> dict[str, Any]:
 
 
 def _explain(properties: dict[str, Any], path: str = "") -> None:
-    """Add default and range to the description of every field that has one value.
-
-    `kubectl explain` shows descriptions, but neither defaults nor ranges.
-    """
+    """Add default and range to descriptions: `kubectl explain` shows neither."""
     for name, node in properties.items():
         inner = node.get("items", node).get("properties")
         if inner is not None:
@@ -166,7 +167,6 @@ def default_text(path: str, node: Mapping[str, Any]) -> str:
 
 
 def range_text(node: Mapping[str, Any]) -> str:
-    """`From 1 to 64.`; empty where only the number's format is a limit."""
     low, high = node.get("minimum"), node.get("maximum")
     if high is None or high in UNLIMITED:
         return f"At least {low}." if low else ""
@@ -184,24 +184,14 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
     if reference is not None:
         kind = reference.rpartition("/")[2]
         inner = _structural(definitions[kind], definitions, name)
-        if node.get("default") is not None:
-            inner["default"] = {} if isinstance(node["default"], dict) else node["default"]
-        if "description" in node:  # what the field means here, not what its type is
-            inner["description"] = node["description"]
-        return inner
-    options = [each for each in node.pop("anyOf", []) if each.get("type") != "null"]
-    if options:
-        (option,) = options
-        return _structural({**option, **node}, definitions, name)
-    title = node.pop("title", "")
-    if title in OPEN:
-        kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        keys = node.get("required", [])  # by which lists are merged
-        if keys:
-            told = {key: node["properties"][key]["description"] for key in keys}
-            fields = {key: {"type": "string", "description": said} for key, said in told.items()}
-            kept |= {"required": keys, "properties": fields}
-        return kept
+        if (default := node.pop("default", None)) is not None:
+            inner["default"] = {} if isinstance(default, dict) else default
+        return inner | node  # which has what the field means here, not what its type is
+    for option in node.pop("anyOf", []):
+        if option != NULL:
+            return _structural({**option, **node}, definitions, name)
+    if node.pop("title", "") in OPEN:
+        return _open_object(node)
     if node.get("default") is None:
         node.pop("default", None)
     extra = node.pop("additionalProperties", None)
@@ -226,41 +216,39 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
     return node
 
 
-def status_schema() -> dict[str, Any]:
-    """The structural schema of what the operator writes."""
-    document = Status.model_json_schema(by_alias=True)
-    found: dict[str, Any] = _structural(document, document.get("$defs", {}))
-    _loosen(found)
-    return found
+def _open_object(node: dict[str, Any]) -> dict[str, Any]:
+    """What the cluster checks: any field, and those that its lists are merged by."""
+    kept: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    if keys := node.get("required"):
+        texts = {key: node["properties"][key]["description"] for key in keys}
+        fields = {key: {"type": "string", "description": text} for key, text in texts.items()}
+        kept |= {"required": keys, "properties": fields}
+    return kept
 
 
 def _loosen(node: dict[str, Any], name: str = "") -> None:
     """No defaults, and nothing is required but REQUIRED and the keys of list maps.
 
-    Only the operator writes a status, and an object may hold what an older operator has written.
+    An object may hold what an older operator has written.
     """
-    keys = node.get("x-kubernetes-list-map-keys")
-    items = node.get("items")
     node.pop("default", None)
     node.pop("required", None)
     for key, inner in node.get("properties", {}).items():
         _loosen(inner, key)
-    if items is not None:
-        _loosen(items)
-        if keys:
-            items["required"] = REQUIRED.get(name, list(keys))
+    if "items" in node:
+        _loosen(node["items"])
+        if keys := node.get("x-kubernetes-list-map-keys"):
+            node["items"]["required"] = REQUIRED.get(name, keys)
 
 
 class Plain(yaml.SafeDumper):
     """No anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write everything out."""
         return True
 
 
 def text() -> str:
-    """The file's content."""
     head = "# Made by `python -m atoll_operator.api.crd`; do not edit.\n"
     return head + yaml.dump(definition(), Dumper=Plain, sort_keys=False, width=100)
 

@@ -2,7 +2,7 @@
 
 A module imports only what reading its arguments needs, and a verb the rest when it runs, so that
 `atoll --help`, `validate` and `status DIR` start without gRPC, Kubernetes' client, matplotlib or
-rich. A new verb is one more module with one function, and one line in `app.py`.
+rich.
 
     app.py        the verbs under their names, --version, exit code 2 for bad input
     validate.py   checks a manifest without a cluster
@@ -13,13 +13,13 @@ rich. A new verb is one more module with one function, and one line in `app.py`.
     plot.py       the loss curves as a picture
     export.py     the model of a run as it is now
     credentials.py  the Secret of a region in another cluster
-    network_policies.py  what keeps the hosts of each learner to themselves
-    evaluate.py   `atoll eval`: the held-out loss of an exported byte model
-    reading.py    a manifest's file becomes a job
-    which.py      whether a name is that of a run folder or of a job
+    lifecycle.py  suspends, resumes and deletes a job of a cluster
+    manifest_file.py   a manifest's file becomes a job
+    run_or_job.py      whether a name is that of a run folder or of a job
+    template_check.py  what is obviously wrong in a pod template
 """
 
 from atoll_operator.cli.app import app, complete, main
-from atoll_operator.cli.reading import read_job
+from atoll_operator.cli.manifest_file import read_job
 
 __all__ = ["app", "complete", "main", "read_job"]

@@ -11,16 +11,15 @@ import typer
 from typer.core import TyperCommand
 
 from atoll_operator.cli.credentials import credentials
-from atoll_operator.cli.evaluate import evaluate
 from atoll_operator.cli.export import export
+from atoll_operator.cli.lifecycle import delete, resume, suspend
 from atoll_operator.cli.logs import logs
-from atoll_operator.cli.network_policies import network_policies
 from atoll_operator.cli.plot import plot
 from atoll_operator.cli.run import run
 from atoll_operator.cli.status import status
 from atoll_operator.cli.top import top
 from atoll_operator.cli.validate import validate
-from atoll_operator.local.summary import Exit
+from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
 
 PLUGIN = "kubectl atoll"
@@ -34,7 +33,6 @@ class WithScript(TyperCommand):
     """`atoll run`: of an option that it does not know it says where those of a script belong."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As any command, with more words about an unknown option."""
         script = next((word for word in args if word.endswith(".py")), None)
         try:
             return super().parse_args(ctx, args)
@@ -51,16 +49,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train one model on learners in several regions, which merge their work as they go.",
 )
+VERBS = (status, top, logs, plot, export, credentials, suspend, resume, delete, validate)
 app.command(cls=WithScript)(run)
-app.command()(status)
-app.command()(top)
-app.command()(logs)
-app.command()(plot)
-app.command()(export)
-app.command()(credentials)
-app.command()(network_policies)
-app.command()(validate)
-app.command(name="eval", context_settings={"ignore_unknown_options": True})(evaluate)
+for verb in VERBS:
+    app.command()(verb)
 
 
 def main() -> None:
@@ -70,14 +62,14 @@ def main() -> None:
         app(prog_name=PLUGIN if program == "kubectl-atoll" else None)
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(Exit.BAD_INPUT)
+        sys.exit(RunResult.BAD_INPUT)
 
 
 def complete() -> None:
     """Offer words for `kubectl atoll ...`, as kubectl asks a plugin for them.
 
     kubectl gives the words so far, of which the last one may be empty, and reads one offer a line,
-    with a tab before what it means, and a last line that says what else to offer.
+    and a last line that says what else to offer.
     """
     *whole, begun = sys.argv[1:] or [""]
     words = shlex.join(["atoll", *whole]) + f" {begun}"

@@ -1,6 +1,5 @@
 """`atoll export`: the model of a run as it is now, in a folder that the libraries load."""
 
-import json
 import secrets
 import shlex
 import shutil
@@ -8,20 +7,19 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, Annotated
 
 import typer
 
-from atoll_operator.cli.which import Which
-from atoll_operator.local import folder as folders
-from atoll_operator.local import logs as files
+from atoll_operator.cli.run_or_job import Context, Namespace, Which
+from atoll_operator.cli.top import kubectl
+from atoll_operator.local.folder import log_files as files
+from atoll_operator.local.folder import run_lock
+from atoll_operator.local.folder.run_files import RUN_FILE
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 
-if TYPE_CHECKING:
-    from atoll_operator.kube.shards import Shards
-
-MODULE = "atoll_syncer.exporting"
+MODULE = "atoll_syncer.edges.exporting"
 PROGRAM = (sys.executable, "-P", "-m", MODULE)
 READ_BYTES = 1 << 20
 INDEX = "*.safetensors.index.json"
@@ -30,16 +28,14 @@ INDEX = "*.safetensors.index.json"
 def export(
     which: Which,
     out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not be there.")],
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Of a job; left out, as for kubectl.")
-    ] = "",
-    context: Annotated[str, typer.Option(help="Of the kubeconfig, for a job.")] = "",
+    namespace: Namespace = "",
+    context: Context = "",
 ) -> None:
     """Write the model of a run as it is now; of a run that is over, its final one.
 
-    A job that trains goes on untouched: its shards are read as an evaluator reads them. Slices are
-    merged at different times, and each is the newest one. The tick is in the index. In a cluster a
-    shard's pod reads them, and the model comes here through `kubectl exec`.
+    A job that trains continues untouched: its shards are read as an evaluator reads them. Slices
+    are merged at different times, and each is the newest one. The tick is in the index. In a
+    cluster a shard's pod reads them, and the model comes here through `kubectl exec`.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SpecError("--out", f"{out} is not empty", "give a new folder")
@@ -49,17 +45,13 @@ def export(
         if Path(which).is_dir():
             remedy = "give the folder of a run, or the name of a job; with -n it is a job's"
             raise SpecError(which, "holds no run", remedy)
-    from atoll_operator.kube.shards import shards_of  # noqa: PLC0415 - slow to import
+    from atoll_operator.client.shards import shards_of  # noqa: PLC0415 - slow to import
 
     found = shards_of(which, namespace, context)
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        raise typer.Exit(_from_here(found, context, out))
-    raise typer.Exit(_in_pod([*found.command(kubectl, context), MODULE, "--out", "-"], out))
+    raise typer.Exit(in_pod([*found.command(kubectl(), context), MODULE, "--out", "-"], out))
 
 
-def _in_pod(command: list[str], out: Path) -> int:
-    """Take the export in a shard's pod, and write here what comes of it."""
+def in_pod(command: list[str], out: Path) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     hidden = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -92,44 +84,21 @@ def _unpack(stream: IO[bytes], folder: Path) -> str:
     return "" if any(folder.glob(INDEX)) else "sent an export without its index"
 
 
-def _from_here(found: "Shards", context: str, out: Path) -> int:
-    """Read the shards from this machine, as a process inside the cluster can."""
-    code = _take(found.run_file, found.endpoints, out)
-    if code:
-        there = shlex.join(found.command("kubectl", context))
-        typer.echo(
-            "The shards are reachable inside the cluster. Install kubectl and try again, or run"
-            f" this where it is:\n  {there} {MODULE} --out - | tar -x -C FOLDER\n"
-            "or set spec.export.everySteps in the manifest.",
-            err=True,
-        )
-    return code
-
-
 def _of_folder(run: Path, out: Path) -> int:
     """Of a run on this machine: what its shards hold, or its final export if it is over."""
     final = run / "export"
-    if folders.is_run(run) and not any(final.glob(INDEX)):
-        rows = json.loads((run / "processes.json").read_text(encoding="utf-8"))
-        endpoints = [row["endpoint"] for row in rows if row["role"] == "shard"]
-        return _take((run / "run.json").read_text(encoding="utf-8"), endpoints, out)
     if not any(final.glob(INDEX)):
+        if run_lock.is_run(run):
+            shards = (
+                "--run-file",
+                run / RUN_FILE,
+                "--endpoints",
+                ",".join(files.endpoints_of(run)),
+            )
+            return subprocess.run([*PROGRAM, *shards, "--out", out], check=False).returncode
         problem = "is stopped, and has not come to its end"
         raise SpecError(str(run), problem, f"continue with `atoll run {run} --resume`")
-    shutil.copytree(
-        final, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("step-*", ".*", "parts")
-    )
+    others = shutil.ignore_patterns("step-*", ".*", "parts")
+    shutil.copytree(final, out, dirs_exist_ok=True, ignore=others)
     typer.echo(f"{out}: the final model")
     return 0
-
-
-def _take(run_file: str, endpoints: list[str], out: Path) -> int:
-    """Run the program that reads the shards; it tells how it goes."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    copy = out.with_name(f".{out.name}.run.json")
-    copy.write_text(run_file, encoding="utf-8")
-    try:
-        command = [*PROGRAM, "--run-file", str(copy), "--endpoints", ",".join(endpoints)]
-        return subprocess.run([*command, "--out", str(out)], check=False).returncode
-    finally:
-        copy.unlink(missing_ok=True)

@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
-from atoll_operator.cli.which import Context, Namespace, Which, folder_of
-from atoll_operator.local import logs as files
-from atoll_operator.local.summary import Exit
+from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
+from atoll_operator.local.folder import log_files as files
+from atoll_operator.local.show.run_summary import RunResult
 
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
 def _of_folder(context: typer.Context, incomplete: str) -> list[str]:
-    """The processes that a shell can offer: those of the folder that was named before."""
     known = files.processes_of(Path(context.params.get("which") or ""))
     return [name for name in known if name.startswith(incomplete)]
 
@@ -35,8 +34,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Continue with what comes, through restarts.")
     ] = False,
     tail: Annotated[
-        int | None,
-        typer.Option(min=0, help="Last lines of each process only.", show_default="all"),
+        int | None, typer.Option(min=0, help="Last lines of each process only.", show_default="all")
     ] = None,
     namespace: Namespace = "",
     context: Context = "",
@@ -57,16 +55,15 @@ def logs(
                 prefix = typer.style(prefix, fg=colour) if coloured else prefix
             typer.echo(prefix + line)
     except KeyboardInterrupt:
-        raise typer.Exit(Exit.INTERRUPTED) from None
+        raise typer.Exit(RunResult.INTERRUPTED) from None
 
 
 def _lines(
     which: str, process: str, tail: int | None, follow: bool, namespace: str, context: str
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of a process and a line, from a folder or from a cluster."""
     folder = folder_of(which, namespace, context)
     if folder is not None:
         return files.lines(folder, process, tail=tail, follow=follow)
-    from atoll_operator.kube.logs import connect  # noqa: PLC0415 - slow to import
+    from atoll_operator.client.pod_logs import connect  # noqa: PLC0415 - slow to import
 
     return connect(which, namespace, context).lines(process, tail=tail, follow=follow)

@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from atoll_operator.api.manifest import parse
+from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
 from atoll_operator.cli.top import MODULE, in_pod, kubectl
-from atoll_operator.cli.which import Context, Namespace, Which, folder_of
-from atoll_operator.local.plan import MANIFEST_FILE, loss_unit, loss_unit_of
 from atoll_protos.errors import SpecError
 
 
@@ -29,30 +27,15 @@ def plot(
     """
     folder = folder_of(which, namespace, context)
     if folder is not None:
-        _draw(folder, out, unit_of(folder))
+        _draw(folder, out)
         return
-    from atoll_operator.kube.shards import (  # noqa: PLC0415 - slow to import
-        commands_of_learners,
-        shards_of,
-    )
+    from atoll_operator.client.shards import shards_of  # noqa: PLC0415 - slow to import
 
     found = shards_of(which, namespace, context)
     lines = in_pod([*found.command(kubectl(), context), MODULE, "--curves"])
     with tempfile.TemporaryDirectory(prefix="atoll-plot-") as copy:
         write(Path(copy), lines)
-        unit = loss_unit(commands_of_learners(which, namespace, context))
-        _draw(Path(copy), out, unit, note="as noted at the merges of a shard; ")
-
-
-def unit_of(folder: Path) -> str:
-    """What the losses of a run folder are measured in, by the manifest that it keeps.
-
-    Of a folder whose manifest cannot be read it is not known.
-    """
-    try:
-        return loss_unit_of(parse((folder / MANIFEST_FILE).read_text(encoding="utf-8")))
-    except (OSError, SpecError):
-        return loss_unit(())
+        _draw(Path(copy), out, note="as noted at the merges of a shard; ")
 
 
 def write(folder: Path, lines: list[dict[str, Any]]) -> None:
@@ -71,18 +54,18 @@ def _write(file: Path, lines: list[dict[str, Any]]) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def _draw(folder: Path, out: Path, unit: str, *, note: str = "") -> None:
+def _draw(folder: Path, out: Path, *, note: str = "") -> None:
     try:
-        from atoll_operator.local import plots  # noqa: PLC0415 - slow to import
+        from atoll_operator.local.show import plots  # noqa: PLC0415 - slow to import
 
-        curves = plots.draw_losses(folder, out, unit)
+        learners, held_out = plots.draw_losses(folder, out)
     except ModuleNotFoundError as error:
         remedy = "pip install matplotlib"
         raise SpecError("--out", f"no picture can be drawn ({error})", remedy) from error
     except (OSError, ValueError) as error:
         raise SpecError("--out", f"{out}: {error}", "name a .png in a writable folder") from error
-    if not curves.learners:
-        typer.echo("no learner has told a loss yet", err=True)
-    if not curves.held_out:
+    if not learners:
+        typer.echo("no learner has reported a loss yet", err=True)
+    if not held_out:
         typer.echo("there is no held-out loss: spec.evaluator measures it", err=True)
-    typer.echo(f"{out}: {note}{curves.learners} learners")
+    typer.echo(f"{out}: {note}{learners} learners")

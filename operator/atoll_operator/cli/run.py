@@ -2,23 +2,25 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
 
-from atoll_operator.api import manifest, support
-from atoll_operator.api.runfile import run_file
-from atoll_operator.api.spec import Job
-from atoll_operator.cli.reading import checked, read_text
-from atoll_operator.local import manifests
-from atoll_operator.local.folder import check_same, read_status
-from atoll_operator.local.live import Output
-from atoll_operator.local.plan import MANIFEST_FILE, RUN_FILE
-from atoll_operator.local.summary import Exit
+from atoll_operator.api.job import parsing, unsupported
+from atoll_operator.api.job.process_inputs import run_file
+from atoll_operator.api.job.spec import Job
+from atoll_operator.cli.manifest_file import checked, read_text
+from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE
+from atoll_operator.local.planning import run_manifest
+from atoll_operator.local.planning.run_manifest import Document
+from atoll_operator.local.progress.last_status import check_same, read_status
+from atoll_operator.local.show.live import Output
+from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
-from atoll_protos.run import RunFile
+from atoll_protos.job.run_file import RunFile
 
 SET_HELP = """Change a field of the manifest for this run. Repeatable. Examples:
 --set spec.steps=100; --set spec.sync.outer.momentum=0.5; --set spec.evaluator= (removes it);
@@ -26,141 +28,152 @@ SET_HELP = """Change a field of the manifest for this run. Repeatable. Examples:
 --set 'spec.regions=[{name: us, learners: 2}, {name: eu}]' (the list as a whole)."""
 
 
+What = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCRIPT.py|MANIFEST|DIR",
+        help="Your script, a manifest, or with --resume the folder of a run.",
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- ARGUMENTS", help="Of the script, after two dashes."),
+]
+Learners = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of learners of a script.", show_default="2, or 1 in each region"
+    ),
+]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Length of a script's training, in optimizer steps.")
+]
+Regions = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,NAME",
+        help="Regions over which a script's learners are spread in turn.",
+        show_default="one region",
+    ),
+]
+GpusPerLearner = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="GPUs of its own for each learner, as nvidia.com/gpu in the manifest says it;"
+        " 0: learners see none.",
+        show_default="as the manifest says",
+    ),
+]
+ProcessesPerLearner = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes of each learner, the ranks of torch.distributed; they share its GPUs.",
+        show_default="as the manifest says",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Folder for everything the run writes.", show_default="runs/NAME-TIME"
+    ),
+]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help=SET_HELP)]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run that the folder holds.")]
+Shown = Annotated[Output, typer.Option("--output", help="What to show; without a terminal, lines.")]
+AllowRefused = Annotated[
+    bool,
+    typer.Option(
+        "--allow-refused",
+        help="Exit with 0, not 4, also when a learner was refused for good"
+        " and the job is complete without it.",
+    ),
+]
+Chaos = Annotated[
+    bool,
+    typer.Option(
+        "--chaos",
+        help="Kill a random process with SIGKILL whenever all have trained for 20 s.",
+        rich_help_panel="For those who test Atoll",
+    ),
+]
+
+
 def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
-    what: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCRIPT.py|MANIFEST|DIR",
-            help="Your script, a manifest, or with --resume the folder of a run.",
-        ),
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- ARGUMENTS", help="Of the script, after two dashes."),
-    ] = None,
-    learners: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of learners of a script.", show_default="2, or 1 in each region"
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Length of a script's training, in optimizer steps."),
-    ] = None,
-    regions: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="Regions over which a script's learners are spread in turn.",
-            show_default="one region",
-        ),
-    ] = "",
-    gpus_per_learner: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="GPUs of its own for each learner, as nvidia.com/gpu in the manifest says it;"
-            " 0: learners see none.",
-            show_default="as the manifest says",
-        ),
-    ] = None,
-    processes_per_learner: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Processes of each learner, the ranks of torch.distributed; they share its GPUs.",
-            show_default="as the manifest says",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="Folder for everything the run writes.",
-            show_default="runs/NAME-TIME",
-        ),
-    ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help=SET_HELP),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run that the folder holds.")
-    ] = False,
-    output: Annotated[
-        Output, typer.Option("--output", help="What to show; without a terminal, lines.")
-    ] = Output.TABLE,
-    allow_refused: Annotated[
-        bool,
-        typer.Option(
-            "--allow-refused",
-            help="Exit with 0, not 4, also when a learner was refused for good"
-            " and the job is complete without it.",
-        ),
-    ] = False,
-    chaos: Annotated[
-        bool,
-        typer.Option(
-            "--chaos", help="Kill a random process with SIGKILL whenever all have trained for 20 s."
-        ),
-    ] = False,
+    what: What,
+    arguments: Arguments = None,
+    learners: Learners = None,
+    steps: Steps = None,
+    regions: Regions = "",
+    gpus_per_learner: GpusPerLearner = None,
+    processes_per_learner: ProcessesPerLearner = None,
+    out: Out = None,
+    change: Changes = None,
+    resume: Resume = False,
+    output: Shown = Output.TABLE,
+    allow_refused: AllowRefused = False,
+    chaos: Chaos = False,
 ) -> None:
     """Train on this machine: learners and shards run as processes.
 
     A script needs no manifest: one is made for it, with the defaults.
     Every run keeps the manifest that it trained in its folder, as manifest.yaml.
     """
-    from atoll_operator.local.run import train  # noqa: PLC0415 - only this verb needs gRPC
+    from atoll_operator.local.atoll_run import train  # noqa: PLC0415 - only this verb needs gRPC
 
-    here = Path.cwd()  # of relative working folders: that of the script's user, or the manifest's
     if what.suffix == ".py":
-        text = yaml.safe_dump(
-            manifests.of_script(
-                what,
-                arguments or (),
-                learners=learners,
-                steps=steps,
-                regions=[each.strip() for each in regions.split(",") if each.strip()],
-            ),
-            sort_keys=False,
-        )
+        here = Path.cwd()  # of relative working folders
+        names = [each.strip() for each in regions.split(",") if each.strip()]
+        made = run_manifest.of_script(what, arguments or (), learners, steps, names)
+        text = yaml.safe_dump(made, sort_keys=False)
     else:
         _refuse_of_script(what, learners=learners, steps=steps, regions=regions, more=arguments)
         what, out = _of_folder(what, out, resume=resume)
         text, here = read_text(what), what.resolve().parent
-    document = manifest.document_in(text, tuple(change or ()))
-    checked(document)
-    document = manifests.with_folders(document, here)
-    if gpus_per_learner is not None:
-        document = manifests.with_gpus(document, gpus_per_learner)
-    if processes_per_learner is not None:
-        document = manifests.with_processes(document, processes_per_learner)
+    document = _changed(text, change or (), here, gpus_per_learner, processes_per_learner)
     job = checked(document)
-    refused = support.on_this_machine(job)
-    if refused is not None:
-        raise refused
-    if out is None and resume:
-        remedy = "give the folder of the run: atoll run DIR --resume"
-        raise SpecError("--resume", "needs to know which run", remedy)
-    folder = out or manifests.default_out(job.name, time.time())
-    if resume and (said := _complete(job, folder)):
-        typer.echo(said)
-        raise typer.Exit(Exit.COMPLETE)
+    folder = _checked_folder(job, out, resume=resume)
     code = train(
         job,
         folder.resolve(),
         resume=resume,
         output=output,
-        manifest=manifests.kept(text, document, sys.argv[2:], folder),
+        manifest=run_manifest.kept_manifest(text, document, sys.argv[2:], folder),
         chaos=chaos,
         allow_refused=allow_refused,
     )
     raise typer.Exit(code)
 
 
+def _checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:
+    """The folder of a run that can be done here. Ends the command where it is complete already."""
+    if (refused := unsupported.on_this_machine(job)) is not None:
+        raise refused
+    if out is None and resume:
+        remedy = "give the folder of the run: atoll run DIR --resume"
+        raise SpecError("--resume", "needs to know which run", remedy)
+    folder = out or run_manifest.default_out(job.name, time.time())
+    if resume and (said := _complete(job, folder)):
+        typer.echo(said)
+        raise typer.Exit(RunResult.COMPLETE)
+    return folder
+
+
+def _changed(
+    text: str, changes: Sequence[str], here: Path, gpus: int | None, processes: int | None
+) -> Document:
+    document = parsing.document_in(text, tuple(changes))
+    checked(document)
+    document = run_manifest.with_folders(document, here)
+    if gpus is not None:
+        document = run_manifest.with_gpus(document, gpus)
+    if processes is not None:
+        document = run_manifest.with_processes(document, processes)
+    return document
+
+
 def _refuse_of_script(what: Path, *, more: list[str] | None, **given: int | str | None) -> None:
-    """Raise SpecError for what only a script takes, given with a manifest."""
     fields = {"learners": "spec.regions", "steps": "spec.steps", "regions": "spec.regions"}
     for name, value in given.items():
         if value:
@@ -172,15 +185,12 @@ def _refuse_of_script(what: Path, *, more: list[str] | None, **given: int | str 
 
 
 def _complete(job: Job, out: Path) -> str:
-    """What is said of a run that is complete and was asked to go on; empty for any other.
-
-    Raises SpecError if it was asked to become longer, or if this manifest is of another run.
-    """
+    """What is said of a run that is complete and was asked to continue; empty for any other."""
     try:
         found = read_status(out)
         had = RunFile.from_json(read_text(out / RUN_FILE))
     except SpecError:
-        return ""  # there is no run yet, or nothing was heard of it
+        return ""  # there is no run yet, or it has written no status
     if found.true_condition("Complete") is None:
         return ""
     reached = found.progress.step if found.progress else 0

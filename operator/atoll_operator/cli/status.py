@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll_operator.cli.which import Context, Namespace, Which, folder_of
-from atoll_operator.local import folder
-from atoll_operator.local.told import told
+from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
+from atoll_operator.local.folder.run_files import STATUS_FILE
+from atoll_operator.local.progress import last_status
+from atoll_operator.local.show.status_text import status_text
 from atoll_protos.errors import SpecError
-from atoll_protos.run import RunFile
+from atoll_protos.job.run_file import RunFile
 
 if TYPE_CHECKING:
     from atoll_operator.client import TrainingJob
@@ -34,14 +35,14 @@ def status(
         _of_folder(out, as_json)
         return
     from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
-    from atoll_operator.kube.person import NEITHER  # noqa: PLC0415
+    from atoll_operator.client.reach import NEITHER  # noqa: PLC0415
 
     try:
         jobs = JobClient(namespace, context)
     except SpecError as error:
         if namespace or context:
             raise
-        raise SpecError(which, f"is no run folder, and {error.problem}", NEITHER) from error
+        raise SpecError(which, f"is not a run folder, and {error.problem}", NEITHER) from error
     job = jobs.get(which)
     if as_json:
         typer.echo(json.dumps(job.status.to_object(), indent=2))
@@ -50,13 +51,12 @@ def status(
 
 
 def of_job(job: "TrainingJob", now: float) -> str:
-    """The words about a job of a cluster; `now` is in Unix seconds."""
     progress = job.status.progress
     age = 0.0
     if progress is not None and job.is_true("Progressing"):
         age = now - datetime.fromisoformat(progress.last_updated_time).timestamp()
     steps = job.manifest["spec"].get("steps")
-    text = told(
+    text = status_text(
         job.status, job.name, steps, age, writer="the operator", silent_seconds=OPERATOR_SECONDS_MAX
     )
     if job.status.conditions and not job.is_current:
@@ -67,12 +67,12 @@ def of_job(job: "TrainingJob", now: float) -> str:
 
 
 def _of_folder(out: Path, as_json: bool) -> None:
-    found = folder.read_status(out)
+    found = last_status.read_status(out)
     if as_json:
         typer.echo(json.dumps(found.to_object(), indent=2))
         return
     if not (out / "run.json").is_file():
         raise SpecError(str(out), "has no run.json", "give the folder of a run")
-    age = time.time() - (out / folder.STATUS_FILE).stat().st_mtime
+    age = time.time() - (out / STATUS_FILE).stat().st_mtime
     run = RunFile.from_json((out / "run.json").read_text(encoding="utf-8"))
-    typer.echo(told(found, run.job, run.steps, age))
+    typer.echo(status_text(found, run.job, run.steps, age))

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll_operator.cli.which import Context, Namespace, Which, folder_of
-from atoll_operator.local import folder as folders
-from atoll_operator.local.summary import Exit
+from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
+from atoll_operator.local.folder import log_files, run_lock
+from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
 
 if TYPE_CHECKING:
-    from atoll_operator.local.rows import Answer
+    from atoll_operator.local.show.top_table import Answer
 
-MODULE = "atoll_syncer.asking"
-LOOK_SECONDS = 2.0  # shards tell their numbers when they are asked, and nobody tells of a change
+MODULE = "atoll_syncer.edges.status_lines"
+LOOK_SECONDS = 2.0  # shards report their numbers only when they are asked
 CLEAR = "\x1b[H\x1b[2J"
 CALL_SECONDS_MAX = 60.0
 
@@ -41,7 +41,7 @@ def top(
     """
     out = folder_of(which, namespace, context)
     look = _folder(out) if out is not None else _cluster(which, namespace, context)
-    from atoll_operator.local.rows import table  # noqa: PLC0415 - needs protobuf's messages
+    from atoll_operator.local.show.top_table import table  # noqa: PLC0415 - needs protobuf's messages
 
     try:
         while True:
@@ -51,7 +51,7 @@ def top(
                 return
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
-        raise typer.Exit(Exit.INTERRUPTED) from None
+        raise typer.Exit(RunResult.INTERRUPTED) from None
 
 
 def in_pod(command: list[str]) -> list[dict[str, object]]:
@@ -67,20 +67,18 @@ def in_pod(command: list[str]) -> list[dict[str, object]]:
 
 
 def kubectl() -> str:
-    """The program. Raises SpecError where there is none."""
-    found = shutil.which("kubectl")
-    if found is None:
-        problem = "is not on the PATH, and the shards are asked through kubectl exec"
-        raise SpecError("kubectl", problem, "install it; atoll status JOB needs none")
-    return found
+    if (found := shutil.which("kubectl")) is not None:
+        return found
+    problem = "is not on the PATH, and the shards are asked through kubectl exec"
+    raise SpecError("kubectl", problem, "install it; atoll status JOB needs none")
 
 
 def _cluster(job: str, namespace: str, context: str) -> Look:
     from google.protobuf import json_format  # noqa: PLC0415 - slow to import
 
     import atoll_protos.v1.atoll_pb2 as pb  # noqa: PLC0415
-    from atoll_operator.kube.shards import nodes_of, shards_of  # noqa: PLC0415
-    from atoll_operator.local.rows import Answer  # noqa: PLC0415
+    from atoll_operator.client.shards import nodes_of, shards_of  # noqa: PLC0415
+    from atoll_operator.local.show.top_table import Answer  # noqa: PLC0415
 
     program = kubectl()
 
@@ -97,15 +95,14 @@ def _cluster(job: str, namespace: str, context: str) -> Look:
 
 
 def _folder(out: Path) -> Look:
-    if not folders.is_run(out):
+    if not run_lock.is_run(out):
         problem = "nothing runs in it now"
         remedy = f"see atoll status {out}; --resume continues with a run that is not complete"
         raise SpecError(str(out), problem, remedy)
-    rows = json.loads((out / "processes.json").read_text(encoding="utf-8"))
-    endpoints = [row["endpoint"] for row in rows if row["role"] == "shard"]
+    from atoll_operator.local.progress.poller import ask  # noqa: PLC0415 - needs gRPC
+    from atoll_operator.local.show.top_table import Answer  # noqa: PLC0415 - needs protobuf's messages
 
-    from atoll_operator.local.rows import Answer  # noqa: PLC0415 - needs protobuf's messages
-    from atoll_operator.local.shards import ask  # noqa: PLC0415 - needs gRPC
+    endpoints = log_files.endpoints_of(out)
 
     def look() -> tuple[list["Answer"], Mapping[str, str]]:
         replies = zip(endpoints, ask(endpoints), strict=True)

@@ -1,32 +1,25 @@
 """Who leads: what a replica of the operator decides about the Lease that all of them share.
 
-Theory. The replicas of one install share one object, a `coordination.k8s.io/v1` Lease. Its holder
-leads: it runs passes and writes. The others stand by: they keep their watches, and write nothing.
-The holder renews the Lease every two seconds (`Times`). Each write of it names the version that it
-replaces, so of two that write at the same time the API server takes one.
-
-Nobody compares clocks of two machines. The times in the Lease are for people to read. A standby
-notes by its own monotonic clock when it last saw the Lease *change* (`Seen.at`), and may take it
-when it has not changed for as long as its holder has promised (`Record.seconds`). A leader counts
-from the moment *before* it sent its last successful renewal, which is earlier than anybody can
-have seen it, and leads for `renew_seconds_max` from then on. So with every clock running at about
-the same rate
+The holder of the Lease leads and renews it every two seconds (`Times`); the others keep their
+watches and write nothing. Each write names the version that it replaces, so of two at the same time
+the API server takes one. Nobody compares clocks of two machines: a standby notes by its own
+monotonic clock when it last saw the Lease *change* (`Lease.at`), and may take it when it has
+not changed for as long as its holder has promised (`Lease.seconds`). A leader counts from the
+moment *before* it sent its last successful renewal. So with clocks of about the same rate
 
     leader stops       10 s (renew_seconds_max) after its last renewal was sent
     another may begin  15 s (lease_seconds) after that renewal was seen, at the earliest
 
-and the 5 s between them are for a write that was under way. Both hold when the leader's process is
-stopped for a minute and goes on: its first look at the clock tells it (`edges.fence`).
-
-A holder that ends in good order gives the Lease back by naming nobody, which ends the wait at once.
-A Lease that is deleted is not free: who has seen it with a holder waits for as long as if it were
-still there, because that holder does not know of the deletion yet.
+and the 5 s between them are for a write that was under way. Both hold for a process that was
+stopped for a minute and goes on: its first look at the clock tells it (`edges.fence`). A Lease that
+is deleted is not free: who has seen its holder waits as if it were still there.
 
 Everything here is pure. `edges.lease` reads and writes the Lease and has the clock.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 NOBODY = ""
@@ -45,74 +38,40 @@ TIMES = Times()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What a Lease says. `version` is empty when the API server has none of this name."""
+class Lease:
+    """The Lease as it was last seen, and since when it is so, in monotonic seconds."""
 
-    holder: str = NOBODY
-    seconds: int = TIMES.lease_seconds  # that its holder has promised to renew it in
-    renewed: str = ""  # RFC 3339; compared for equality only
-    acquired: str = ""
-    transitions: int = 0
-    version: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """The newest record, and since when it is so, in monotonic seconds."""
-
-    record: Record
+    spec: Mapping[str, Any] = field(default_factory=dict)  # renewTime is compared for equality only
+    version: str = ""  # its resourceVersion; empty: the API server has none of this name
     at: float
 
+    @property
+    def holder(self) -> str:
+        return self.spec.get("holderIdentity") or NOBODY
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Another one leads, or may."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
-    """Write the Lease, and lead once the API server has accepted that."""
-
-    reason: str
+    @property
+    def seconds(self) -> int:
+        """For how long its holder has promised to renew it."""
+        return int(self.spec.get("leaseDurationSeconds") or TIMES.lease_seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renew:
-    """Write the Lease again and go on leading."""
+class Move(Enum):
+    """What a replica does now."""
+
+    WAIT = "another one leads, or may"
+    TAKE = "write the Lease, and lead once the API server has accepted that"
+    RENEW = "write the Lease again and go on leading"
+    STEP_DOWN = "stop every pass: this replica leads no more"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDown:
-    """Stop every pass: this replica leads no more."""
-
-    reason: str
-
-
-def record(raw: Mapping[str, Any] | None) -> Record:
-    """A Lease as the API server has it; None: it has none."""
-    if raw is None:
-        return Record()
-    spec = raw.get("spec") or {}
-    return Record(
-        holder=spec.get("holderIdentity") or NOBODY,
-        seconds=int(spec.get("leaseDurationSeconds") or TIMES.lease_seconds),
-        renewed=spec.get("renewTime") or "",
-        acquired=spec.get("acquireTime") or "",
-        transitions=int(spec.get("leaseTransitions") or 0),
-        version=raw["metadata"]["resourceVersion"],
-    )
-
-
-def see(before: Seen | None, found: Record, now: float) -> Seen:
+def see(before: Lease | None, raw: Mapping[str, Any] | None, now: float) -> Lease:
     """What is known after the Lease was read at `now`; its clock restarts when it has changed."""
-    if before is None:
-        return Seen(record=found, at=now)
-    if not found.version and before.record.holder != NOBODY:
-        return replace(before, record=replace(before.record, version=""))
-    known = replace(before.record, version=found.version)  # somebody's label changes only that
-    return Seen(record=found, at=before.at if known == found else now)
+    before = before or Lease(at=now)
+    if raw is None:
+        return Lease(at=now) if before.holder == NOBODY else replace(before, version="")
+    spec, version = raw.get("spec") or {}, raw["metadata"]["resourceVersion"]
+    at = before.at if before.spec == spec else now  # somebody's label changes the version alone
+    return Lease(spec=spec, version=version, at=at)
 
 
 def pause(took: float, left: float | None, spread: float, times: Times = TIMES) -> float:
@@ -127,62 +86,49 @@ def pause(took: float, left: float | None, spread: float, times: Times = TIMES) 
     return found if left is None else min(found, max(0.0, left))
 
 
-def decide(
-    me: str, seen: Seen, renewed_at: float | None, now: float, times: Times = TIMES
-) -> Wait | Take | Renew | StepDown:
-    """What to do now.
+def next_move(
+    me: str, seen: Lease, renewed_at: float | None, now: float, times: Times = TIMES
+) -> tuple[Move, str]:
+    """What to do now, and why.
 
     `renewed_at`: when the last renewal that succeeded was sent, None for one that does not lead.
     Times are monotonic seconds.
     """
-    holder = seen.record.holder
     if renewed_at is not None:
         silent = now - renewed_at
-        if holder != me:
-            return StepDown(reason=f"the Lease was taken by {holder or 'nobody'}")
+        if seen.holder != me:
+            return Move.STEP_DOWN, f"the Lease was taken by {seen.holder or 'nobody'}"
         if silent >= times.renew_seconds_max:
-            return StepDown(reason=f"the Lease was not renewed for {silent:.1f} s")
-        return Renew()
+            return Move.STEP_DOWN, f"the Lease was not renewed for {silent:.1f} s"
+        return Move.RENEW, ""
     unchanged = now - seen.at
-    if holder == NOBODY:
-        return Take(reason="nobody holds the Lease")
-    if holder == me:
-        return Take(reason="nobody has taken the Lease since this replica stepped down")
-    if unchanged >= seen.record.seconds:
-        return Take(reason=f"{holder} has not renewed the Lease for {unchanged:.1f} s")
-    return Wait(reason=f"{holder} leads")
+    if seen.holder == NOBODY:
+        return Move.TAKE, "nobody holds the Lease"
+    if seen.holder == me:
+        return Move.TAKE, "nobody has taken the Lease since this replica stepped down"
+    if unchanged >= seen.seconds:
+        return Move.TAKE, f"{seen.holder} has not renewed the Lease for {unchanged:.1f} s"
+    return Move.WAIT, f"{seen.holder} leads"
 
 
-def written(me: str, before: Record, wall: str, times: Times = TIMES) -> Record:
-    """The Lease that `me` writes over `before`; `wall` is the time of day in RFC 3339."""
+def renewed(me: str, before: Lease, wall: str, times: Times = TIMES) -> dict[str, Any]:
+    """The spec that `me` writes over `before`; `wall` is the time of day in RFC 3339."""
     stays = before.holder == me
-    return Record(
-        holder=me,
-        seconds=times.lease_seconds,
-        renewed=wall,
-        acquired=before.acquired if stays and before.acquired else wall,
-        transitions=before.transitions + (not stays and bool(before.version)),
-        version=before.version,
-    )
-
-
-def released(before: Record, wall: str) -> Record:
-    """The Lease that names nobody, so that another replica may take it at once."""
-    return replace(before, holder=NOBODY, seconds=1, renewed=wall)
-
-
-def to_object(name: str, namespace: str, found: Record) -> dict[str, Any]:
-    """The Lease as it is sent: with a version a merge patch of that version, else a new object."""
-    metadata = {"name": name, "namespace": namespace}
+    transitions = int(before.spec.get("leaseTransitions") or 0)
     return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": metadata | ({"resourceVersion": found.version} if found.version else {}),
-        "spec": {
-            "holderIdentity": found.holder,
-            "leaseDurationSeconds": found.seconds,
-            "acquireTime": found.acquired,
-            "renewTime": found.renewed,
-            "leaseTransitions": found.transitions,
-        },
+        "holderIdentity": me,
+        "leaseDurationSeconds": times.lease_seconds,
+        "acquireTime": (before.spec.get("acquireTime") if stays else "") or wall,
+        "renewTime": wall,
+        "leaseTransitions": transitions + (not stays and bool(before.version)),
+    }
+
+
+def released(before: Lease, wall: str) -> dict[str, Any]:
+    """The spec that names nobody, so that another replica may take the Lease at once."""
+    return {
+        **before.spec,
+        "holderIdentity": NOBODY,
+        "leaseDurationSeconds": 1,
+        "renewTime": wall,
     }

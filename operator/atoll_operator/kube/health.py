@@ -1,26 +1,19 @@
 """What the probes answer: whether the operator is live and ready, and how old its news are.
 
-The liveness probe fails only for what a restart heals, which is a part that hangs: a pass that has
-run for PASS_SECONDS_MAX, though every call in it has a deadline of its own, or a watch that has
-done nothing for WATCH_SECONDS_MAX, neither failed nor seen a sign of life. An API server that is
-away, or that refuses, is nothing that a restart heals: the watches try again with back-off, so they
-do not hang, and the operator is not killed for it, however long it lasts.
+The liveness probe fails only for what a restart heals: a pass or the election that hangs, though
+each of its calls has a deadline, or a watch that has neither failed nor seen a sign of life. An API
+server that is away or refuses is none of these, however long it lasts.
 
-The readiness probe says whether the operator does its work, or could take it over: every collection
-has been listed, and none has been out of sight for BROKEN_SECONDS_MAX of an API server that
-answers. Whether it answers is known from the election, which asks it every two seconds; where it
-does not, no replica is better than another, and nothing is wrong with this one. Nothing is routed
-by readiness: it is for `kubectl get pods`, `helm --wait`, budgets and alerts. A standby is ready,
-and so is an operator without jobs in a cluster where nothing happens: bookmarks come each minute.
-
-The body of both says whether this replica leads, which one does, and every age: of the last pass,
-of the last look at the Lease, and by watch of its last sign of life.
+The readiness probe fails until every collection has been listed, and while one has been out of
+sight for BROKEN_SECONDS_MAX of an API server that answers. Whether it answers is known from the
+election, which asks it every two seconds; where it does not, nothing is wrong with this replica. A
+standby is ready. Nothing is routed by readiness.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from atoll_operator.kube.cache import Sight
+from atoll_operator.kube.observed.cache import Sight
 
 PASS_SECONDS_MAX = 120.0
 WATCH_SECONDS_MAX = 180.0  # longer than silence, back-off and the deadline of a call together
@@ -29,45 +22,17 @@ ELECTION_SECONDS_MAX = 60.0  # longer than a look at the Lease with the deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ages:
-    """How long ago what happened, in seconds; None: never yet."""
+class Signs:
+    """What each part of the operator did last, in monotonic seconds; None: never yet."""
 
-    election: "ElectionAge"
-    last_pass: float | None = None  # that succeeded
-    passes: Mapping[str, float] = field(default_factory=dict)  # that run now: since when, by job
-    watches: Mapping[str, "WatchAge"] = field(default_factory=dict)  # by path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionAge:
-    """This replica in the election, in seconds."""
-
+    now: float
     leads: bool
     holder: str  # who leads, as far as this replica knows; empty: nobody
-    tried: float  # since it last looked at the Lease, or tried to
-    answering: float | None  # for how long the API server has answered each look; None: it does not
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchAge:
-    """One watch, in seconds."""
-
-    tried: float  # since it last did anything
-    alive: float | None = None  # since its last list, event or bookmark
-    broken: float | None = None  # since when it does not work; None: it works
-    problem: str = ""
-    listed: bool = True
-
-
-def watch_age(sight: Sight, now: float) -> WatchAge:
-    """The ages of one watch."""
-    return WatchAge(
-        tried=now - sight.tried_at,
-        alive=None if sight.alive_at is None else now - sight.alive_at,
-        broken=None if sight.broken_at is None else now - sight.broken_at,
-        problem=sight.problem,
-        listed=sight.listed,
-    )
+    tried_at: float  # when it last looked at the Lease, or tried to
+    answering_since: float | None  # since when the API server answers each look; None: it does not
+    last_pass_at: float | None = None  # that succeeded
+    passes: Mapping[str, float] = field(default_factory=dict)  # that run: since when, by job
+    sights: Mapping[str, Sight] = field(default_factory=dict)  # by path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,52 +40,52 @@ class Health:
     """A probe's answer."""
 
     problems: tuple[str, ...]
-    ages: Ages
+    signs: Signs
 
     @property
     def ok(self) -> bool:
-        """Whether the probe succeeds."""
         return not self.problems
 
     def body(self) -> dict[str, object]:
         """The answer as JSON: what is wrong, and ages in seconds."""
-        watches = {path: each.alive for path, each in self.ages.watches.items()}
+        signs = self.signs
+
+        def age(at: float | None) -> float | None:
+            return None if at is None else round(signs.now - at, 1)
+
         return {
             "ok": self.ok,
             "problems": list(self.problems),
-            "role": "leader" if self.ages.election.leads else "standby",
-            "leader": self.ages.election.holder,
-            "leaseSeconds": round(self.ages.election.tried, 1),
-            "lastPassSeconds": _rounded({"": self.ages.last_pass})[""],
-            "runningPassSeconds": _rounded(self.ages.passes),
-            "watchSeconds": _rounded(watches),
+            "role": "leader" if signs.leads else "standby",
+            "leader": signs.holder,
+            "leaseSeconds": age(signs.tried_at),
+            "lastPassSeconds": age(signs.last_pass_at),
+            "runningPassSeconds": {job: age(at) for job, at in sorted(signs.passes.items())},
+            "watchSeconds": {path: age(s.alive_at) for path, s in sorted(signs.sights.items())},
         }
 
 
-def live(ages: Ages) -> Health:
+def live(signs: Signs) -> Health:
     """Fails when a restart of the operator is needed."""
-    hanging = [f"the pass of {k} hangs" for k, s in ages.passes.items() if s > PASS_SECONDS_MAX]
-    hanging += [
-        f"the watch of {path} hangs"
-        for path, each in ages.watches.items()
-        if each.tried > WATCH_SECONDS_MAX
+    now, watches = signs.now, signs.sights.items()
+    found = [
+        f"the pass of {k} hangs" for k, at in signs.passes.items() if now - at > PASS_SECONDS_MAX
     ]
-    if ages.election.tried > ELECTION_SECONDS_MAX:
-        hanging.append("the election hangs")
-    return Health(problems=tuple(hanging), ages=ages)
+    found += [f"the watch of {k} hangs" for k, s in watches if now - s.tried_at > WATCH_SECONDS_MAX]
+    if now - signs.tried_at > ELECTION_SECONDS_MAX:
+        found.append("the election hangs")
+    return Health(problems=tuple(found), signs=signs)
 
 
-def ready(ages: Ages) -> Health:
+def ready(signs: Signs) -> Health:
     """Fails until everything is listed, and while something has been out of sight for long."""
-    problems, answering = [], ages.election.answering or 0.0
-    for path, each in ages.watches.items():
+    problems, now = [], signs.now
+    answering = 0.0 if signs.answering_since is None else now - signs.answering_since
+    for path, each in signs.sights.items():
         why = f": {each.problem}" if each.problem else ""
+        broken = 0.0 if each.broken_at is None else now - each.broken_at
         if not each.listed:
             problems.append(f"{path} is not listed yet{why}")
-        elif each.broken is not None and min(each.broken, answering) > BROKEN_SECONDS_MAX:
+        elif min(broken, answering) > BROKEN_SECONDS_MAX:
             problems.append(f"{path} cannot be watched{why}")
-    return Health(problems=tuple(problems), ages=ages)
-
-
-def _rounded(ages: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: None if age is None else round(age, 1) for name, age in sorted(ages.items())}
+    return Health(problems=tuple(problems), signs=signs)

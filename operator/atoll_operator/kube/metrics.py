@@ -17,10 +17,11 @@ Progress and health of a job are metrics of its shards, not of the operator.
 
 import collections
 from collections.abc import Iterable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from atoll_operator.api.reasons import STATUSES
+from atoll_operator.api.status.reasons import STATUSES
 
 STATES = tuple(sorted({reason for kind, reason in STATUSES if kind == "Ready"}))
 SECONDS = (1, 2, 5, 10, 15, 20, 25, 30, 45, 60, 90, 120, 300)
@@ -31,41 +32,30 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        name, registry = "atoll_operator", self.registry
-        self.pass_seconds = Histogram(
-            f"{name}_pass_seconds", "One pass over a job", registry=registry
-        )
-        self.failures = Counter(f"{name}_pass_failures", "Passes that failed", registry=registry)
-        self.writes = Counter(
-            f"{name}_api_writes", "Writes to the API server", ["kind"], registry=registry
-        )
-        self.replacements = Counter(
-            f"{name}_node_replacements", "Pods replaced for a lost node", ["role"],
-            registry=registry,
-        )  # fmt: skip
+        own: dict[str, Any] = {"namespace": "atoll_operator", "registry": self.registry}
+        by_role = own | {"labelnames": ["role"]}
+        states = ["job_namespace", "state"]
+        self.pass_seconds = Histogram("pass_seconds", "One pass over a job", **own)
+        self.failures = Counter("pass_failures", "Passes that failed", **own)
+        self.writes = Counter("api_writes", "Writes to the API server", ["kind"], **own)
+        self.replacements = Counter("node_replacements", "Pods replaced for a lost node", **by_role)
         self.replacement_seconds = Histogram(
-            f"{name}_node_replacement_seconds",
+            "node_replacement_seconds",
             "From a node's last sign of life until the replacement trains or serves",
-            ["role"], buckets=SECONDS, registry=registry,
+            buckets=SECONDS, **by_role,
         )  # fmt: skip
         self.deletion_seconds = Histogram(
-            f"{name}_node_loss_deletion_seconds",
+            "node_loss_deletion_seconds",
             "From a node's last sign of life until its pod is deleted",
-            ["role"], buckets=SECONDS, registry=registry,
+            buckets=SECONDS, **by_role,
         )  # fmt: skip
-        self.jobs = Gauge(
-            f"{name}_jobs", "Jobs by the reason of their condition Ready, on the leader",
-            ["job_namespace", "state"], registry=registry,
-        )  # fmt: skip
-        self.held = Gauge(f"{name}_jobs_held", "Jobs with NodeLossHeld", registry=registry)
-        self.owners = Counter(f"{name}_owner_words", "SetOwner calls made", registry=registry)
-        self.leader = Gauge(
-            f"{name}_leader", "1 while this replica leads, else 0", registry=registry
-        )
-        self.requests = Counter(
-            f"{name}_api_requests", "Requests to the API server; status 0: no answer came",
-            ["verb", "status"], registry=registry,
-        )  # fmt: skip
+        said = "Jobs by the reason of their condition Ready, on the leader"
+        self.jobs = Gauge("jobs", said, states, **own)
+        self.held = Gauge("jobs_held", "Jobs with NodeLossHeld", **own)
+        self.owners = Counter("owner_words", "SetOwner calls made", **own)
+        self.leader = Gauge("leader", "1 while this replica leads, else 0", **own)
+        said = "Requests to the API server; status 0: no answer came"
+        self.requests = Counter("api_requests", said, ["verb", "status"], **own)
         self.namespaces: set[str] = set()  # that have had a job
 
     def show_states(self, states: Iterable[tuple[str, str]]) -> None:

@@ -6,7 +6,7 @@ in `atoll_protos`, the API's kind and version in `atoll_operator.api`.
 
 from typing import Final
 
-from atoll_operator.api.spec import API_VERSION, Job
+from atoll_operator.api.job.spec import API_VERSION, Job
 from atoll_protos.names import slot_name
 
 GROUP, _, VERSION = API_VERSION.partition("/")
@@ -53,10 +53,13 @@ class Annotation:
     )
     TEMPLATE: Final = f"{GROUP}/template"  # hash of a role's pod template
     RENDERED: Final = f"{GROUP}/rendered"  # a workload's template as it was rendered, and for what
-    RUN_HASH: Final = f"{GROUP}/run-hash"
     REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [...]}, see `observation.Replaced`
-    STATE: Final = f"{GROUP}/state"  # of a claim: whose state it holds, and where (`plan.restore`)
-    ENDED: Final = f"{GROUP}/ended"  # UIDs of pods that Kueue is to let go of (`plan.exclusions`)
+    STATE: Final = (
+        f"{GROUP}/state"  # of a claim: whose state it holds, and where (`plan.manifest.restore`)
+    )
+    ENDED: Final = (
+        f"{GROUP}/ended"  # UIDs of pods that Kueue is to let go of (`plan.losses.exclusions`)
+    )
     SUSPECTS: Final = f"{GROUP}/suspects"  # {node: since when, UNIX seconds}
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     REVOKED: Final = f"{GROUP}/revoked"  # {region: generation}, by `atoll credentials --revoke`

@@ -1,48 +1,25 @@
 """One pass over one job: observe, plan, apply, report, each entered once.
 
-    observe   what the watches show; ask the shards               -> Observation  (frozen)
+    observe   look at what the watches show                        -> Shown        (frozen)
+    plan      which manifest is in force, what else to look at     -> Inquiry      (frozen)
+    observe   read Secrets, take the shards' answers               -> Observation  (frozen)
     plan      decide everything; no I/O, no clock, no memory       -> Plan         (frozen)
-    apply     carry the plan out, in its order                     -> Outcome
+    apply     carry the plan out, in its order                     -> ApplyOutcome
     report    write the status and its Events; measure
 
-The reconciler is *level-triggered*. An event says only "look at this job again"; what has changed
-is never passed on. A pass compares what is with what should be, and does the difference. So an
-event that is lost, doubled or late does no harm, an operator that was away for an hour takes up
-where it is, and a pass that fails half-way is simply run again: every effect is idempotent.
+The reconciler is *level-triggered*: an event says only "look at this job again", and a pass does
+the difference between what is and what should be. So an event that is lost, doubled or late does no
+harm, and a pass that fails half-way is run again: every effect is idempotent. `edges.queue` decides
+when a pass runs, `plan.pauses` when the clock brings the next one.
 
-When a pass runs. `edges.queue` runs one pass per job at a time, on an event of the job, of its
-children, of a node of its pods or of its shards' answers, and after the time that the last pass
-asked for (`plan.pauses`): a second while a job runs, some seconds while it trains as it should, a
-third of a second while a controller or the registrar is waited for, minutes while nothing runs,
-never again for a job that is invalid or managed by another controller until it changes. Passes of
-one job are at least 0.3 s apart, however many events come.
+When a pass fails, what is known is reported all the same: a planned status is written although an
+effect failed, and a job that could not be judged, for a broken watch or for an exception of the
+reading or the plan, gets conditions that are Unknown and say why. A child that is refused does not
+fail the pass (`apply`).
 
-When a pass fails. What is known is reported all the same: a status that was planned is written
-although an effect failed. While a watch is broken nothing is judged, and a job that could not be
-judged for READ_SECONDS_MAX gets conditions that are Unknown and say why; so does one of which the
-reading or the plan fails with an exception, whatever it is. A child that is refused does not fail
-the pass (`apply`). Any exception ends the pass, is counted
-(`atoll_operator_pass_failures_total`) and logged with its traceback by the queue, and the pass is
-tried again after 1 to 60 s, doubling with each failure and spread at random, so that a restarted
-API server does not get all jobs at once. "Not found" and "conflict" are no failures: a delete
-carries a UID and means "be gone", and both answers say that it is.
-
-Where this replica of the operator no longer leads, each write is refused before it is sent
-(NotLeaderError, `edges.fence`). That is no failure of the pass: it ends where it is, and whoever
-leads then runs its own.
-
-What a pass remembers (`memory`) is a cache and the beginnings of silences. Losing it, as every
-restart does, delays an action and changes none. Objects are not remembered but cached, for all
-jobs together, and the answer to each write is in the cache when the next pass begins (`cache`).
-
-Why no finalizers. A finalizer would let the operator clean up before a job is deleted. There is
-nothing to clean up that the garbage collector does not do by owner references, and a finalizer
-blocks `kubectl delete` for as long as the operator is away, and for ever once it is uninstalled.
-For the same reason there are no annotations on the user's object and no admission webhooks.
-
-What it owns. The operator applies children by server-side apply under the field manager
-`atoll-children` and the status under `atoll-status`, and never writes the spec of a job, a Node
-or a taint. A job whose `spec.managedBy` names another controller is not touched at all.
+There are no finalizers: the garbage collector does all that there is to do, and a finalizer would
+block `kubectl delete` while the operator is away. The operator writes children and the status by
+server-side apply, and never the spec of a job, a Node or a taint (docs/architecture.md).
 """
 
 import time
@@ -50,17 +27,18 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from atoll_operator.kube.apply import Applier, Outcome
-from atoll_operator.kube.cache import Key, manifest
 from atoll_operator.kube.edges.fence import NotLeaderError
-from atoll_operator.kube.memory import Memory
+from atoll_operator.kube.effects.apply import Applier, ApplyOutcome
+from atoll_operator.kube.effects.report import StatusWriter
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.objects import ready_reason
-from atoll_operator.kube.observation import Object
-from atoll_operator.kube.observe import NotAskedError, NotSeenError, Observer
+from atoll_operator.kube.observe import ClusterObserver, NotAskedError, NotSeenError
+from atoll_operator.kube.observed.cache import Key, manifest
+from atoll_operator.kube.observed.memory import JobMemory
+from atoll_operator.kube.observed.objects import ready_and_held
+from atoll_operator.kube.observed.observation import Object
+from atoll_operator.kube.plan.inquiry import inquire
 from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from atoll_operator.kube.plan.planner import plan
-from atoll_operator.kube.report import StatusWriter
 from atoll_operator.kube.settings import Settings
 
 UNSEEN_SECONDS = 1.0  # between two passes while a watch is broken
@@ -76,10 +54,10 @@ class Reconciler:
 
     settings: Settings
     metrics: Metrics
-    observer: Observer
+    observer: ClusterObserver
     applier: Applier
     writer: StatusWriter
-    memories: dict[Key, Memory] = field(default_factory=dict)
+    memories: dict[Key, JobMemory] = field(default_factory=dict)
     shown: dict[Key, tuple[str, bool]] = field(default_factory=dict)
     """What the metrics say of each job: the state, and whether replacements are held."""
     last_pass_at: float | None = None  # monotonic: when a pass last succeeded
@@ -98,10 +76,8 @@ class Reconciler:
 
     def _measure(self, key: Key) -> None:
         """What is counted over all jobs; of this one the status has the answer to its write."""
-        raw, own = self.observer.cache.job(key), self.memories.get(key)
-        if raw is not None and own is not None:
-            own.state = ready_reason(raw)
-        shown = None if own is None else (own.state, own.held)
+        raw = self.observer.cache.job(key) if key in self.memories else None
+        shown = None if raw is None else ready_and_held(raw)
         if shown == self.shown.get(key):
             return
         if shown is None:
@@ -120,10 +96,12 @@ class Reconciler:
 
     async def _pass(self, key: Key) -> float | None:
         try:
-            seen = await self.observer.observe(key, self.memories)
-            if seen is None:
+            shown = await self.observer.look(key, self.memories)
+            if shown is None:
                 self.memories.pop(key, None)
                 return None
+            asked = inquire(shown, self.settings, time.time())
+            seen = await self.observer.ask(key, asked, self.memories[key])
             decided = plan(seen, self.settings, time.time())
             if seen.job is not None:
                 self.memories[key].read_at = seen.at
@@ -138,7 +116,7 @@ class Reconciler:
             await self._report_blind(key, f"{type(error).__name__}: {error}")
             raise
         self.memories[key].note_intent(decided.intent, seen.at)
-        outcome = Outcome()
+        outcome = ApplyOutcome()
         try:
             outcome = await self.applier.apply(decided, self.memories[key])
         finally:
@@ -154,10 +132,13 @@ class Reconciler:
         return min(pauses, default=None)
 
     async def _report_blind(self, key: Key, problem: str) -> None:
-        """Write that the job cannot be judged, once that has lasted (`Observer.blind`)."""
-        blind = self.observer.blind(key, self.memories.get(key), problem)
-        if blind is not None:
-            decided = plan(blind, self.settings, time.time())
+        """Write that the job cannot be judged, once that has lasted (`ClusterObserver.blind`)."""
+        shown = self.observer.blind(key, self.memories.get(key), problem)
+        if shown is not None:
+            now = time.time()
+            asked = inquire(shown, self.settings, now)
+            blind = await self.observer.ask(key, asked, self.memories[key])
+            decided = plan(blind, self.settings, now)
             await self.writer.report(decided, self.memories[key])
 
     def _edited(self, key: Key, judged: Object) -> bool:

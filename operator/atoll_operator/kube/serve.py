@@ -8,32 +8,26 @@
     election: the Lease, every two seconds ── begins and ends terms
     HTTP: /livez /readyz /metrics
 
-Two replicas run, or more. All of them keep the watches; the one that holds the Lease has a term
-(`term`), and only that one asks shards, runs passes and writes. Another takes over within some 15 s
-of the leader's death, at once when it ends in good order, and without a gap in what it has seen:
-the silence of a node's Lease is counted by a standby too. A leader that cannot renew its Lease, or
-that was stopped and goes on later, is refused every write by its own clock (`edges.fence`) and
-stands by.
+All replicas keep the watches, so that a standby has no gap in what it has seen; the one that holds
+the Lease has a term (`term`), and only that one asks shards, runs passes and writes. A leader that
+cannot renew its Lease is refused every write by its own clock (`edges.fence`) and stands by.
 
-These parts run until SIGTERM, or until one of them ends. None of them may end by itself, so an end
-of one is raised and the process exits; Kubernetes starts it again, and it begins with a listing of
-everything. On SIGTERM the passes end, then the Lease is given back.
-
-Everything runs in one event loop, so no part needs a lock: a pass that awaits an answer
-lets the others run, and the queue sees to it that no two passes share a job's memory.
+The parts run until SIGTERM. One that ends by itself ends the process, which Kubernetes starts
+again. On SIGTERM the passes end, then the Lease is given back. Everything runs in one event loop,
+so no part needs a lock, and the queue sees to it that no two passes share a job's memory.
 """
 
 import asyncio
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import structlog
 
 from atoll_operator.kube import health
-from atoll_operator.kube.cache import Sight
-from atoll_operator.kube.edges import api, http, watches
+from atoll_operator.kube.edges import http, watches
 from atoll_operator.kube.edges.connection import connect
 from atoll_operator.kube.edges.fence import Fence
 from atoll_operator.kube.edges.jobs import Jobs
@@ -44,52 +38,47 @@ from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.edges.reflector import Reflector
 from atoll_operator.kube.edges.syncers import Syncers
-from atoll_operator.kube.edges.watches import Feed, Nodes
+from atoll_operator.kube.edges.watches import Nodes
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.observed.cache import Sight
 from atoll_operator.kube.settings import Settings
 from atoll_operator.kube.term import Term, Terms, reconciler
 
 log = structlog.get_logger()
 
 
-def reflectors(server: api.Api, nodes: Nodes, settings: Settings, feed: Feed) -> list[Reflector]:
-    """One for each collection; their sights are those of the cache and of the nodes."""
-    found, now = [], time.monotonic()
-    for source in watches.sources(server.cache, nodes, settings.namespaces, feed):
-        sight = Sight(namespace=source.namespace, tried_at=now)
-        if source.path in (api.NODES, api.LEASES):
-            nodes.sights[source.path] = sight
-        elif source.path.endswith("/events"):
-            server.cache.failures_sights[source.path] = sight
-        else:
-            server.cache.sights[source.path] = sight
-        found.append(Reflector(api=server, source=source, sight=sight))
-    return found
-
-
-def ages(terms: Terms, sights: Mapping[str, Sight]) -> health.Ages:
-    """How old everything is now, for the probes."""
-    now, election, term = time.monotonic(), terms.election, terms.now
-    last = term.passes.last_pass_at if term is not None else None
-    running = term.queue.running if term is not None else {}
-    answering = election.answering_since
-    return health.Ages(
-        election=health.ElectionAge(
-            leads=election.leads.is_set(),
-            holder=election.holder,
-            tried=now - election.tried_at,
-            answering=None if answering is None else now - answering,
-        ),
-        last_pass=None if last is None else now - last,
-        passes={"/".join(key): now - begun for key, begun in running.items()},
-        watches={path: health.watch_age(each, now) for path, each in sights.items()},
+def signs(terms: Terms, sights: Mapping[str, Sight]) -> health.Signs:
+    """What every part did last, for the probes."""
+    election, term = terms.election, terms.now
+    return health.Signs(
+        now=time.monotonic(),
+        leads=election.leads.is_set(),
+        holder=election.holder,
+        tried_at=election.tried_at,
+        answering_since=election.answering_since,
+        last_pass_at=term.passes.last_pass_at if term is not None else None,
+        passes={"/".join(key): at for key, at in term.queue.running.items()} if term else {},
+        sights=sights,
     )
+
+
+def served(sights: Mapping[str, Sight], left_out: Collection[str]) -> dict[str, Sight]:
+    """The sights that readiness counts: a namespace that is gone makes no replica unready."""
+    return {path: each for path, each in sights.items() if each.namespace not in left_out}
+
+
+async def end_of_first(stop: "asyncio.Task[Any]", parts: Collection["asyncio.Task[Any]"]) -> None:
+    """Return when `stop` has ended; raises what ended a part, or that one has ended by itself."""
+    ended, _ = await asyncio.wait({stop, *parts}, return_when=asyncio.FIRST_COMPLETED)
+    for each in ended - {stop}:
+        each.result()
+        raise RuntimeError("a part of the operator has ended")
 
 
 def want_lists(jobs: Sequence[Jobs], namespace: str) -> None:
     """Have the jobs of a namespace listed again."""
     for each in jobs:
-        if each.namespace in ("", namespace):
+        if each.sight.namespace in ("", namespace):
             each.wants_list.set()
 
 
@@ -103,9 +92,8 @@ async def serve(settings: Settings) -> None:
 
     server = await connect(limiter, fence=fence, counts=counts)
     namespace, name = settings.lease
-    election = Election(
-        api=server, fence=fence, namespace=namespace, name=name, gauge=metrics.leader
-    )
+    election = Election(api=server, fence=fence, namespace=namespace, name=name)
+    metrics.leader.set_function(election.leads.is_set)
 
     def begin() -> Term:
         syncers = Syncers(fence=fence)
@@ -117,55 +105,41 @@ async def serve(settings: Settings) -> None:
         return Term(queue=queue, passes=passes, polls=polls, syncers=syncers)
 
     terms = Terms(election=election, begin=begin)
+    cache = server.cache
     jobs = [
-        Jobs(
-            api=server,
-            cache=server.cache,
-            namespace=each,
-            feed=terms.ask,
-            edited=terms.edited,
-        )
+        Jobs(api=server, source=watches.jobs(cache, each, terms.ask, terms.edited))
         for each in settings.namespaces or [""]
     ]
-    server.cache.sights.update({each.path: each.sight for each in jobs})
-    found = reflectors(server, nodes, settings, terms.ask)
-    follow: list[Reflector | Jobs] = [*jobs, *found]
-    made_of: list[Reflector | Jobs] = [
-        *jobs,
-        *(each for each in found if each.source.path in server.cache.sights),
-    ]
+    others = watches.sources(cache, nodes, settings.namespaces, terms.ask)
+    follow: list[Reflector] = [*jobs, *(Reflector(api=server, source=each) for each in others)]
+    made_of = [each for each in follow if each.source.path in cache.sights]
     namespaces = Namespaces(
         api=server,
-        cache=server.cache,
+        cache=cache,
         namespaces=settings.namespaces,
         lease=settings.lease,
         feed=terms.ask,
     )
-    sights = server.cache.sights | server.cache.failures_sights | nodes.sights
+    sights = cache.sights | cache.failures_sights | nodes.sights
 
     def live() -> health.Health:
-        return health.live(ages(terms, sights))
+        return health.live(signs(terms, sights))
 
     def ready() -> health.Health:
-        left_out = server.cache.left_out
-        served = {path: each for path, each in sights.items() if each.namespace not in left_out}
-        return health.ready(ages(terms, served))
+        return health.ready(signs(terms, served(sights, cache.left_out)))
 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     runner = await http.serve(settings.http_port, live, ready, metrics.registry)
-    parts = [asyncio.create_task(each.follow()) for each in (*follow, namespaces)]
-    parts.append(asyncio.create_task(terms.run(follow, made_of)))
+    parts = [asyncio.create_task(each.follow()) for each in follow]
+    own = (namespaces.follow(), terms.run(follow, made_of))
+    parts += [asyncio.create_task(each) for each in own]
     electing = asyncio.create_task(election.follow())
     log.info("operator runs", regions=settings.regions, name=election.me)
     stop = asyncio.create_task(stopping.wait())
     try:
-        everything = {stop, electing, *parts}
-        ended, _ = await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-        for each in ended - {stop}:
-            each.result()
-            raise RuntimeError("a part of the operator has ended")
+        await end_of_first(stop, [electing, *parts])
     finally:
         for each in (stop, *parts):
             each.cancel()

@@ -36,7 +36,6 @@ class Settings:
 
     @property
     def spans_regions(self) -> bool:
-        """Whether nodes of this cluster lie in several regions."""
         return self.regions == (EVERY_REGION,)
 
     def serves(self, region: str) -> bool:

@@ -4,14 +4,10 @@
                               │                                        │
                               passes, words, polls                     cancelled and awaited
 
-A term has memories, channels and a queue of its own, and they end with it. What a former term has
-seen begin, a silence or a refusal, may have ended while another replica led; to forget it only
-delays an action (`memory`). What the watches keep is not the term's: a standby has it too.
-
-The watches of a standby may be behind by an event, or by a minute if their connection has died
-without a word. What the former leader has just done must not be judged as if it had not happened: a
-pod that it has replaced is not to be replaced again. So a term begins with a list of the jobs and
-of everything that they are made of. Nodes and Leases are not listed again: nobody here writes them.
+Memories, channels and the queue end with their term: what a former one has seen begin may have
+ended while another replica led. The watches of a standby may be behind by an event, or by a minute
+if their connection has died, and what the former leader has just done must not be judged as if it
+had not happened. So a term begins with a list of the jobs and of all that they are made of.
 """
 
 import asyncio
@@ -22,23 +18,22 @@ from dataclasses import dataclass
 
 import structlog
 
-from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.cache import Key
 from atoll_operator.kube.edges import api
-from atoll_operator.kube.edges.jobs import Jobs
 from atoll_operator.kube.edges.lease import Election
 from atoll_operator.kube.edges.polls import Polls
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.edges.reflector import ERRORS, Reflector
 from atoll_operator.kube.edges.syncers import Syncers
 from atoll_operator.kube.edges.watches import Nodes
+from atoll_operator.kube.effects.apply import Applier
+from atoll_operator.kube.effects.recorder import Recorder
+from atoll_operator.kube.effects.repair import Repair
+from atoll_operator.kube.effects.report import StatusWriter
+from atoll_operator.kube.effects.secrets import Secrets
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.observe import Observer
+from atoll_operator.kube.observe import ClusterObserver
+from atoll_operator.kube.observed.cache import Key
 from atoll_operator.kube.reconcile import Reconciler
-from atoll_operator.kube.recorder import Recorder
-from atoll_operator.kube.repair import Repair
-from atoll_operator.kube.report import StatusWriter
-from atoll_operator.kube.secrets import Secrets
 from atoll_operator.kube.settings import Settings
 
 FIRST_LISTS_SECONDS_MAX = 10.0
@@ -47,7 +42,7 @@ FRESH_SECONDS_MAX = 90.0  # a watch that has died without a word has been begun 
 
 log = structlog.get_logger()
 
-Followed = Sequence[Reflector | Jobs]
+Followed = Sequence[Reflector]
 
 
 def reconciler(
@@ -65,9 +60,7 @@ def reconciler(
     return Reconciler(
         settings=settings,
         metrics=metrics,
-        observer=Observer(
-            cache=server.cache, polls=polls, nodes=nodes, secrets=secrets, settings=settings
-        ),
+        observer=ClusterObserver(cache=server.cache, polls=polls, nodes=nodes, secrets=secrets),
         applier=Applier(api=server, metrics=metrics, repair=repair, secrets=secrets),
         writer=StatusWriter(api=server, metrics=metrics, recorder=recorder),
     )
@@ -104,7 +97,7 @@ class Term:
             self.passes.metrics.show_states(())
 
 
-async def fresh(each: Reflector | Jobs) -> None:
+async def fresh(each: Reflector) -> None:
     """List a collection now.
 
     Without it where its watch is broken, because then no pass judges, and where its lists fail for

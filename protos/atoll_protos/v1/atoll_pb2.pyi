@@ -61,6 +61,13 @@ class SlotState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLOT_STALLED: _ClassVar[SlotState]
     SLOT_LOST: _ClassVar[SlotState]
     SLOT_LEFT: _ClassVar[SlotState]
+
+class Prepares(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PREPARES_UNSPECIFIED: _ClassVar[Prepares]
+    PREPARES_OFFER: _ClassVar[Prepares]
+    PREPARES_SEED: _ClassVar[Prepares]
+    PREPARES_HELD: _ClassVar[Prepares]
 ENCODING_UNSPECIFIED: Encoding
 F32: Encoding
 BF16: Encoding
@@ -101,6 +108,10 @@ SLOT_TRAINING: SlotState
 SLOT_STALLED: SlotState
 SLOT_LOST: SlotState
 SLOT_LEFT: SlotState
+PREPARES_UNSPECIFIED: Prepares
+PREPARES_OFFER: Prepares
+PREPARES_SEED: Prepares
+PREPARES_HELD: Prepares
 
 class Version(_message.Message):
     __slots__ = ("run", "number", "epoch", "digest")
@@ -295,7 +306,7 @@ class ToLearner(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., send_companion: _Optional[_Union[SendCompanion, _Mapping]] = ..., companion_taken: _Optional[_Union[CompanionTaken, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "heads", "secret", "data_state", "model", "companion_parts", "length", "lanes", "proof")
+    __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "newest", "secret", "data_state", "length", "lanes", "proof")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -303,11 +314,9 @@ class Welcome(_message.Message):
     TICK_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     NEEDS_MODEL_FIELD_NUMBER: _ClassVar[int]
-    HEADS_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     DATA_STATE_FIELD_NUMBER: _ClassVar[int]
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    COMPANION_PARTS_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
@@ -318,15 +327,13 @@ class Welcome(_message.Message):
     tick: int
     cursor: int
     needs_model: bool
-    heads: _containers.RepeatedCompositeFieldContainer[SliceVersion]
+    newest: _containers.RepeatedCompositeFieldContainer[SliceVersion]
     secret: str
     data_state: bytes
-    model: Model
-    companion_parts: int
     length: Length
     lanes: int
     proof: str
-    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., heads: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ..., data_state: _Optional[bytes] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., companion_parts: _Optional[int] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., lanes: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., session: _Optional[int] = ..., tick: _Optional[int] = ..., cursor: _Optional[int] = ..., needs_model: bool = ..., newest: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., secret: _Optional[str] = ..., data_state: _Optional[bytes] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., lanes: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("slice", "base", "due")
@@ -535,7 +542,7 @@ class StatusRequest(_message.Message):
     def __init__(self, intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "live", "grace_seconds", "bytes_received", "bytes_sent", "registrar", "ticks_per_second", "evaluation", "late", "refused_zombies", "recovered", "intent", "why", "must_equal", "refused_peer", "seconds_since_refused_peer", "late_share", "tokens", "trained", "learners")
+    __slots__ = ("run", "shard", "epoch", "state", "reason", "tick", "steps", "slots", "commits", "quorum", "grace_seconds", "bytes_received", "bytes_sent", "registrar", "ticks_per_second", "evaluation", "refused_zombies", "intent", "why", "must_equal", "refused_peer", "seconds_since_refused_peer", "late_share", "tokens", "trained", "learners")
     class LearnersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -553,16 +560,13 @@ class StatusReply(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
-    LIVE_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     REGISTRAR_FIELD_NUMBER: _ClassVar[int]
     TICKS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
-    LATE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_ZOMBIES_FIELD_NUMBER: _ClassVar[int]
-    RECOVERED_FIELD_NUMBER: _ClassVar[int]
     INTENT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     MUST_EQUAL_FIELD_NUMBER: _ClassVar[int]
@@ -582,16 +586,13 @@ class StatusReply(_message.Message):
     slots: _containers.RepeatedCompositeFieldContainer[SlotStatus]
     commits: int
     quorum: int
-    live: int
     grace_seconds: float
     bytes_received: int
     bytes_sent: int
     registrar: bool
     ticks_per_second: float
     evaluation: Evaluation
-    late: int
     refused_zombies: int
-    recovered: int
     intent: Intent
     why: str
     must_equal: str
@@ -601,10 +602,10 @@ class StatusReply(_message.Message):
     tokens: int
     trained: int
     learners: _containers.ScalarMap[str, int]
-    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., live: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., late: _Optional[int] = ..., refused_zombies: _Optional[int] = ..., recovered: _Optional[int] = ..., intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ..., must_equal: _Optional[str] = ..., refused_peer: _Optional[str] = ..., seconds_since_refused_peer: _Optional[float] = ..., late_share: _Optional[float] = ..., tokens: _Optional[int] = ..., trained: _Optional[int] = ..., learners: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., refused_zombies: _Optional[int] = ..., intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ..., must_equal: _Optional[str] = ..., refused_peer: _Optional[str] = ..., seconds_since_refused_peer: _Optional[float] = ..., late_share: _Optional[float] = ..., tokens: _Optional[int] = ..., trained: _Optional[int] = ..., learners: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
-    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "tokens_here", "seconds_since_report", "seconds_since_adoption", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "merge_share", "merge_tokens_per_step", "merges_over_half", "above_tokens_per_step", "reason", "finished", "trouble", "late_share")
+    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "tokens_here", "seconds_since_report", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "merge_share", "merge_tokens_per_step", "merges_over_half", "above_tokens_per_step", "reason", "finished", "trouble", "late_share")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -616,7 +617,6 @@ class SlotStatus(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_HERE_FIELD_NUMBER: _ClassVar[int]
     SECONDS_SINCE_REPORT_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_SINCE_ADOPTION_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -641,7 +641,6 @@ class SlotStatus(_message.Message):
     tokens: int
     tokens_here: int
     seconds_since_report: float
-    seconds_since_adoption: float
     cursor: int
     busy_share: float
     blocked_seconds: float
@@ -655,7 +654,29 @@ class SlotStatus(_message.Message):
     finished: bool
     trouble: str
     late_share: float
-    def __init__(self, slot: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., tokens_here: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., seconds_since_adoption: _Optional[float] = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., merge_share: _Optional[float] = ..., merge_tokens_per_step: _Optional[float] = ..., merges_over_half: _Optional[int] = ..., above_tokens_per_step: _Optional[float] = ..., reason: _Optional[str] = ..., finished: bool = ..., trouble: _Optional[str] = ..., late_share: _Optional[float] = ...) -> None: ...
+    def __init__(self, slot: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., tokens_here: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., merge_share: _Optional[float] = ..., merge_tokens_per_step: _Optional[float] = ..., merges_over_half: _Optional[int] = ..., above_tokens_per_step: _Optional[float] = ..., reason: _Optional[str] = ..., finished: bool = ..., trouble: _Optional[str] = ..., late_share: _Optional[float] = ...) -> None: ...
+
+class ExportRequest(_message.Message):
+    __slots__ = ("run_hash",)
+    RUN_HASH_FIELD_NUMBER: _ClassVar[int]
+    run_hash: str
+    def __init__(self, run_hash: _Optional[str] = ...) -> None: ...
+
+class ExportPiece(_message.Message):
+    __slots__ = ("run", "tick", "model", "file", "data", "digest")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    tick: int
+    model: Model
+    file: int
+    data: bytes
+    digest: str
+    def __init__(self, run: _Optional[str] = ..., tick: _Optional[int] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., file: _Optional[int] = ..., data: _Optional[bytes] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("shard", "run_hash", "run", "empty", "tick", "taken", "length", "named")
@@ -762,3 +783,213 @@ class SetOwnerReply(_message.Message):
     WORD_FIELD_NUMBER: _ClassVar[int]
     word: int
     def __init__(self, word: _Optional[int] = ...) -> None: ...
+
+class ToLaneProcess(_message.Message):
+    __slots__ = ("beat", "left", "opened", "closed", "prepare", "numbered", "drop", "keep", "forget", "place", "promote", "discard")
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    NUMBERED_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PROMOTE_FIELD_NUMBER: _ClassVar[int]
+    DISCARD_FIELD_NUMBER: _ClassVar[int]
+    beat: Beat
+    left: Left
+    opened: LanesOpened
+    closed: LanesClosed
+    prepare: Prepare
+    numbered: Numbered
+    drop: Drop
+    keep: Keep
+    forget: Forget
+    place: PlaceShare
+    promote: PromoteShare
+    discard: DiscardShare
+    def __init__(self, beat: _Optional[_Union[Beat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., opened: _Optional[_Union[LanesOpened, _Mapping]] = ..., closed: _Optional[_Union[LanesClosed, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., numbered: _Optional[_Union[Numbered, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., place: _Optional[_Union[PlaceShare, _Mapping]] = ..., promote: _Optional[_Union[PromoteShare, _Mapping]] = ..., discard: _Optional[_Union[DiscardShare, _Mapping]] = ...) -> None: ...
+
+class ToHead(_message.Message):
+    __slots__ = ("beat", "left", "hello", "prepared", "verified", "placed", "lanes_lost")
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    PLACED_FIELD_NUMBER: _ClassVar[int]
+    LANES_LOST_FIELD_NUMBER: _ClassVar[int]
+    beat: Beat
+    left: Left
+    hello: LaneHello
+    prepared: Prepared
+    verified: Verified
+    placed: Placed
+    lanes_lost: LanesLost
+    def __init__(self, beat: _Optional[_Union[Beat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., hello: _Optional[_Union[LaneHello, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., verified: _Optional[_Union[Verified, _Mapping]] = ..., placed: _Optional[_Union[Placed, _Mapping]] = ..., lanes_lost: _Optional[_Union[LanesLost, _Mapping]] = ...) -> None: ...
+
+class Beat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Left(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LaneHello(_message.Message):
+    __slots__ = ("first", "stop", "lanes")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    stop: int
+    lanes: int
+    def __init__(self, first: _Optional[int] = ..., stop: _Optional[int] = ..., lanes: _Optional[int] = ...) -> None: ...
+
+class LanesOpened(_message.Message):
+    __slots__ = ("shard", "opening", "session", "secret")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    OPENING_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    opening: int
+    session: int
+    secret: str
+    def __init__(self, shard: _Optional[int] = ..., opening: _Optional[int] = ..., session: _Optional[int] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class LanesClosed(_message.Message):
+    __slots__ = ("shard",)
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    def __init__(self, shard: _Optional[int] = ...) -> None: ...
+
+class Prepare(_message.Message):
+    __slots__ = ("order", "what", "shard", "fragments", "capture")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    what: Prepares
+    shard: int
+    fragments: _containers.RepeatedScalarFieldContainer[int]
+    capture: int
+    def __init__(self, order: _Optional[int] = ..., what: _Optional[_Union[Prepares, str]] = ..., shard: _Optional[int] = ..., fragments: _Optional[_Iterable[int]] = ..., capture: _Optional[int] = ...) -> None: ...
+
+class Prepared(_message.Message):
+    __slots__ = ("order", "lost", "not_finite")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    NOT_FINITE_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    lost: bool
+    not_finite: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, order: _Optional[int] = ..., lost: bool = ..., not_finite: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Numbered(_message.Message):
+    __slots__ = ("order", "shard", "fragment", "number", "head")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    shard: int
+    fragment: int
+    number: int
+    head: Transfer
+    def __init__(self, order: _Optional[int] = ..., shard: _Optional[int] = ..., fragment: _Optional[int] = ..., number: _Optional[int] = ..., head: _Optional[_Union[Transfer, _Mapping]] = ...) -> None: ...
+
+class Drop(_message.Message):
+    __slots__ = ("order",)
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    def __init__(self, order: _Optional[int] = ...) -> None: ...
+
+class Verified(_message.Message):
+    __slots__ = ("shard", "opening", "fragment", "number", "digest")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    OPENING_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    opening: int
+    fragment: int
+    number: int
+    digest: str
+    def __init__(self, shard: _Optional[int] = ..., opening: _Optional[int] = ..., fragment: _Optional[int] = ..., number: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class Keep(_message.Message):
+    __slots__ = ("shard", "fragment", "number")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    fragment: int
+    number: int
+    def __init__(self, shard: _Optional[int] = ..., fragment: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class Forget(_message.Message):
+    __slots__ = ("shard", "fragment", "number")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    fragment: int
+    number: int
+    def __init__(self, shard: _Optional[int] = ..., fragment: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class PlaceShare(_message.Message):
+    __slots__ = ("order", "shard", "fragment", "version")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    shard: int
+    fragment: int
+    version: int
+    def __init__(self, order: _Optional[int] = ..., shard: _Optional[int] = ..., fragment: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Placed(_message.Message):
+    __slots__ = ("order",)
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    order: int
+    def __init__(self, order: _Optional[int] = ...) -> None: ...
+
+class PromoteShare(_message.Message):
+    __slots__ = ("shard", "fragment", "version")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    fragment: int
+    version: int
+    def __init__(self, shard: _Optional[int] = ..., fragment: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class DiscardShare(_message.Message):
+    __slots__ = ("shard", "fragment", "version")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    fragment: int
+    version: int
+    def __init__(self, shard: _Optional[int] = ..., fragment: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class LanesLost(_message.Message):
+    __slots__ = ("shard", "opening", "reason", "remedy")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    OPENING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    shard: int
+    opening: int
+    reason: str
+    remedy: str
+    def __init__(self, shard: _Optional[int] = ..., opening: _Optional[int] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...

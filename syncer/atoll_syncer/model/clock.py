@@ -1,4 +1,4 @@
-"""The job's clock as one shard counts it (rule 8); `atoll_protos.schedule` says what is due."""
+"""The job's clock as one shard counts it (rule 8); `atoll_protos.job.schedule` says what is due."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ TIMES_KEPT: Final = 32  # changes of the tick from which its rate is taken
 
 
 @dataclass(slots=True, kw_only=True)
-class Credit:
+class StepCredit:
     """The steps that a learner can have made and that have not counted yet (rule 39)."""
 
     steps: float
@@ -17,8 +17,7 @@ class Credit:
     def spend(self, steps: int, now: float, seconds: float, steps_max: int) -> int:
         """Take what may count of `steps`; `seconds` is the shortest that one can take, 0: unknown.
 
-        What is left over of an earlier time is at most `steps_max`: a message that was held up on
-        its way may carry so many.
+        A message that was held up may carry at most `steps_max` of an earlier time.
         """
         grown = (now - self.at) / seconds if seconds else 0.0
         self.steps, self.at = min(self.steps, steps_max) + grown, now
@@ -28,12 +27,10 @@ class Credit:
 
 
 @dataclass(slots=True, kw_only=True)
-class Clock:
+class JobClock:
     """Tick t: the K-th largest position of the Training learners, never less than before.
 
     Most reports need no look at the positions of others, since `ahead` counts those above the tick.
-    `times` are (monotonic seconds, tick) of the last changes, from which the rate is taken;
-    `announced` is the last tick that all sessions have got.
     """
 
     period: int
@@ -42,9 +39,10 @@ class Clock:
     training: frozenset[str] = frozenset()  # as it was last given
     positions: dict[str, int] = field(default_factory=dict)
     drawn_at: int = 0
-    announced: int = 0
+    announced: int = 0  # the last tick that all sessions have got
+    # monotonic seconds and tick of the last changes, from which the rate is taken
     times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
-    credits: dict[str, Credit] = field(default_factory=dict)  # by slot
+    credits: dict[str, StepCredit] = field(default_factory=dict)  # by slot
     step_seconds: float = 0.0  # the median of those that train; 0 while unknown
     steps_noted_at: float = 0.0  # monotonic seconds
     commits: int = 0  # of this process's rounds: its tick is that of its own learners
@@ -58,14 +56,13 @@ class Clock:
         return (high - low) / (last - first) if last > first else 0.0
 
     def advance(self, slot: str, steps: int) -> None:
-        """A Training learner reports `steps` more."""
         before = self.positions[slot]
         self.positions[slot] = before + steps
         if self.ahead is not None and before <= self.tick < before + steps:
             self.ahead += 1
 
     def set_training(self, slots: frozenset[str]) -> None:
-        """The set of Training learners; a joiner enters at t-1, and a change draws all in."""
+        """A joiner enters at t-1, and a change draws all positions in."""
         if slots is self.training:
             return
         self.training = slots
@@ -81,34 +78,25 @@ class Clock:
             self.tick, self.ahead = tick, None
 
     def update(self, quorum: int) -> bool:
-        """Move the tick; says whether it moved.
-
-        With fewer than K learners it stays, and its rate is unknown: a break of an hour is no step
-        that takes an hour.
-        """
+        """Move the tick; says whether it moved. With fewer than K learners its rate is unknown."""
         before = self.tick
         if len(self.positions) < quorum:
             self.times.clear()
         elif self._is_ahead(quorum):
             largest_first = sorted(self.positions.values(), reverse=True)
-            self.tick = max(self.tick, largest_first[quorum - 1])
+            self.tick = largest_first[quorum - 1]
             self.ahead = None
         if self.tick >= self.drawn_at + self.period:
             self._draw_in()
         return self.tick > before
 
     def _is_ahead(self, quorum: int) -> bool:
-        """Whether so many positions are above the tick: only then it moves."""
         if self.ahead is None:
             self.ahead = sum(position > self.tick for position in self.positions.values())
         return self.ahead >= quorum
 
     def _draw_in(self) -> None:
-        """Draw all positions into [t-1, t+H].
-
-        Without this a lost leader freezes the clock, and a slow learner never counts again.
-        Setting all counts to zero would throw half-done steps away.
-        """
+        """To [t-1, t+H]: else a lost leader freezes the clock, and a slow learner never counts."""
         self.drawn_at = self.tick
         low, high = self.tick - 1, self.tick + self.period
         self.positions = {

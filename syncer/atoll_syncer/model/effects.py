@@ -1,8 +1,4 @@
-"""What a shard's rules ask of the outside; the driver performs the effects in order.
-
-`refuse` and `end_session` are here too: every refusal has a code, a reason, a remedy, and tells
-whether trying again helps (rule 3).
-"""
+"""What a shard's rules ask of the outside; the driver performs the effects in order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +9,14 @@ from atoll_protos.exits import REFUSALS
 from atoll_syncer.model.log import Entry, Participant
 
 
+class Effect:
+    """One thing to be done."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Send:
+class Send(Effect):
     """A control message to one session."""
 
     session: int
@@ -22,7 +24,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class EndSession:
+class EndSession(Effect):
     """Send End (in answer to a Join it is the refusal) and close both streams."""
 
     session: int
@@ -30,35 +32,16 @@ class EndSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Accept:
-    """The transfer that has just begun may be received; the answer to `transfer_started`."""
+class Accept(Effect):
+    """The transfer that has just begun may be received."""
 
     session: int
     byte_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class PublishCompanion:
-    """An observer wants the companion, whose parts are these objects."""
-
-    session: int
-    objects: tuple[str, ...]
-    changed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Keep the offer that was just verified, under this name, until it is merged or dropped."""
-
-    slot: str
-    incarnation: int
-    slice: int
-    capture: int  # the learner's step count at which it was taken
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Forget a staged offer: a newer capture or incarnation has taken its place."""
+class OfOffer(Effect):
+    """The name of a staged offer; `capture` is the learner's step count at which it was taken."""
 
     slot: str
     incarnation: int
@@ -66,18 +49,30 @@ class Drop:
     capture: int
 
 
+class Stage(OfOffer):
+    """Keep the offer that was just verified, under this name, until it is merged or dropped."""
+
+    __slots__ = ()
+
+
+class Drop(OfOffer):
+    """Forget a staged offer: a newer capture or incarnation has taken its place."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Append:
+class Append(Effect):
     """Create the log's next entry, durably; `Shard.appended` follows, in order (rule 19)."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergeOffers(Effect):
     """Merge staged offers onto the head, summed in this order, and write the new version's object.
 
-    The data states, by slot, are written as well, in one object. `Shard.merged` follows (rule 12).
+    The data states, by slot, are written in one object. `Shard.merged` follows (rule 12).
     """
 
     slice: int
@@ -88,14 +83,14 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSeed:
+class StoreSeed(Effect):
     """Write the seeds that this session sent as version 0; `Shard.seeded` follows (rule 1)."""
 
     session: int
 
 
 @dataclass(frozen=True, slots=True)
-class StoreHeld:
+class StoreHeld(Effect):
     """Write the base that a session sent as master of version `number`, with zero momentum.
 
     `Shard.merged` follows (rule 22).
@@ -107,7 +102,7 @@ class StoreHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishHead:
+class PublishHead(Effect):
     """The session lacks this slice's head; an unsent older version of it need not be sent."""
 
     session: int
@@ -115,21 +110,21 @@ class PublishHead:
 
 
 @dataclass(frozen=True, slots=True)
-class SetModel:
+class SetModel(Effect):
     """The model is known: allocate memory for its layout."""
 
     model: pb.Model
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Effect):
     """A call to the registrar, from the other shards; `Shard.answered` follows."""
 
     request: pb.HelloRequest | pb.MarkBegunRequest | pb.ReportFinalRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SendReply(Effect):
     """The answer to the registrar call with this token, once the entries before it are durable."""
 
     token: int
@@ -137,64 +132,40 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class WritePart:
+class WritePart(Effect):
     """Write this shard's final slices for the export; `Shard.part_written` follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class WriteIndex:
+class WriteIndex(Effect):
     """Make the export from all shards' parts; `Shard.exported` follows (registrar)."""
 
     parts: tuple[tuple[int, str, str], ...]  # shard, file, digest
 
 
 @dataclass(frozen=True, slots=True)
-class Tape:
+class TapeLine(Effect):
     """One line of the event tape, with its `event` (rule 29)."""
 
     record: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class EndProcess(Effect):
     """End this process."""
 
     code: int
     reason: str
 
 
-Effect = (
-    Send
-    | EndSession
-    | Accept
-    | Stage
-    | Drop
-    | Append
-    | Merge
-    | StoreSeed
-    | StoreHeld
-    | PublishHead
-    | PublishCompanion
-    | SetModel
-    | Ask
-    | Reply
-    | WritePart
-    | WriteIndex
-    | Tape
-    | Exit
-)
-
-
 def refuse(code: pb.Code, reason: str, remedy: str = "", *, retry: bool = False) -> pb.End:
     """A refusal of a Join, or the end of a session; `remedy` where the code's own is too general.
 
-    Whether the learner may dial again goes with the code (`exits.REFUSALS`); `retry` says that it
-    may although the code alone does not.
+    `retry`: the learner may dial again although the code alone does not say so (`exits.REFUSALS`).
     """
     row = REFUSALS[code]
     return pb.End(code=code, reason=reason, remedy=remedy or row.remedy, retry=retry or row.retry)
 
 
 def end_session(session: int, code: pb.Code, reason: str) -> EndSession:
-    """A session ends, with the remedy that goes with the code."""
     return EndSession(session, refuse(code, reason))

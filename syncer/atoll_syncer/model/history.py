@@ -1,18 +1,12 @@
 """What the entries of a shard's log add up to (rule 19).
 
-`History.apply` takes entries one by one, after a start as well as while the shard runs, so both
-ways give the same history. It asserts what must hold of every log: epochs, incarnations and
-version numbers only grow, a shard is seeded once, and a version follows its head.
-
-Entries can be damaged or gone. Who reads the log then says so with `lose`, goes on with the next
-entry that is whole, and takes it with `apply_after_loss`, which accepts that some of what an
-entry follows is not known (rule 22). What the lost entries may have held is kept in two sets:
+After entries that are damaged or gone (`lose`), `apply_after_loss` accepts that some of what an
+entry follows is not known (rule 22). What they may have held is in two sets, which a slice leaves
+with its next version:
 
 - `suspect` are the slices of which a newer version may be lost. A learner may hold it.
 - `torn` are those of them whose head is known while a version before it is not. Then it is not
   known which offers that head holds, and a learner that holds the head knows it.
-
-A slice leaves both sets with its next version.
 """
 
 import dataclasses
@@ -24,7 +18,7 @@ from atoll_syncer.model.log import (
     Begun,
     Closed,
     Committed,
-    Companion,
+    CompanionStored,
     Counted,
     Ended,
     Entry,
@@ -36,6 +30,7 @@ from atoll_syncer.model.log import (
     Taken,
     TermBegun,
     Trained,
+    of_fields,
 )
 
 NONE_TRAINED: Final = Trained()
@@ -43,7 +38,7 @@ ENTRIES_OF_A_TRAINED_LOG: Final = 3  # at least: Seeded, Begun, Committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class HeadVersion:
     """The newest version of a slice. Its momentum has taken in `merges` merges."""
 
     number: int
@@ -56,10 +51,9 @@ class Head:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What the entries of one log add up to; `apply` takes the next one.
+    """Dictionaries are by slot, by slice (`heads`, `previous`, `due`) or by shard.
 
-    Dictionaries are by slot, by slice (`heads`, `previous`, `due`) or by shard (`begun`,
-    `finals`). A new field needs a default: snapshots outlive programs too (model/snapshot).
+    A new field needs a default: snapshots outlive programs too (model/documents).
     """
 
     run: str = ""
@@ -80,8 +74,8 @@ class History:
     frozen_digest: str = ""  # of what must be equal beside it; empty: not known
     companion: tuple[str, ...] = ()  # its parts' objects, in order
     companion_changed: tuple[str, ...] = ()  # likewise, of what training has changed of it
-    heads: dict[int, Head] = field(default_factory=dict)  # by slice: the newest version
-    previous: dict[int, Head] = field(default_factory=dict)  # by slice: the version before it
+    heads: dict[int, HeadVersion] = field(default_factory=dict)  # by slice: the newest version
+    previous: dict[int, HeadVersion] = field(default_factory=dict)  # the version before it
     merged: dict[int, dict[str, Merged]] = field(default_factory=dict)  # by slice, by slot
     trained: dict[str, Trained] = field(default_factory=dict)  # by slot
     cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
@@ -90,7 +84,6 @@ class History:
     due: dict[int, int] = field(default_factory=dict)  # by slice: due tick of its newest version
     tick: int = 0  # the largest in any entry
     commits: int = 0
-    recovered: int = 0  # of the commits, versions taken back from learners
     incomplete: bool = False  # earlier entries are lost: it does not name all that they said
     lost_entries: int = 0  # since the record of the newest term; each may have been a record
     lost_before_seed: int = 0  # entries that are lost while no version 0 is known
@@ -102,14 +95,12 @@ class History:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "History":
-        """The history of a whole log."""
         history = cls()
         for entry in entries:
             history.apply(entry)
         return history
 
     def copy(self) -> "History":
-        """One that does not change with this one."""
         copied = dataclasses.replace(self)
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
@@ -121,7 +112,6 @@ class History:
         return copied
 
     def apply(self, entry: Entry) -> None:
-        """Take the log's next entry."""
         objection = self.objection(entry)
         assert not objection, objection
         self._apply(entry)
@@ -146,21 +136,18 @@ class History:
         if objection:
             return objection
         torn = set(self.torn)
-        if isinstance(entry, Committed) and not entry.recovered:
+        if isinstance(entry, Committed) and entry.recovered:
+            torn.discard(entry.slice)  # it names all offers that it holds
+        elif isinstance(entry, Committed):
             head = self.heads.get(entry.slice)
             if head is None or entry.number > head.number + 1:
                 torn.add(entry.slice)
-        elif isinstance(entry, Committed):
-            torn.discard(entry.slice)  # it names all offers that it holds
         self._apply(entry)
         self.suspect, self.torn = set(self.heads), torn
         return ""
 
     def objection(self, entry: Entry, *, after_loss: bool = False) -> str:
-        """Why this entry cannot be the log's next one; empty when it can.
-
-        `after_loss`: some of what it follows is not known.
-        """
+        """Why this entry cannot be the next; with `after_loss` what it follows may be lost."""
         match entry:
             case TermBegun() if entry.epoch <= self.epoch:
                 return f"epoch {entry.epoch} after {self.epoch}: epochs only grow"
@@ -184,8 +171,7 @@ class History:
     def _apply(self, entry: Entry) -> None:
         match entry:
             case TermBegun():
-                # A second term of one process: a learner had seen a term that is not in this log.
-                self.incomplete |= entry.instance == self.instance
+                self.incomplete |= entry.instance == self.instance  # a learner knew a lost term
                 if self.pod not in ("", entry.pod):
                     self.followed.add(self.pod)
                 self.epoch, self.pod, self.instance = entry.epoch, entry.pod, entry.instance
@@ -205,9 +191,9 @@ class History:
                 self._commit(entry)
             case Counted():
                 self._count(entry.trained)
-            case Companion(objects=objects, changed=True):
+            case CompanionStored(objects=objects, changed=True):
                 self.companion_changed = objects
-            case Companion(objects=objects):
+            case CompanionStored(objects=objects):
                 self.companion = objects
             case Ended():
                 self.ended = True
@@ -223,16 +209,12 @@ class History:
         return self.lost_before_seed >= ENTRIES_OF_A_TRAINED_LOG
 
     def live_objects(self) -> set[str]:
-        """Those of the newest two versions of each slice, of slots' data states, the companion's.
-
-        Others may be collected.
-        """
+        """Those of two versions of each slice, of data states, of the companion; others may go."""
         versions = {each.object for of in (self.heads, self.previous) for each in of.values()}
         states = self.data_states.values()
         return versions.union(states, self.companion, self.companion_changed)
 
     def _take(self, entry: Taken) -> None:
-        """The instance that had the slot is superseded for good."""
         before = self.taken.get(entry.slot)
         if before is not None:
             self.superseded.setdefault(entry.slot, []).append(before.instance)
@@ -241,26 +223,24 @@ class History:
                 uids.add(before.uid)
             uids.discard(entry.uid)  # the same pod, or an operator's word has lifted the refusal
         self.taken[entry.slot] = entry
-        taken = Trained(incarnation=entry.incarnation, before=entry.tokens)
-        self._count({entry.slot: taken})
+        self._count({entry.slot: Trained(incarnation=entry.incarnation, before=entry.tokens)})
 
     def _seed(self, entry: Seeded) -> None:
-        """Every slice has version 0, and the layout is known."""
         self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
         self.frozen_digest, self.model_from = entry.frozen_digest, entry.slot
         self.lost_before_seed = 0
         for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
-            self.heads[number] = Head(number=0, epoch=entry.epoch, digest=digest, object=name)
+            head = HeadVersion(number=0, epoch=entry.epoch, digest=digest, object=name)
+            self.heads[number] = head
             self.due[number] = 0
 
     def _commit(self, entry: Committed) -> None:
-        """The version becomes the head, and its offers the newest merged ones of their slots."""
         head = self.heads.get(entry.slice)
         if entry.tensors:
             self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
         if head is not None:
             self.previous[entry.slice] = head
-        self.heads[entry.slice] = Head(
+        self.heads[entry.slice] = HeadVersion(
             number=entry.number,
             epoch=entry.epoch,
             digest=entry.digest,
@@ -274,21 +254,14 @@ class History:
         self.torn.discard(entry.slice)
         self._count(entry.trained)
         self.commits += 1
-        self.recovered += entry.recovered
         self.incomplete |= entry.recovered
         if entry.recovered:  # what another value held is not in this one
             self.merged.pop(entry.slice, None)
         for each in entry.lineage:
             self._merge(entry.slice, each)
         for part in entry.participants:
-            merged = Merged(
-                slot=part.slot,
-                incarnation=part.incarnation,
-                base=part.base,
-                capture=part.capture,
-                cursor=part.cursor,
-            )
-            self._merge(entry.slice, merged, entry.data_states.get(part.slot, ""))
+            state = entry.data_states.get(part.slot, "")
+            self._merge(entry.slice, of_fields(Merged, part), state)
 
     def _count(self, trained: Mapping[str, Trained]) -> None:
         """An entry may say less than an earlier one: it was on its way when that one was made."""

@@ -1,28 +1,26 @@
-"""The entries of a shard's durable log (rule 19).
+"""The entries of a shard's durable log (rule 19): what is not in an entry has not happened.
 
-The log is the only durable truth of a shard. Everything that outlives a process is one of the
-entries below, in an order that never changes; an entry that exists counts, and what is not in an
-entry has not happened. Tensors lie in objects, and an entry names them.
-
-A file of the log is the document of one entry, with its `kind` and the fields of its class.
-Logs outlive programs: kinds and field names never change, new fields have defaults, and an older
-program ignores fields that it does not know.
+Tensors lie in objects that entries name. Logs outlive programs: kinds and field names never change,
+new fields have defaults, and an older program ignores fields that it does not know.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar, get_args
 
 from atoll_protos.names import COUNTER_MAX
+from atoll_syncer.model import documents
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participant:
     """One learner's part in a commit: which offer of it was merged.
 
-    `capture` is the learner's step count at which the offer was taken, `base` the version number
-    that it is a difference to, `cursor` the slot's place in its data, `weight` tokens^2 / steps.
+    `capture` is its step count at the offer, `base` the version that the offer is a difference to,
+    `cursor` the slot's place in its data, `weight` tokens^2 / steps.
     """
 
     slot: str
@@ -37,10 +35,7 @@ class Participant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """The newest offer of a slot that a version holds, and the slot's largest cursor.
-
-    A Publish names it to its receiver, which counts by it what was merged (rule 13).
-    """
+    """The newest offer of a slot that a version holds, and the slot's largest cursor (rule 13)."""
 
     slot: str
     incarnation: int
@@ -53,8 +48,8 @@ class Merged:
 class Trained:
     """What a slot has trained, in tokens (rule 35).
 
-    `incarnation` is the newest one that counts, `before` what earlier ones have trained, `now` what
-    counts of its own, `said` the same as its reports say, which may be more (rule 41).
+    `incarnation` is the newest that counts; `before` earlier ones have trained, `now` counts of its
+    own, and `said` is the same as its reports say, which may be more (rule 41).
     """
 
     incarnation: int = 0
@@ -64,7 +59,6 @@ class Trained:
 
     @property
     def total(self) -> int:
-        """Tokens over all incarnations."""
         return min(self.before + self.now, COUNTER_MAX)
 
     def also(self, other: "Trained") -> "Trained":
@@ -91,8 +85,7 @@ class RunStarted:
     """The registrar starts a run, or another shard has learned of it (rule 1).
 
     `carried_on`: an earlier registrar's log is lost, and others held the run (rule 2). `run_hash`
-    is that of the run file; logs of earlier versions do not name it. `key` is the registrar's, by
-    which shards check proofs of incarnations (rule 5).
+    is empty in older logs. `key` is the registrar's, by which shards check proofs (rule 5).
     """
 
     run: str
@@ -105,8 +98,7 @@ class RunStarted:
 class Taken:
     """A higher incarnation of a slot; at the registrar also its admission (rules 4, 5).
 
-    `uid` is the pod's, `instance` names the start of the process. `tokens` were trained by the
-    slot's earlier instances, as far as this shard had reports.
+    `uid` is the pod's, `instance` the process start's; `tokens` earlier instances have trained.
     """
 
     slot: str
@@ -146,7 +138,7 @@ class Seeded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Companion:
+class CompanionStored:
     """What an export needs beside the values that travel is stored (rule 36; registrar).
 
     `changed`: only what training has changed of it, as it is at the end.
@@ -162,11 +154,8 @@ class Committed:
     """One version of a slice.
 
     A recovered one has no participants and zero momentum; its `base` is the number under which a
-    learner held its value, whose lineage it has (rule 22). `data_states` names, by slot, the object
-    that holds the data state of a participant's cursor (rule 28). `momentum` is that of the outer
-    step, and `merges` how many merges the momentum in the object has taken in. `tokens` are those
-    that all learners of the job had trained, as far as this shard had reports, and `trained` has
-    the counts, by slot, that the log did not have yet; after a loss, what the learner knew.
+    learner held its value, whose lineage it has (rule 22). `tokens` are those of the whole job as
+    far as this shard knew; `trained` has the counts that the log did not have yet.
     """
 
     slice: int
@@ -229,53 +218,26 @@ Entry = (
     | Owned
     | Begun
     | Seeded
-    | Companion
+    | CompanionStored
     | Committed
     | Counted
     | Ended
     | ShardFinal
     | Closed
 )
-KINDS: Final[Mapping[str, Any]] = {
-    "Reign": TermBegun,
-    "RunStarted": RunStarted,
-    "Taken": Taken,
-    "Owned": Owned,
-    "Begun": Begun,
-    "Seeded": Seeded,
-    "Companion": Companion,
-    "Committed": Committed,
-    "Counted": Counted,
-    "Ended": Ended,
-    "ShardFinal": ShardFinal,
-    "Closed": Closed,
-}  # the `kind` in the log's files: a name here never changes
-KIND_NAMES: Final[Mapping[Any, str]] = {entry: name for name, entry in KINDS.items()}
+KINDS: Final[Mapping[str, Any]] = {each.__name__: each for each in get_args(Entry)}
+
+
+def of_fields(kind: type[T], source: Any) -> T:
+    """A value of the log from another value or a message that has all of its fields."""
+    fields: Any = kind
+    return kind(**{each.name: getattr(source, each.name) for each in dataclasses.fields(fields)})
 
 
 def to_document(entry: Entry) -> dict[str, Any]:
-    """The entry as plain JSON values, with its kind."""
-    return {"kind": KIND_NAMES[type(entry)], **dataclasses.asdict(entry)}
+    return {"kind": type(entry).__name__, **documents.to_document(entry)}
 
 
 def from_document(document: Mapping[str, Any]) -> Entry:
-    """The entry that `to_document` described; raises KeyError or TypeError for anything else.
-
-    Fields that this version does not know are ignored, so that an older one can read the log.
-    """
-    kind = KINDS[document["kind"]]
-    names = {f.name for f in dataclasses.fields(kind)}
-    fields = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in document.items()
-        if name in names
-    }
-    if "participants" in fields:
-        fields["participants"] = tuple(Participant(**p) for p in fields["participants"])
-    if "lineage" in fields:
-        fields["lineage"] = tuple(Merged(**each) for each in fields["lineage"])
-    if "trained" in fields:
-        counts = document["trained"].items()
-        fields["trained"] = {slot: Trained(**each) for slot, each in counts}
-    entry: Entry = kind(**fields)
+    entry: Entry = documents.from_document(KINDS[document["kind"]], document)
     return entry

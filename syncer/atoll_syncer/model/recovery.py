@@ -24,7 +24,7 @@ class Holder:
 
 
 @dataclass(slots=True, kw_only=True)
-class Asked:
+class AskedHolder:
     """A version on its way from a learner to the store. Times are monotonic seconds."""
 
     holder: Holder
@@ -35,18 +35,14 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """What is lost, from the moment in which the shard learns of it until all is durable again.
-
-    Of the slices in `gone` nothing is left here; of the other lost ones there is an older
-    version, which serves if no learner turns out to hold a newer one.
-    """
+    """What is lost, from the moment in which the shard learns of it until all is durable again."""
 
     began_at: float
     lost: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     alive: frozenset[str] | None = None  # slots at the registrar, as it said after `began_at`
     turned_away: set[str] = field(default_factory=set)  # slots that were told to dial again
-    asked: dict[int, Asked] = field(default_factory=dict)  # by slice
+    asked: dict[int, AskedHolder] = field(default_factory=dict)  # by slice
     empty_learner_came: bool = False  # a learner joined that holds nothing
     first_learner_at: float | None = None  # since when a learner could have named a version
     failed: str = ""  # why no learner can give back what is lost
@@ -63,20 +59,14 @@ class Failures:
     ends: dict[str, int] = field(default_factory=dict)  # by slot: sessions that ended meanwhile
 
     def are_too_many(self, slot: str) -> bool:
-        """Whether what the slot says that it holds is not believed any more."""
         return self.counts.get(slot, 0) >= FAILURES_MAX or self.ends.get(slot, 0) >= ENDS_MAX
-
-    def forget(self, slot: str) -> None:
-        """It has given a version."""
-        self.counts.pop(slot, None)
-        self.ends.pop(slot, None)
 
 
 def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
     """Why no version is chosen yet; empty when it is time.
 
-    Every slot that is alive at the registrar joins first, or WAIT_SECONDS pass: the first learner
-    to join may hold an older version than the next one.
+    The first learner to join may hold an older version than the next one: so all that are alive at
+    the registrar join first, or WAIT_SECONDS pass.
     """
     if now - recovery.began_at >= WAIT_SECONDS:
         return ""

@@ -1,16 +1,6 @@
 """Slots and sessions of one shard: who is connected, and what each slot does (rules 5, 6).
 
-A slot's state follows from its session and its reports, on the monotonic clock; nothing sets it.
-
-    no session:  Lost, or Left when the learner said that it leaves
-    session, and the newest report says
-        not training, no step yet         Joining
-        not training, some steps          Recovering
-        training, a lane is not open      Joining or Recovering, likewise
-        training, no step for too long    Stalled: 3 mean steps and at least 2 s
-        training                          Training, also while it waits in `step()` for a Publish
-
-    Joining --> Training <--> Stalled      any --session closed--> Lost or Left --Join--> Joining
+A slot's state follows from its session and its reports; nothing sets it (docs/architecture.md).
 """
 
 import math
@@ -24,7 +14,7 @@ STALL_SECONDS_MIN = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credit:
+class CallCredit:
     """A Call that may still be answered: for one offer on version number `base` (rule 10)."""
 
     base: int
@@ -44,10 +34,7 @@ class Coming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What a session's peer has shown: whose it is, and until when it is valid (monotonic s).
-
-    `region` is empty where no revocation concerns it (rule 41).
-    """
+    """What a session's peer has shown; `region` is empty where no revocation concerns it."""
 
     region: str = ""
     generation: int = 0
@@ -61,34 +48,29 @@ PLAIN_TEXT = Certificate()
 class Session:
     """One connection of an instance. Times are monotonic seconds.
 
-    rules/sessions writes `welcomed`; rules/publishing writes `held` and `claims`; rules/rounds
-    writes `credits`; rules/transfers writes `receiving`, `heard_at`, `data_state`. With one lane
-    there is one transfer at a time; with several there may be one of each slice.
+    rules/sessions writes `welcomed`; publishing `held` and `claims`; rounds `credits`; transfers
+    the rest. With several lanes there may be one transfer of each slice at a time.
     """
 
     number: int
     join: pb.Join
+    slot: str = field(init=False)  # empty for an observer
     certificate: Certificate = PLAIN_TEXT
     welcomed: bool = False
     held: dict[int, int] = field(default_factory=dict)  # slice: number, where it is a known value
     claims: dict[int, tuple[int, int]] = field(default_factory=dict)  # slice: (number, epoch) said
-    credits: dict[int, Credit] = field(default_factory=dict)  # by slice
+    credits: dict[int, CallCredit] = field(default_factory=dict)  # by slice
     receiving: dict[int, Coming] = field(default_factory=dict)  # under way, by slice
     heard_at: float = 0.0  # when a transfer last began or was whole
     data_state: bytes | None = None  # of the last offer that brought one
 
-    @property
-    def slot(self) -> str:
-        """Empty for an observer."""
-        return "" if self.join.observer else self.join.slot
+    def __post_init__(self) -> None:
+        self.slot = "" if self.join.observer else self.join.slot
 
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """What is known of one slot, across its incarnations. Times are monotonic seconds.
-
-    `t_m_counted` is the step count of the learner up to which its steps have moved the clock.
-    """
+    """What is known of one slot, across its incarnations. Times are monotonic seconds."""
 
     name: str
     session: int | None = None
@@ -96,7 +78,6 @@ class Slot:
     report: pb.Report = field(default_factory=pb.Report)
     reported_at: float = 0.0
     stepped_at: float = 0.0
-    adopted_at: float = 0.0
     t_m_counted: int = 0
     progress: dict[int, pb.SliceProgress] = field(default_factory=dict)  # of the report, by slice
     trained: Trained = field(default_factory=Trained)
@@ -104,7 +85,7 @@ class Slot:
     lanes_missing: int = 0  # that are not open yet, where the session has several
 
     def state(self, now: float) -> pb.SlotState:
-        """What the slot does at `now`. Only SLOT_TRAINING counts for quorum and grace (rule 6)."""
+        """Only SLOT_TRAINING counts for quorum and grace (rule 6)."""
         if self.session is None:
             return pb.SLOT_LEFT if self.left else pb.SLOT_LOST
         if not self.report.training or self.lanes_missing:
@@ -113,7 +94,6 @@ class Slot:
 
     @property
     def stalled_after(self) -> float:
-        """Until when one that trains is Training, if no other report comes."""
         if self.report.waiting:
             return math.inf
         return self.stepped_at + max(STALL_SECONDS_MIN, STALL_STEPS * self.report.step_seconds)
@@ -126,12 +106,11 @@ class Slot:
     def open(self, session: int, now: float, incarnation: int = 0, lanes: int = 1) -> None:
         """A session was welcomed; its reports count from nothing, the slot keeps its tokens.
 
-        A report has the total of its incarnation, so only another one's tokens add up. One lane
-        need not be waited for: a learner without it gets no version and cannot train.
+        One lane need not be waited for: a learner without it gets no version and cannot train.
         """
         self.trained = self.trained.also(Trained(incarnation=incarnation))
         self.session, self.left, self.report, self.progress = session, "", pb.Report(), {}
-        self.reported_at = self.stepped_at = self.adopted_at = now
+        self.reported_at = self.stepped_at = now
         self.t_m_counted = 0
         self.lanes_missing = lanes if lanes > 1 else 0
 
@@ -140,13 +119,10 @@ class Slot:
 
         Steps before the learner trains (what a recovering one catches up with) do not count.
         """
-        before, was = self.progress, self.report
+        was = self.report
         self.progress = {each.slice: each for each in report.slices}
         if report.t_m != was.t_m or not was.training or was.waiting:
             self.stepped_at = now  # until now it had nothing to do but to wait
-        for fragment, each in self.progress.items():
-            if fragment not in before or before[fragment].held != each.held:
-                self.adopted_at = now
         if not self.report.training:
             self.t_m_counted = report.t_m
         counted = self.trained
@@ -161,5 +137,4 @@ class Slot:
         return steps
 
     def steps_since(self, fragment: int) -> pb.SliceProgress | None:
-        """What it has reported of a slice: the version held, and counters since then."""
         return self.progress.get(fragment)

@@ -1,15 +1,40 @@
-"""One attempt to merge one slice, and the decision to close it (rules 10 to 12, 27).
+"""One attempt to merge one slice: when it closes, its grace, its momentum (rules 10 to 12, 27).
 
-A round is open until `decide` says close, and merging from then until its version is durable.
-`decide` is a function of the round, the slots whose offers may still come, K and the time. A
-round with fewer than K offers never closes, however long it takes: a deadline set by the
-survivors alone would never let a slow link in.
+A round with fewer than K offers never closes: a deadline set by the survivors alone would never let
+a slow link in. How long it waits for more follows from 2604.21428, Eq. 3. Values are adopted tau
+("overlap") ticks after the slice is due; what a round needs in between is known from moving means:
+xi_quorum from its start to the K-th offer, xi_sync from its close to the durable version. In the
+rest of tau it may wait without any learner noticing:
+
+    slack = tau * xi_step - (xi_quorum + xi_sync)
+    grace = min(gamma * slack, xi_step), at least 0
+
+A learner that needs more than one step offers the next capture instead.
+
+The momentum rule `auto` follows Nesterov's sequence k / (k + c): the first merged differences all
+point one way, and 0.9 would multiply them by up to 7. k counts the merges in the slice's momentum,
+R those of a slice in the whole job (400 where its length is in tokens). 64 / H makes the beginning
+last some 64 ticks where periods are very short (docs/algorithm.md):
+
+    R  = max(1, T / H)
+    mu = min(0.9, k / (k + max(sqrt(R), 64 / H)))
 """
 
-from collections.abc import Set
+import math
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from atoll_protos.job.run_file import Momentum, Sync
+from atoll_protos.means import NO_SAMPLES, MovingMean
 from atoll_syncer.model.log import Participant
+
+TRAINER_SPREAD_MAX: Final = 2.0  # xi_step: the slowest within this factor of the fastest
+MOMENTUM_MAX: Final = 0.9  # the published value (2311.08105)
+ROUNDS_UNKNOWN: Final = 400  # R, where the job's length is given in tokens
+WARM_TICKS_MIN: Final = 64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,11 +62,10 @@ class Round:
 
     @property
     def participants(self) -> tuple[Participant, ...]:
-        """The complete offers in slot order: a replay gives the same bits (rule 12)."""
+        """In slot order: a replay gives the same bits (rule 12)."""
         return tuple(self.complete[slot] for slot in sorted(self.complete))
 
     def add(self, offer: Participant, now: float, data_state: bytes | None = None) -> None:
-        """A complete offer, with the data state of its cursor."""
         complete_at = self.complete_at.get(offer.slot, now)
         self.remove(offer.slot)
         self.complete[offer.slot], self.complete_at[offer.slot] = offer, complete_at
@@ -60,7 +84,6 @@ class Round:
         return self.quorum_at is not None and now >= self.quorum_at + self.grace_seconds
 
     def remove(self, slot: str) -> Participant | None:
-        """Forget the offer of a slot; returns it."""
         self.complete_at.pop(slot, None)
         self.data_states.pop(slot, None)
         return self.complete.pop(slot, None)
@@ -79,13 +102,11 @@ class RoundDecision:
     reason: str
 
 
-def decide(round_: Round, *, awaited: Set[str], quorum: int, now: float) -> RoundDecision:
+def closes(round_: Round, *, missing: Sequence[str], quorum: int, now: float) -> RoundDecision:
     """Rule 11: all awaited are complete, or K are and the grace has passed since the K-th.
 
-    `awaited` are those whose offers may still come and count: called, Training, not TooSlow.
-    A last round closes with what is complete, once no offer is awaited or at its deadline.
+    `missing` are those whose offers may still come and count: called, Training, not TooSlow.
     """
-    missing = sorted(awaited - round_.complete.keys())
     if round_.last:
         if not missing:
             return RoundDecision(True, "last round: all complete")
@@ -106,3 +127,52 @@ def decide(round_: Round, *, awaited: Set[str], quorum: int, now: float) -> Roun
 def weight(steps: int, tokens: int) -> float:
     """w = tokens^2 / steps: quantity times quality (2604.21428; docs/algorithm.md)."""
     return tokens * tokens / steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """xi_quorum (due to K offers), xi_sync (close to trailer), transfer (call to offer); seconds.
+
+    The transfer bound also learns from late offers, so that a slow link gets in (rule 11).
+    """
+
+    quorum: MovingMean = NO_SAMPLES
+    sync: MovingMean = NO_SAMPLES
+    transfer: MovingMean = NO_SAMPLES
+
+
+def step_seconds(means: Sequence[float]) -> float:
+    """xi_step: of the slowest learner within a factor 2 of the fastest, so one cannot stretch it.
+
+    The means are in ascending order; 0 is one that is not known.
+    """
+    fastest = bisect_right(means, 0.0)
+    if fastest == len(means):
+        return 0.0
+    return means[bisect_right(means, TRAINER_SPREAD_MAX * means[fastest]) - 1]
+
+
+def grace_seconds(sync: Sync, timings: Timings, step: float) -> float:
+    """0 <= grace <= gamma * slack, slack = tau * xi_step - (xi_quorum + xi_sync); <= one step."""
+    if not sync.grace:
+        return 0.0
+    slack = sync.overlap * step - (timings.quorum.or_else(0.0) + timings.sync.or_else(0.0))
+    return min(max(0.0, sync.grace_safety * slack), step)
+
+
+def too_slow(sync: Sync, *, step: float, publish: float, tick_seconds: float) -> bool:
+    """Rule 14: step time + publish time > (H - tau)/2 ticks at the present rate."""
+    return tick_seconds > 0 and step + publish > (sync.period - sync.overlap) / 2 * tick_seconds
+
+
+def momentum(sync: Sync, merges: int, steps: int | None) -> float:
+    """mu of a slice's next merge, after `merges` others; `steps` is T, None: not known in ticks.
+
+    By the rule it is a value of f32, so that every reader of a tape has all of its bits.
+    """
+    if not isinstance(sync.outer_momentum, Momentum):
+        return sync.outer_momentum
+    rounds = ROUNDS_UNKNOWN if steps is None else max(1.0, steps / sync.period)
+    slowness = max(math.sqrt(rounds), WARM_TICKS_MIN / sync.period)
+    exact = min(MOMENTUM_MAX, merges / (merges + slowness))
+    return float(struct.unpack("f", struct.pack("f", exact))[0])

@@ -1,11 +1,7 @@
 """The slots that are Training (rule 6), kept from input to input instead of asked one by one.
 
-Every input of a shard asks who trains, how many, and how long their steps take. Few inputs change
-the answer: what happens to a slot, which its writer says with `note`, and the time, after which a
-slot that has made no step is Stalled. So an input costs as much with a thousand learners as with
-eight.
-
-A slot's state itself is `Slot.state`; nothing here is another definition of it.
+Its writer says with `note` what happens to a slot; a slot that has made no step becomes Stalled by
+the time alone. So an input costs as much with a thousand learners as with eight.
 """
 
 import heapq
@@ -19,10 +15,9 @@ from atoll_syncer.model.roster import Slot
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """See the module. Times are monotonic seconds.
+    """`names` is another object after each change, and the same one without.
 
-    `names` is another object after each change, and the same one without. `looks` are moments in
-    which a slot may have become Stalled; of each slot the first one counts, which is in `look_at`.
+    `looks` are the moments in which a slot may have become Stalled; the first one of each counts.
     """
 
     names: frozenset[str] = frozenset()
@@ -33,7 +28,6 @@ class Training:
     look_at: dict[str, float] = field(default_factory=dict)
 
     def note(self, slot: Slot, now: float) -> None:
-        """Something has happened to the slot, or to its session."""
         name = slot.name
         if slot.state(now) != pb.SLOT_TRAINING:
             self.remove(name)
@@ -61,7 +55,6 @@ class Training:
         return self.names
 
     def remove(self, name: str) -> None:
-        """It is not Training any more, if it was."""
         if name in self.names:
             self.names -= {name}
             del self.slots[name]
@@ -79,7 +72,6 @@ class Training:
             del self.step_seconds[bisect_left(self.step_seconds, mean)]
 
     def _look_later(self, slot: Slot) -> None:
-        """One moment of each slot is enough: what has moved on by then is looked at again."""
         moment = slot.stalled_after
         if moment < self.look_at.get(slot.name, math.inf):
             self.look_at[slot.name] = moment

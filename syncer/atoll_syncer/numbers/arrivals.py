@@ -9,14 +9,18 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-import torch
+import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import codecs, tensors
-from atoll_protos.codecs import Form
-from atoll_protos.layout import Layout, Slice
-from atoll_syncer.numbers.merge import Scratch, norm
+from atoll_protos.job.layout import Layout, Slice
+from atoll_protos.transfer import arrays, codecs
+from atoll_protos.transfer.arrays import F32, Array
+from atoll_protos.transfer.codecs import Form
+from atoll_protos.transfer.frames import Buffer
+from atoll_syncer.numbers.merge import norm
+from atoll_syncer.numbers.workers import Workers
 
+ONE: Final = np.full(1, 1, F32)
 NAMES_MAX: Final = 4  # of tensors whose values are not finite
 
 
@@ -28,44 +32,61 @@ class TransferError(Exception):
 class Encoded:
     """Values of one slice as they came over the wire (codecs.Form)."""
 
-    data: bytearray
+    data: Buffer
     encoding: pb.Encoding
     form: Form
-    exact: torch.Tensor  # f32 [form.exact], over `data`
+    exact: Array  # f32 [form.exact], over `data`
     coded: memoryview  # the bytes of the others
-    floats: torch.Tensor | None  # `coded` as a tensor, where the encoding is a float type
 
-    def read(self, span: range, scratch: torch.Tensor) -> torch.Tensor:
-        """See merge.Delta: f32 of the span, in place where it came so, else in `scratch`.
+    def read(self, span: range, scratch: Array) -> Array:
+        """See merge.Delta: in place where it came in f32, else in `scratch`."""
+        floats = self._floats(span)
+        if floats is not None:
+            return arrays.widened(floats, scratch[: len(span)])
+        levels, scales, place = self.unscaled(span, scratch)
+        np.multiply(levels, scales[:, None], out=levels)
+        return scratch[place]
+
+    def unscaled(self, span: range, out: Array) -> tuple[Array, Array, slice]:
+        """See merge.Delta."""
+        floats = self._floats(span)
+        if floats is not None:
+            values = out[None, : len(span)]
+            np.copyto(values, floats)
+            return values, ONE, slice(len(span))
+        codec, count = codecs.of(self.encoding), self.form.coded
+        first, stop = span.start - self.form.exact, span.stop - self.form.exact
+        begin = first // codec.block * codec.block
+        part = slice(begin, min(-(-stop // codec.block) * codec.block, count))
+        levels = out[: part.stop - begin]
+        scales = arrays.levels_part(self.coded, codec, count, part, levels)
+        blocks = out[: scales.size * codec.block].reshape(-1, codec.block)
+        return blocks, scales, slice(first - begin, stop - begin)
+
+    def _floats(self, span: range) -> Array | None:
+        """The span's values where they came as floats, without scales.
 
         The span lies in one piece, so its values are either exact or coded.
         """
         before = self.form.exact
         if span.stop <= before:
             return self.exact[span.start : span.stop]
-        first, stop = span.start - before, span.stop - before
-        assert first >= 0, (span, self.form)
-        if self.floats is not None:
-            values = self.floats[first:stop]
-            return values if values.dtype == torch.float32 else scratch[: len(span)].copy_(values)
-        scale = codecs.of(self.encoding).block
-        begin = first // scale * scale
-        out = scratch[: min(-(-stop // scale) * scale, self.form.coded) - begin]
-        tensors.decode_span(self.coded, self.encoding, self.form.coded, begin, out)
-        return out[first - begin : stop - begin]
+        assert span.start >= before, (span, self.form)
+        if self.encoding not in arrays.FLOATS:
+            return None
+        floats = arrays.from_bytes(self.coded, self.encoding)
+        return floats[span.start - before : span.stop - before]
 
 
-def encoded(data: bytearray, encoding: pb.Encoding, form: Form) -> Encoded:
+def encoded(data: Buffer, encoding: pb.Encoding, form: Form) -> Encoded:
     """Values over `data`, without a copy; its length must be that of the encoding."""
     exact, coded = form.cut(data)
-    dtype = tensors.FLOATS.get(encoding)
     return Encoded(
         data=data,
         encoding=encoding,
         form=form,
-        exact=tensors.from_bytes(exact, torch.float32),
+        exact=arrays.from_bytes(exact, pb.F32),
         coded=coded,
-        floats=None if dtype is None else tensors.from_bytes(coded, dtype),
     )
 
 
@@ -82,11 +103,12 @@ class Arrived:
 
     @property
     def byte_count(self) -> int:
-        """Memory that it holds."""
         return len(self.values.data)
 
 
-def examine(layout: Layout, shard: int, head: pb.Transfer, payload: bytearray) -> Arrived:
+def examine(
+    layout: Layout, shard: int, head: pb.Transfer, payload: Buffer, workers: Workers
+) -> Arrived:
     """Verify a whole transfer; heavy, for a thread. Raises TransferError.
 
     The rules have checked credit, size and base version before. Here the values are checked: all
@@ -95,7 +117,8 @@ def examine(layout: Layout, shard: int, head: pb.Transfer, payload: bytearray) -
     owned = layout.slice(shard, _slice_number(head))
     _check_size(owned, head, payload)
     values = encoded(payload, head.encoding, owned.form)
-    norms = slice_norms(owned, values)
+    spans = (range(p.offset, p.offset + p.element_count) for p in owned.pieces)
+    norms = tuple(norm(values, span, workers) for span in spans)
     if not all(map(math.isfinite, norms)):
         bad = [
             p.tensor for p, each in zip(owned.pieces, norms, strict=True) if not math.isfinite(each)
@@ -111,13 +134,6 @@ def examine(layout: Layout, shard: int, head: pb.Transfer, payload: bytearray) -
     return Arrived(head=head, values=values, norms=norms if head.HasField("offer") else ())
 
 
-def slice_norms(owned: Slice, values: Encoded) -> tuple[float, ...]:
-    """|v| of every piece of the slice; not finite where a value is not."""
-    scratch = Scratch()
-    spans = (range(p.offset, p.offset + p.element_count) for p in owned.pieces)
-    return tuple(norm(values, span, scratch) for span in spans)
-
-
 def _slice_number(head: pb.Transfer) -> int:
     """The slice that a learner's transfer names. Raises TransferError for any other kind."""
     match head.WhichOneof("kind"):
@@ -130,9 +146,9 @@ def _slice_number(head: pb.Transfer) -> int:
     raise TransferError("this transfer is not an offer, a seed or a held version")
 
 
-def _check_size(owned: Slice, head: pb.Transfer, payload: bytearray) -> None:
+def _check_size(owned: Slice, head: pb.Transfer, payload: Buffer) -> None:
     """Encoding and length must fit the slice; seeds and held versions come as f32 or bf16."""
-    if not head.HasField("offer") and head.encoding not in tensors.FLOATS:
+    if not head.HasField("offer") and head.encoding not in arrays.FLOATS:
         raise TransferError(f"slice {owned.fragment}: whole values must come as f32 or bf16")
     try:
         expected = owned.form.byte_count(head.encoding)

@@ -11,26 +11,23 @@ these bits, and all others get the base itself. Averaged buffers take the mean i
 base is the master, in f32, on every wire (rule 18).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import codecs, tensors
-from atoll_protos.codecs import Form, Packed, Wire, base_encoding, encoding_of
-from atoll_protos.layout import Layout, Slice
-from atoll_protos.run import Merge, Sync
+from atoll_protos.job.layout import Layout, Slice
+from atoll_protos.job.run_file import Merge, Sync
+from atoll_protos.transfer import arrays, codecs
+from atoll_protos.transfer.arrays import Array, Base
+from atoll_protos.transfer.codecs import Form, Wire, base_encoding
+from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived
-from atoll_syncer.numbers.merge import (
-    BLOCK_ELEMENTS,
-    Scratch,
-    blocks,
-    radial_directional,
-    weighted_mean,
-)
-from atoll_syncer.numbers.outer import Outer, nesterov_step
+from atoll_syncer.numbers.merge import radial_directional, weighted_mean
+from atoll_syncer.numbers.outer import nesterov_step
+from atoll_syncer.numbers.workers import Scratch, Workers, blocks
 
 SURELY_FINITE = 1e37  # far enough below f32's largest for sums and for rounding to bf16
 
@@ -48,14 +45,7 @@ class Recipe:
 
     @property
     def element_count(self) -> int:
-        """Elements of the slice."""
         return self.form.element_count
-
-    @property
-    def sum_elements(self) -> int:
-        """Elements that a Scratch for this slice must hold: its longest RDA tensor, or a block."""
-        longest = (len(s) for s, radial in zip(self.spans, self.radial, strict=True) if radial)
-        return max(BLOCK_ELEMENTS, *longest, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +55,11 @@ class Published:
     Those bytes are the exact values, whole, and the encoded difference of the others (rule 17).
     """
 
-    base: Packed[torch.Tensor]
-    difference: bytearray | None = None
+    base: Base
+    difference: Buffer | None = None
 
 
 def recipe(layout: Layout, owned: Slice, sync: Sync) -> Recipe:
-    """The recipe of one slice."""
     return Recipe(
         spans=tuple(range(p.offset, p.offset + p.element_count) for p in owned.pieces),
         radial=tuple(
@@ -89,7 +78,7 @@ def advance(
     offers: Sequence[Arrived],
     weights: Sequence[float],
     recipe: Recipe,
-    scratch: Scratch,
+    workers: Workers,
     *,
     momentum: float,
     last: bool = False,
@@ -100,26 +89,41 @@ def advance(
     Writes to the state's master and momentum. Without offers nothing moves.
     """
     encoding = recipe.final if last else base_encoding(recipe.wire_down)
-    base = tensors.empty_packed(encoding, recipe.form)
+    base = arrays.empty_packed(encoding, recipe.form)
     if not offers:
-        if encoding == tensors.encoding_of(state.base):
+        if encoding == arrays.encoding_of(state.base):
             return Published(base=state.base)
         round_master(state.master, base)
         return Published(base=base)
     rounds = encoding == pb.F32 or not codecs.BY_WIRE[recipe.wire_down].scaled
-    outer = Outer(learning_rate=recipe.learning_rate, momentum=momentum)
-    for block, delta in _merged(offers, weights, recipe, scratch):
+
+    def step(block: range, delta: Array, scratch: Scratch) -> None:
         part = slice(block.start, block.stop)
-        exact = block.stop <= recipe.form.exact
+        master, exact = state.master[part], block.stop <= recipe.form.exact
         if exact:
-            state.master[part].sub_(delta)  # base - mean(base - theta) = mean(theta)
+            np.subtract(master, delta, out=master)  # base - mean(base - theta) = mean(theta)
         else:
-            nesterov_step(state.master[part], state.momentum[part], delta, outer)
+            nesterov_step(
+                master,
+                state.momentum[part],
+                delta,
+                scratch.one[: len(block)],
+                learning_rate=recipe.learning_rate,
+                momentum=momentum,
+            )
         if rounds or exact:
-            base.part(part).copy_(state.master[part])
+            base.part(part)[:] = master
+
+    deltas = [offer.values for offer in offers]
+    for number, span in enumerate(recipe.spans):
+        if recipe.radial[number]:
+            norms = [offer.norms[number] for offer in offers]
+            radial_directional(deltas, weights, norms, span, workers, step)
+        else:
+            weighted_mean(deltas, weights, span, workers, step)
     if rounds:
         return Published(base=base)
-    return Published(base=base, difference=_add_difference(state, base, recipe, scratch))
+    return Published(base=base, difference=_add_difference(state, base, recipe, workers))
 
 
 def advance_finite(
@@ -127,7 +131,7 @@ def advance_finite(
     offers: Sequence[Arrived],
     weights: Sequence[float],
     recipe: Recipe,
-    scratch: Scratch,
+    workers: Workers,
     *,
     momentum: float,
     last: bool = False,
@@ -142,86 +146,66 @@ def advance_finite(
     and needs no copy of it. Only when a bound says that the result may leave f32 the state is
     copied, to be put back.
     """
-    if _surely_finite(state, offers, recipe.learning_rate, momentum):
-        made = advance(state, offers, weights, recipe, scratch, momentum=momentum, last=last)
+    if _surely_finite(state, offers, recipe, workers, momentum):
+        made = advance(state, offers, weights, recipe, workers, momentum=momentum, last=last)
         return made, frozenset()
-    master, buffer = state.master.clone(), state.momentum.clone()
+    master, buffer = state.master.copy(), state.momentum.copy()
     longest_last = sorted(range(len(offers)), key=lambda n: (max(offers[n].norms), n))
     for count in range(len(offers), -1, -1):
         kept = sorted(longest_last[:count])  # the order of the sum stays
         chosen = [offers[n] for n in kept], [weights[n] for n in kept]
-        made = advance(state, *chosen, recipe, scratch, momentum=momentum, last=last)
+        made = advance(state, *chosen, recipe, workers, momentum=momentum, last=last)
         found = (state.master, state.momentum, made.base.exact, made.base.coded)
-        if all(_is_finite(each) for each in found):
+        if all(bool(np.isfinite(each).all()) for each in found):
             return made, frozenset(longest_last[count:])
-        state.master.copy_(master)
-        state.momentum.copy_(buffer)
+        state.master[:], state.momentum[:] = master, buffer
     raise AssertionError("the version before was finite")
 
 
 def _surely_finite(
-    state: SliceTensors, offers: Sequence[Arrived], learning_rate: float, momentum: float
+    state: SliceTensors,
+    offers: Sequence[Arrived],
+    recipe: Recipe,
+    workers: Workers,
+    momentum: float,
 ) -> bool:
     """A bound on every value after the step: no element of a merge is longer than an offer."""
     delta = max((max(offer.norms) for offer in offers), default=0.0)
-    buffer = momentum * _largest(state.momentum) + delta
-    step = max(1.0, learning_rate) * (delta + momentum * buffer)
-    return _largest(state.master) + step < SURELY_FINITE and buffer < SURELY_FINITE
+    buffer = momentum * _largest(state.momentum, workers) + delta
+    step = max(1.0, recipe.learning_rate) * (delta + momentum * buffer)
+    return _largest(state.master, workers) + step < SURELY_FINITE and buffer < SURELY_FINITE
 
 
-def _largest(values: torch.Tensor) -> float:
+def _largest(values: Array, workers: Workers) -> float:
     """The largest absolute value; NaN when there is one."""
-    low, high = torch.aminmax(values)
-    return max(-float(low), float(high))
 
+    def of(block: range, _: Scratch) -> float:
+        part = values[block.start : block.stop]
+        return max(-float(np.minimum.reduce(part)), float(np.maximum.reduce(part)))
 
-def _is_finite(values: torch.Tensor) -> bool:
-    return bool(torch.isfinite(values).all())
-
-
-def _merged(
-    offers: Sequence[Arrived], weights: Sequence[float], recipe: Recipe, scratch: Scratch
-) -> Iterator[tuple[range, torch.Tensor]]:
-    """The merged difference, block by block, each piece by its own rule."""
-    deltas = [offer.values for offer in offers]
-    for number, span in enumerate(recipe.spans):
-        if recipe.radial[number]:
-            norms = [offer.norms[number] for offer in offers]
-            yield from radial_directional(deltas, weights, norms, span, scratch)
-        else:
-            yield from weighted_mean(deltas, weights, span, scratch)
+    return float(np.max(workers.each(blocks(range(values.size)), of)))
 
 
 def _add_difference(
-    state: SliceTensors, base: Packed[torch.Tensor], recipe: Recipe, scratch: Scratch
-) -> bytearray:
+    state: SliceTensors, base: Base, recipe: Recipe, workers: Workers
+) -> memoryview:
     """Fill the coded values of `base`: bf16(old base + decoded difference to the master).
 
     Returns the bytes that a receiver makes the base from; see Published.
     """
-    encoding, form = encoding_of(recipe.wire_down), recipe.form
-    data = bytearray(form.byte_count(encoding))
-    exact, whole = form.cut(data)
-    exact[:] = tensors.byte_view(base.exact)
-    master = state.master[form.exact :]
-    for block in blocks(range(form.coded)):
+    codec, form = codecs.BY_WIRE[recipe.wire_down], recipe.form
+    data = np.empty(form.byte_count(codec.encoding), np.uint8)
+    data[: form.exact_bytes] = arrays.byte_view(base.exact)
+    coded, master = data[form.exact_bytes :], state.master[form.exact :]
+
+    def encode(block: range, scratch: Scratch) -> None:
         part = slice(block.start, block.stop)
-        old = scratch.sums[: len(block)].copy_(state.base.coded[part])
-        decoded = scratch.decoded[: len(block)]
-        torch.sub(master[part], old, out=decoded)
-        encoded = tensors.encode(decoded, encoding)
-        base.coded[part].copy_(old.add_(tensors.decode(encoded, encoding, decoded)))
-        _place(whole, encoded, block, form.coded, encoding)
-    return data
+        old, change = scratch.sums[: len(block)], scratch.one[: len(block)]
+        np.copyto(old, state.base.coded[part])
+        np.subtract(master[part], old, out=change)
+        arrays.encode_part(coded, codec, form.coded, part, change, scratch.other)
+        decoded = arrays.decode_part(coded.data, codec, form.coded, part, change)
+        base.coded[part] = np.add(old, decoded, out=old)
 
-
-def _place(
-    whole: memoryview, part: bytearray, block: range, element_count: int, encoding: pb.Encoding
-) -> None:
-    """Copy the encoded block to where it lies in the encoded values: all scales come first."""
-    scale_bytes = codecs.of(encoding).scale_bytes
-    first, size = scale_bytes(block.start), scale_bytes(len(block))
-    whole[first : first + size] = memoryview(part)[:size]
-    before = codecs.encoded_size(block.start, encoding) - first  # levels of earlier blocks
-    first = scale_bytes(element_count) + before
-    whole[first : first + len(part) - size] = memoryview(part)[size:]
+    workers.each(blocks(range(form.coded)), encode)
+    return data.data

@@ -11,50 +11,52 @@ the mean length. It is taken per tensor; embeddings take the weighted mean (docs
 
 Three demands shape the code:
 
-- One pass over memory: differences are decoded block by block (BLOCK_ELEMENTS) into one scratch
-  that stays in the cache. RDA needs the length of the mean direction before it can scale, so it
-  keeps the sums of one tensor and takes a second pass over those.
-- The same bits on every machine, with any number of threads: sums run in the order given (slot
-  order, rule 12), and norms over rows of fixed length, which torch never splits.
+- One pass over memory: differences are decoded block by block into scratch that stays in the cache.
+  RDA needs the length of the mean direction before it can scale, so it keeps the sums of one
+  tensor and takes a second pass over those.
+- The same bits with any number of threads: sums run in the order given (slot order, rule 12). A
+  norm sums the squares of a row of fixed length in f32, and the rows in f64, exactly.
 - No value that is not finite gets through: |v| of an offer is not finite if an element is not.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-import torch
+import numpy as np
 
-from atoll_protos.codecs import BLOCK_MAX
+from atoll_protos.transfer.arrays import F32, Array
+from atoll_syncer.numbers.workers import Scratch, Workers, blocks
 
-BLOCK_ELEMENTS = 256 << 10  # measured: smaller ones pay for calls, larger ones leave the cache
-F32_MAX = torch.finfo(torch.float32).max
-ROW_ELEMENTS = 8 << 10  # of a norm: small enough that torch never splits a row over threads
-TINY = 1e-30  # a shorter difference has no direction: 1/|v| would leave f32
-CANCELLED = 1e-3  # a shorter mean direction is noise; M random directions give 1/sqrt(M)
+F32_MAX: Final = float(np.finfo(F32).max)
+ROW_ELEMENTS: Final = 8 << 10  # of a norm: so few that BLAS never splits them over threads
+TINY: Final = 1e-30  # a shorter difference has no direction: 1/|v| would leave f32
+CANCELLED: Final = 1e-3  # a shorter mean direction is noise; M random directions give 1/sqrt(M)
 
 
 class Delta(Protocol):
     """One learner's difference for one slice, in the encoding in which it came."""
 
-    def read(self, span: range, scratch: torch.Tensor) -> torch.Tensor:
-        """The span's elements as f32[len(span)], in `scratch` or in memory of its own.
+    def read(self, span: range, scratch: Array) -> Array:
+        """The span's elements, f32[len(span)], in `scratch` or in memory of its own.
 
         `scratch` is f32 and holds the span and two blocks of the codec. The caller only reads the
         result, and only until the next call with the same scratch.
         """
 
+    def unscaled(self, span: range, out: Array) -> tuple[Array, Array, slice]:
+        """The same, not yet multiplied by the scales: f32[blocks, values of a block] over `out`.
 
-class Scratch:
-    """Memory that merges reuse: first writes to fresh pages cost more than the merge itself.
+        Also the scales, f32[blocks], and where the span lies among the values. `out` is as long as
+        `scratch` of `read`.
+        """
 
-    `sum_elements` must be that of the largest tensor merged by RDA, or of a block.
-    """
 
-    def __init__(self, sum_elements: int = BLOCK_ELEMENTS) -> None:
-        # A read begins and ends at whole blocks of its codec: it may be longer than its span.
-        self.decoded = torch.empty(BLOCK_ELEMENTS + 2 * BLOCK_MAX)
-        self.sums = torch.empty(sum_elements).zero_()
+Take = Callable[[range, Array, Scratch], None]
+"""Gets a block of the merged difference as f32, which it may write to.
+
+Each block comes once, in any order and in any of the threads.
+"""
 
 
 def mean_coefficients(weights: Sequence[float]) -> list[float]:
@@ -86,48 +88,37 @@ def radial_scale(
     return scale if scale <= F32_MAX else None
 
 
-def squared_norm(block: torch.Tensor) -> float:
-    """Sum of squares of f32[n]; finite if all elements are.
-
-    Rows of fixed length are summed apart, so that the bits do not depend on torch's threads.
-    """
-    whole = block.numel() // ROW_ELEMENTS * ROW_ELEMENTS
-    norms: list[float] = []
-    if whole:
-        rows = block[:whole].view(-1, ROW_ELEMENTS)
-        norms = torch.linalg.vector_norm(rows, dim=1).tolist()
-    if whole < block.numel():
-        norms.append(torch.linalg.vector_norm(block[whole:]).item())
-    if not all(map(math.isfinite, norms)) and bool(torch.isfinite(block).all()):
-        norms = [torch.linalg.vector_norm(block.double()).item()]  # squares beyond f32
-    return math.fsum(norm * norm for norm in norms)
+def squared_norm(block: Array) -> float:
+    """Sum of squares of f32[n]; finite if all elements are."""
+    whole = block.size // ROW_ELEMENTS * ROW_ELEMENTS
+    rows, rest = block[:whole].reshape(-1, ROW_ELEMENTS), block[whole:]
+    found = math.fsum([*np.vecdot(rows, rows).tolist(), float(np.vecdot(rest, rest))])
+    if not math.isfinite(found) and bool(np.isfinite(block).all()):
+        found = float(np.square(block, dtype=np.float64).sum())  # squares beyond f32
+    return found
 
 
-def blocks(span: range) -> Iterator[range]:
-    """Consecutive ranges of at most BLOCK_ELEMENTS that cover the span."""
-    for start in range(span.start, span.stop, BLOCK_ELEMENTS):
-        yield range(start, min(start + BLOCK_ELEMENTS, span.stop))
-
-
-def norm(delta: Delta, span: range, scratch: Scratch) -> float:
+def norm(delta: Delta, span: range, workers: Workers) -> float:
     """|v| of the span's elements; not finite when an element is not."""
-    squares = (squared_norm(delta.read(block, scratch.decoded)) for block in blocks(span))
-    return math.sqrt(math.fsum(squares))
+
+    def squares(block: range, scratch: Scratch) -> float:
+        return squared_norm(delta.read(block, scratch.one))
+
+    return math.sqrt(math.fsum(workers.each(blocks(span), squares)))
 
 
 def weighted_mean(
-    deltas: Sequence[Delta], weights: Sequence[float], span: range, scratch: Scratch
-) -> Iterator[tuple[range, torch.Tensor]]:
-    """`sum w v / sum w` of the span's elements, block by block as f32.
-
-    Summed in the order given (slot order: rule 12). The receiver may write to a block, which
-    holds until the next is asked for.
-    """
+    deltas: Sequence[Delta], weights: Sequence[float], span: range, workers: Workers, take: Take
+) -> None:
+    """`sum w v / sum w` of the span's elements, summed in the order given (slot order: rule 12)."""
     coefficients = mean_coefficients(weights)
-    for block in blocks(span):
+
+    def merge(block: range, scratch: Scratch) -> None:
         out = scratch.sums[: len(block)]
         _weighted_sum(deltas, coefficients, block, out, scratch)
-        yield block, out
+        take(block, out, scratch)
+
+    workers.each(blocks(span), merge)
 
 
 def radial_directional(
@@ -135,40 +126,73 @@ def radial_directional(
     weights: Sequence[float],
     norms: Sequence[float],
     span: range,
-    scratch: Scratch,
-) -> Iterator[tuple[range, torch.Tensor]]:
-    """`(sum w|v| / sum w) * phi(sum w phi(v) / sum w)` of one tensor, block by block as f32.
+    workers: Workers,
+    take: Take,
+) -> None:
+    """`(sum w|v| / sum w) * phi(sum w phi(v) / sum w)` of one tensor.
 
     `norms` are the |v| over the span. Directions that cancel give the weighted mean. Two passes,
     since the length of the mean direction is known only at its end: the first leaves the mean
-    direction in `scratch.sums`, the second scales it, from the cache when the tensor is small.
+    direction in `workers.tensor`, the second scales it, from the cache when the tensor is small.
     """
     if len(deltas) == 1:  # RDA(v) = v, without rounding it twice
-        yield from weighted_mean(deltas, weights, span, scratch)
+        weighted_mean(deltas, weights, span, workers, take)
         return
     coefficients = direction_coefficients(weights, norms)
-    squares: list[float] = []
-    for block in blocks(span):
-        out = scratch.sums[block.start - span.start : block.stop - span.start]
-        _weighted_sum(deltas, coefficients, block, out, scratch)
-        squares.append(squared_norm(out))
-    scale = radial_scale(weights, norms, math.sqrt(math.fsum(squares)))
+    sums = workers.tensor(len(span))
+
+    def part_of(block: range) -> Array:
+        return sums[block.start - span.start : block.stop - span.start]
+
+    def direct(block: range, scratch: Scratch) -> float:
+        _weighted_sum(deltas, coefficients, block, part_of(block), scratch)
+        return squared_norm(part_of(block))
+
+    squares = math.fsum(workers.each(blocks(span), direct))
+    scale = radial_scale(weights, norms, math.sqrt(squares))
     if scale is None:
-        yield from weighted_mean(deltas, weights, span, scratch)
+        weighted_mean(deltas, weights, span, workers, take)
         return
-    for block in blocks(span):
-        out = scratch.sums[block.start - span.start : block.stop - span.start]
-        yield block, out.mul_(scale)
+
+    def stretch(block: range, scratch: Scratch) -> None:
+        take(block, np.multiply(part_of(block), scale, out=part_of(block)), scratch)
+
+    workers.each(blocks(span), stretch)
 
 
 def _weighted_sum(
     deltas: Sequence[Delta],
     coefficients: Sequence[float],
     block: range,
-    out: torch.Tensor,
+    out: Array,
     scratch: Scratch,
 ) -> None:
-    """`out = sum c v` over the block, in the order given."""
-    torch.mul(deltas[0].read(block, scratch.decoded), coefficients[0], out=out)
-    for delta, coefficient in zip(deltas[1:], coefficients[1:], strict=True):
-        out.add_(delta.read(block, scratch.decoded), alpha=coefficient)
+    """`out = sum c v` over the block, in the order given.
+
+    Where there are more terms than rows, the first of the next rows is the sum so far.
+    """
+    rows, sums, factors, place = scratch.rows, scratch.sums, list[Array](), slice(0)
+    levels = rows[:0]
+    for delta, coefficient in zip(deltas, coefficients, strict=True):
+        if len(factors) == len(rows):
+            np.copyto(rows[0, : levels.size], _sum_of_rows(rows, factors, levels.shape, sums))
+            factors = [np.ones_like(factors[0])]
+        levels, scales, place = delta.unscaled(block, rows[len(factors)])
+        factors.append(scales * F32.type(coefficient))
+    if levels.size == out.size:
+        _sum_of_rows(rows, factors, levels.shape, out)
+    else:  # the span begins or ends within a block of the codec
+        np.copyto(out, _sum_of_rows(rows, factors, levels.shape, sums)[place])
+
+
+def _sum_of_rows(
+    rows: Array, factors: Sequence[Array], shape: tuple[int, ...], out: Array
+) -> Array:
+    """Each block of each row times its factor, added up in the order of the rows.
+
+    `einsum` multiplies and adds in one pass over each row, where ufuncs need two.
+    """
+    sums = out[: math.prod(shape)]
+    stack = rows[: len(factors), : sums.size].reshape(-1, *shape)
+    np.einsum("mbi,mb->bi", stack, np.array(factors), out=sums.reshape(shape))
+    return sums

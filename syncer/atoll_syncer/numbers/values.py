@@ -16,11 +16,11 @@ Every version goes through the same four steps, whether it comes from a merge, a
 version:
 
 1. `begin_merge`, `begin_seed` or `begin_held` takes what the version is made from out of the
-   memory of arrivals, in the event loop, and returns a `Making`. From now on nothing else may
-   touch the slice's master and momentum; at most one Making of a slice is under way.
-2. `Making.compute`, once, in a thread: writes the new master and momentum in place, and makes the
+   memory of arrivals, in the event loop, and returns a `VersionInMaking`, at most one of a slice.
+   From now on nothing else may touch the slice's master and momentum.
+2. `compute`, once, in a thread: writes the new master and momentum in place, and makes the
    new base in memory of its own. The old base stays the head, which is published meanwhile.
-3. `Making.write`, in a thread, again and again while the store is full or unreachable: stores the
+3. `write`, in a thread, again and again while the store is full or unreachable: stores the
    object and returns its name and the digest of the base. Nothing depends on it yet.
 4. `committed`, in the event loop, when the log's entry that names the version is durable: the
    coming version becomes the head. Before that no receiver gets it whole (rule 19).
@@ -32,36 +32,38 @@ Why this is safe:
   seen the lost version. If the process is deposed, it exits.
 - Payloads given out by `publish_payload` are views of bases, which are never written to once made.
   So a slow receiver reads the version that it was promised, whatever is committed meanwhile.
-- The scratch of the merge is shared by all slices; a lock keeps two computations apart.
+- Threads and scratch of the merge are shared by all slices: the caller computes one version after
+  the other, and examines one transfer after the other, each in a thread of its own.
 
 Memory per element: 8 bytes for master and momentum, 2 or 4 for the head, as much again while a
 commit is under way, and the encoded size of each staged offer. Bases are allocated as they come.
 
 The event loop calls every method, but for those that say that they may run in another thread:
-`examine`, `restore`, and the two methods of `Making`.
+`examine`, `restore`, and the two methods of `VersionInMaking`.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
 from atoll_protos.allocator import memory_byte_count_max
-from atoll_protos.codecs import Packed, base_encoding, encoding_of
-from atoll_protos.frames import Buffer
-from atoll_protos.layout import Layout
-from atoll_protos.run import Sync
-from atoll_syncer.model.effects import Drop, Merge, Stage, StoreHeld, StoreSeed
+from atoll_protos.job.layout import Layout
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.arrays import F32, Array, Base
+from atoll_protos.transfer.codecs import base_encoding, encoding_of
+from atoll_protos.transfer.frames import Buffer
+from atoll_syncer.model.effects import Drop, MergeOffers, Stage, StoreHeld, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived, examine
 from atoll_syncer.numbers.commit import Published, Recipe, advance_finite, recipe
-from atoll_syncer.numbers.merge import Scratch
+from atoll_syncer.numbers.workers import Workers
+from atoll_syncer.storage.export import as_learners_hold
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
-from atoll_syncer.storage.versions import Origin, read_slice, write_slice
+from atoll_syncer.storage.versions import VersionOrigin, read_slice, write_slice
 
 STATE_BYTES = 8  # of an element: master and momentum, both f32
 
@@ -73,8 +75,8 @@ class Version:
     """A base in memory and, on an integer wire, the bytes that lead to it from the one before."""
 
     number: int
-    base: Packed[torch.Tensor]
-    difference: bytearray | None = None
+    base: Base
+    difference: Buffer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +94,13 @@ class SliceValues:
 
     fragment: int
     recipe: Recipe
-    master: torch.Tensor  # f32[n]
-    momentum: torch.Tensor  # f32[n]
+    master: Array  # f32[n]
+    momentum: Array  # f32[n]
     head: Version | None = None
     coming: Version | None = None
 
 
-class Making:
+class VersionInMaking:
     """One version in the making: `compute` once, then `write` until the store takes it.
 
     Both take long and belong in a thread. The next version of the slice begins only when this
@@ -106,7 +108,7 @@ class Making:
     """
 
     def __init__(
-        self, part: SliceValues, origin: Origin, make: Callable[[], Published] | None = None
+        self, part: SliceValues, origin: VersionOrigin, make: Callable[[], Published] | None = None
     ) -> None:
         self.origin = origin
         self.make = make
@@ -122,13 +124,13 @@ class Making:
             number=self.origin.number, base=made.base, difference=made.difference
         )
 
-    def write(self, store: Store) -> "Outcome":
+    def write(self, store: Store) -> "StoredVersion":
         """Make the version durable. Raises StoreFull and StoreUnavailable: call again."""
         part, coming = self._part, self._part.coming
         assert coming is not None, "compute() first"
         state = SliceTensors(master=part.master, momentum=part.momentum, base=coming.base)
         digest, name = write_slice(store, self.origin, state, part.recipe.wire_down)
-        return Outcome(
+        return StoredVersion(
             slice=part.fragment,
             number=coming.number,
             digest=digest,
@@ -138,7 +140,7 @@ class Making:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StoredVersion:
     """A version on the disk that no entry names yet; `digest` is its base's.
 
     `left_out` are the slots whose offers it does not hold, since it would not be finite with them.
@@ -151,7 +153,7 @@ class Outcome:
     left_out: frozenset[str] = frozenset()
 
 
-class Values:
+class TensorValues:
     """All slices of one shard; see the module, also for what may run in a thread."""
 
     def __init__(self, layout: Layout, shard: int, slices: Mapping[int, SliceValues]) -> None:
@@ -160,11 +162,10 @@ class Values:
         self.slices = slices
         self._offers: dict[OfferName, Arrived] = {}
         self._kept: dict[tuple[int, int], Arrived] = {}  # session, slice
-        self._scratch = Scratch(max(part.recipe.sum_elements for part in slices.values()))
-        self._scratch_lock = threading.Lock()
+        self._merging, self._examining = Workers(), Workers()
 
     @classmethod
-    def allocate(cls, layout: Layout, shard: int, sync: Sync) -> "Values":
+    def allocate(cls, layout: Layout, shard: int, sync: Sync) -> "TensorValues":
         """Memory for every slice of the shard: 8 bytes per element; bases come later.
 
         Raises MemoryError when this process can never have so much.
@@ -180,8 +181,8 @@ class Values:
                 owned.fragment: SliceValues(
                     fragment=owned.fragment,
                     recipe=recipe(layout, owned, sync),
-                    master=torch.zeros(owned.element_count),
-                    momentum=torch.zeros(owned.element_count),
+                    master=np.zeros(owned.element_count, F32),
+                    momentum=np.zeros(owned.element_count, F32),
                 )
                 for owned in layout.shard_slices(shard)
             },
@@ -194,19 +195,16 @@ class Values:
         return sum(each.byte_count for each in arrived)
 
     def examine(self, head: pb.Transfer, payload: bytearray) -> Arrived:
-        """Verify a whole transfer, in any thread. Raises TransferError."""
-        return examine(self.layout, self.shard, head, payload)
+        """Verify a whole transfer, in a thread. Raises TransferError."""
+        return examine(self.layout, self.shard, head, payload, self._examining)
 
     def stage(self, name: Stage, offer: Arrived) -> None:
-        """Keep an offer until it is merged or dropped."""
         self._offers[name.slot, name.incarnation, name.slice, name.capture] = offer
 
     def drop(self, name: Drop) -> None:
-        """Forget an offer; one that is not here has been merged."""
         self._offers.pop((name.slot, name.incarnation, name.slice, name.capture), None)
 
     def keep(self, session: int, slice_: int, arrived: Arrived) -> None:
-        """Keep a session's seed, or the version that it held, of one slice."""
         self._kept[session, slice_] = arrived
 
     def forget(self, session: int) -> None:
@@ -214,7 +212,7 @@ class Values:
         for key in [key for key in self._kept if key[0] == session]:
             del self._kept[key]
 
-    def begin_merge(self, effect: Merge, run: str, epoch: int) -> Making:
+    def begin_merge(self, effect: MergeOffers, run: str, epoch: int) -> VersionInMaking:
         """The head's successor; takes the staged offers that it merges."""
         part = self.slices[effect.slice]
         assert part.head is not None, f"slice {effect.slice} has no version"
@@ -227,35 +225,34 @@ class Values:
         state = SliceTensors(master=part.master, momentum=part.momentum, base=part.head.base)
 
         slots = [p.slot for p in effect.participants]
-        making = Making(part, self._origin(part, part.head.number + 1, run, epoch))
+        making = VersionInMaking(part, self._origin(part, part.head.number + 1, run, epoch))
 
         def make() -> Published:
-            with self._scratch_lock:
-                made, left_out = advance_finite(
-                    state,
-                    offers,
-                    weights,
-                    part.recipe,
-                    self._scratch,
-                    momentum=effect.momentum,
-                    last=effect.last,
-                )
+            made, left_out = advance_finite(
+                state,
+                offers,
+                weights,
+                part.recipe,
+                self._merging,
+                momentum=effect.momentum,
+                last=effect.last,
+            )
             making.left_out = frozenset(slots[n] for n in left_out)
             return made
 
         making.make = make
         return making
 
-    def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> list[Making]:
+    def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> list[VersionInMaking]:
         """Version 0 of every slice, by fragment, from the seeds of one session."""
         makings = []
         for fragment, part in sorted(self.slices.items()):
             seed = self._kept.pop((effect.session, fragment))
             make = self._adopting(part, seed, base_encoding(part.recipe.wire_down))
-            makings.append(Making(part, self._origin(part, 0, run, epoch), make))
+            makings.append(VersionInMaking(part, self._origin(part, 0, run, epoch), make))
         return makings
 
-    def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> Making:
+    def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> VersionInMaking:
         """A learner's version under the next number, with zero momentum (rule 22).
 
         Its base has the bits that the learner sent: those of a last version are f32.
@@ -263,7 +260,7 @@ class Values:
         part = self.slices[effect.slice]
         held = self._kept.pop((effect.session, effect.slice))
         make = self._adopting(part, held, held.values.encoding)
-        return Making(part, self._origin(part, effect.number, run, epoch), make)
+        return VersionInMaking(part, self._origin(part, effect.number, run, epoch), make)
 
     def committed(self, slice_: int) -> None:
         """The entry that names the slice's coming version is durable."""
@@ -286,23 +283,17 @@ class Values:
         if version.difference is not None and base == number - 1:
             encoding = encoding_of(part.recipe.wire_down)
             return Payload(encoding=encoding, difference=True, data=version.difference)
-        encoding = tensors.encoding_of(version.base)
+        encoding = arrays.encoding_of(version.base)
         return Payload(encoding=encoding, difference=False, data=version.base.data)
 
-    def bases(self) -> dict[int, Packed[torch.Tensor]]:
+    def bases(self) -> dict[int, Base]:
         """The head of every slice, as published."""
         heads = {fragment: part.head for fragment, part in self.slices.items()}
         return {fragment: head.base for fragment, head in heads.items() if head is not None}
 
-    def exported(self) -> dict[int, torch.Tensor]:
-        """What the export is made of: the bases [n], as learners hold them.
-
-        In the type of the base; a slice with averaged buffers comes in f32.
-        """
-        return {
-            fragment: torch.cat((base.exact, base.coded.float())) if base.form.exact else base.coded
-            for fragment, base in self.bases().items()
-        }
+    def exported(self) -> dict[int, Array]:
+        """What the export is made of: the bases [n]."""
+        return {fragment: as_learners_hold(base) for fragment, base in self.bases().items()}
 
     def restore(self, history: History, store: Store) -> dict[int, StoreCorrupt | StoreMissing]:
         """Read the head of every slice back, to the bit. Takes long; may run in a thread.
@@ -338,15 +329,16 @@ class Values:
 
         def make() -> Published:
             values, exact = arrived.values, part.recipe.form.exact
-            part.master[:exact].copy_(values.exact)
-            tensors.decode(values.coded, values.encoding, part.master[exact:])
-            part.momentum.zero_()
-            base = tensors.empty_packed(encoding, part.recipe.form)
+            part.master[:exact] = values.exact
+            arrays.decode(values.coded, values.encoding, part.master[exact:])
+            part.momentum[:] = 0
+            base = arrays.empty_packed(encoding, part.recipe.form)
             round_master(part.master, base)
             return Published(base=base)
 
         return make
 
-    def _origin(self, part: SliceValues, number: int, run: str, epoch: int) -> Origin:
-        """The name that the version's object carries in its bytes."""
-        return Origin(run=run, shard=self.shard, slice=part.fragment, number=number, epoch=epoch)
+    def _origin(self, part: SliceValues, number: int, run: str, epoch: int) -> VersionOrigin:
+        return VersionOrigin(
+            run=run, shard=self.shard, slice=part.fragment, number=number, epoch=epoch
+        )

@@ -4,8 +4,9 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.effects import Effect, end_session
-from atoll_syncer.model.state import State
-from atoll_syncer.rules import rounds, seeding
+from atoll_syncer.model.state import ShardState
+from atoll_syncer.rules import seeding
+from atoll_syncer.rules.rounds import calls
 
 ANSWER_SECONDS_MAX: Final = 30.0  # in which a Call is answered, or something comes before it
 LOOKED_AT_PER_SECOND: Final = 100e6  # bytes of its values, before a learner sends a seed
@@ -15,7 +16,7 @@ NO_ANSWER: Final = (
 )
 
 
-def unanswered(state: State, now: float) -> list[Effect]:
+def unanswered(state: ShardState, now: float) -> list[Effect]:
     """End the sessions that have answered a Call for too long with nothing at all (rule 10).
 
     A learner answers at its next step boundary, and its transfers come one after the other. So a
@@ -35,13 +36,13 @@ def unanswered(state: State, now: float) -> list[Effect]:
             silent_seconds = now - max(session.heard_at, credit.called_at)
             if silent_seconds > ANSWER_SECONDS_MAX and position >= credit.t_m + ANSWER_STEPS:
                 reason = f"slice {fragment}: {NO_ANSWER}"
-                rounds.refused(state, session.slot, fragment, reason, final=True)
+                calls.refused(state, session.slot, fragment, reason, final=True)
                 effects.append(end_session(number, pb.BAD_TRANSFER, reason))
                 break
     return effects
 
 
-def unseeded(state: State, now: float) -> list[Effect]:
+def unseeded(state: ShardState, now: float) -> list[Effect]:
     """End the session that was asked for version 0 and from which nothing comes (rule 1).
 
     A learner looks at all its values before it sends them, which takes time in a large model.

@@ -7,35 +7,28 @@
     the job has ended --SendCompanion(changed) to all--> the first whole one --> its entry
 
 The shards have no code of the model, so a learner tells the registrar which names tied tensors
-have, which tensors do not travel, and which small files belong to the model. The registrar asks one
-learner for it as soon as the values have begun, and the next one if that one's session closes: the
-first of all does not come without a registrar, and one that was restarted asks again. What comes is
-stored part by part and counts once the entry that names all parts is durable.
-
-Training may change a tensor that does not travel: a counter of steps, a flag that says that a layer
-is initialised. So at the end the registrar asks for those that have changed, which is little. It
-asks all learners, since all leave within a moment, and takes what is whole first.
-
-The export waits for both while a learner that has one is connected, and EXPORT_WAITS_SECONDS at
-most. Without a companion the export has the tensors that travel, under their own names.
+have, which tensors do not travel, and which small files belong to the model. It counts once the
+entry that names all parts is durable. Training may change a tensor that does not travel, so at the
+end all learners are asked for those that have changed, since all leave within a moment. The export
+waits for both while a learner that has one is connected, and WAITS_SECONDS at most.
 """
 
-from typing import Final
-
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.companion import BYTES_MAX, CHANGED_BYTES_MAX, part_bytes, part_count
+from atoll_protos.job.companion import (
+    BYTES_MAX,
+    CHANGED_BYTES_MAX,
+    WAITS_SECONDS,
+    part_bytes,
+    part_count,
+)
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Effect, PublishCompanion, Send, Tape
-from atoll_syncer.model.roster import Session
-from atoll_syncer.model.state import State
-
-EXPORT_WAITS_SECONDS: Final = 60.0  # from the moment at which nothing else is missing
-
+from atoll_syncer.model.effects import Append, Effect, Send, TapeLine
+from atoll_syncer.model.state import ShardState
 
 # ------------------------------------------------------------ asking
 
 
-def ask(state: State) -> list[Effect]:
+def ask(state: ShardState) -> list[Effect]:
     """Ask one learner for the companion, and at the end all for what has changed of it."""
     known = state.history.heads and state.term.durable and state.recovery is None
     if not state.registrar or not known or state.history.closed is not None:
@@ -56,12 +49,12 @@ def _send(session: int, *, changed: bool) -> Effect:
     return Send(session, pb.ToLearner(send_companion=pb.SendCompanion(changed=changed)))
 
 
-def _learners_with_one(state: State) -> list[int]:
+def _learners_with_one(state: ShardState) -> list[int]:
     opened = state.sessions.open
     return [n for n in state.sessions.welcomed if opened[n].slot and opened[n].join.has_companion]
 
 
-def session_closed(state: State, session: int) -> None:
+def session_closed(state: ShardState, session: int) -> None:
     """The next learner is asked, unless all parts are stored already."""
     companion = state.companion
     companion.changed_asked.discard(session)
@@ -72,7 +65,7 @@ def session_closed(state: State, session: int) -> None:
 # ------------------------------------------------------------ arriving
 
 
-def objection(state: State, session: int, transfer: pb.Transfer) -> str:
+def objection(state: ShardState, session: int, transfer: pb.Transfer) -> str:
     """Why a part may not come; empty when it may."""
     companion, part = state.companion, transfer.companion
     expected, most = len(companion.objects), BYTES_MAX
@@ -90,7 +83,7 @@ def objection(state: State, session: int, transfer: pb.Transfer) -> str:
     return ""
 
 
-def wants(state: State, session: int, part: pb.Companion) -> bool:
+def wants(state: ShardState, session: int, part: pb.Companion) -> bool:
     """Whether a part that is whole is of any use still."""
     companion = state.companion
     if part.changed:
@@ -98,10 +91,10 @@ def wants(state: State, session: int, part: pb.Companion) -> bool:
     return companion.session == session and part.part == len(companion.objects)
 
 
-def stored(state: State, session: int, part: pb.Companion, name: str) -> list[Effect]:
+def stored(state: ShardState, session: int, part: pb.Companion, name: str) -> list[Effect]:
     """One part is written; with the last one the entry makes the companion count."""
     if not wants(state, session, part):
-        return [_taken(session)] if part.changed and state.history.companion_changed else []
+        return [_taken(session)] if part.changed and _is_whole(state) else []
     companion = state.companion
     objects: tuple[str, ...] = (name,)
     if part.changed:
@@ -111,51 +104,43 @@ def stored(state: State, session: int, part: pb.Companion, name: str) -> list[Ef
         if len(objects) < part_count(part.companion_bytes):
             return []
         companion.is_logged = True
-    entry = log.Companion(objects=objects, byte_count=part.companion_bytes, changed=part.changed)
+    entry = log.CompanionStored(
+        objects=objects, byte_count=part.companion_bytes, changed=part.changed
+    )
     return [Append(entry)]
 
 
-def appended(state: State, entry: log.Companion) -> list[Effect]:
-    """It is durable: who has sent it at the end, or was about to, may leave."""
+def appended(state: ShardState, entry: log.CompanionStored) -> list[Effect]:
+    """It is durable: with both, whoever was asked at the end may leave."""
     record = {"event": "companion", "bytes": entry.byte_count, "changed": entry.changed}
-    asked = sorted(state.companion.changed_asked) if entry.changed else []
-    return [Tape(record), *(_taken(each) for each in asked)]
+    asked = sorted(state.companion.changed_asked) if _is_whole(state) else []
+    return [TapeLine(record), *(_taken(each) for each in asked)]
+
+
+def _is_whole(state: ShardState) -> bool:
+    return bool(state.history.companion and state.history.companion_changed)
 
 
 def _taken(session: int) -> Effect:
     return Send(session, pb.ToLearner(companion_taken=pb.CompanionTaken()))
 
 
-# ------------------------------------------------------------ whom it reaches
+# ------------------------------------------------------------ the export waits
 
 
-def parts(state: State) -> int:
-    """How many parts an observer gets that asks for the companion now."""
-    return len(state.history.companion) + len(state.history.companion_changed)
-
-
-def publish(state: State, receiver: Session) -> list[Effect]:
-    """What is there, to an observer that wants it."""
-    if not (receiver.join.observer and receiver.join.has_companion):
-        return []
-    both = ((state.history.companion, False), (state.history.companion_changed, True))
-    return [PublishCompanion(receiver.number, each, changed) for each, changed in both if each]
-
-
-def is_awaited(state: State) -> bool:
+def is_awaited(state: ShardState) -> bool:
     """Whether the export waits for it."""
-    history = state.history
-    if state.companion.given_up or (history.companion and history.companion_changed):
+    if state.companion.given_up or _is_whole(state):
         return False
-    under_way = state.companion.is_logged and not history.companion
+    under_way = state.companion.is_logged and not state.history.companion
     return under_way or bool(_learners_with_one(state))
 
 
-def time_passed(state: State, now: float) -> None:
+def time_passed(state: ShardState, now: float) -> None:
     """The export's patience, which begins when every shard's part is there."""
     companion = state.companion
     if len(state.history.finals) < state.run_file.shards or not state.registrar:
         return
     if companion.awaited_since is None:
         companion.awaited_since = now
-    companion.given_up = now >= companion.awaited_since + EXPORT_WAITS_SECONDS
+    companion.given_up = now >= companion.awaited_since + WAITS_SECONDS

@@ -7,33 +7,27 @@
                                                                  |
    registrar only: all parts and the companion --> index written --> Closed is logged: Complete
 
-A last round closes with the offers that are complete when no more are awaited, or at its
-deadline: LAST_ROUND_SECONDS plus the moving transfer bound for every slice. In lock-step, beyond
-the end or with a length in tokens, learners hand a slice over for the last time when it is due
-next, and the deadline gives them the time for these steps. A learner that is there
-and has no work in any version yet is awaited too, so that no learner's whole work is missed because
-others were quick. The round may close with nothing; then the slice's head is final. A process that
-starts again at t >= T does the same for the slices whose head is not final yet.
+A last round closes with the offers that are complete when no more are awaited, or at its deadline:
+LAST_ROUND_SECONDS plus the moving transfer bound for every slice. In lock-step, beyond the end or
+with a length in tokens, learners hand a slice over when it is due next, and the deadline gives them
+the time for these steps. A learner that has no work in any version yet is awaited too.
 
-A job may get another length while it runs. A shard hears of it from a file that the operator
-writes, or from another shard in Hello, and tells its learners. A shorter one ends the job at once
-where the clock or the tokens are beyond it. A longer one, before Ended is on its way to the log,
-puts the end off, whatever had begun of it: the last rounds become rounds like others. From then on
-every length comes too late: the shard keeps to the one at which it ended.
-
-A registrar that lost its store has lost the parts too. A shard learns this from the answer to
-its Hello, and writes and reports its part again.
+The length may change while the job runs. A longer one, before Ended is on its way to the log, puts
+the end off: the last rounds become rounds like others. From then on every length comes too late. A
+registrar that lost its store has lost the parts too: a shard then writes and reports its part
+again.
 """
 
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import schedule
-from atoll_protos.length import Length
+from atoll_protos.job import schedule
+from atoll_protos.job.length import Length
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Ask, Effect, Send, Tape, WriteIndex, WritePart
-from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import companions, rounds
+from atoll_syncer.model.effects import Append, Ask, Effect, Send, TapeLine, WriteIndex, WritePart
+from atoll_syncer.model.state import ShardState, Standing
+from atoll_syncer.rules import companions
+from atoll_syncer.rules.rounds import calls, rounds
 
 LAST_ROUND_SECONDS: Final = 10.0
 SLOWER_MAX: Final = 2.0  # than its mean step: what a learner may need for steps that are awaited
@@ -43,7 +37,7 @@ LOGGED: Final = float("inf")  # in place of the time at which the end began
 # ------------------------------------------------------------ another length
 
 
-def heard(state: State, told: Length) -> list[Effect]:
+def heard(state: ShardState, told: Length) -> list[Effect]:
     """The job may be longer or shorter than this shard knew (rule 27)."""
     ending = state.ending
     known, length = ending.length, ending.length.also(told)
@@ -52,19 +46,19 @@ def heard(state: State, told: Length) -> list[Effect]:
     ending.length = length
     if ending.began_at is not None and not state.over:
         ending.began_at, ending.put_off = None, True
-        rounds.put_off_last(state)
+        calls.put_off_last(state)
     message = pb.ToLearner(tick=pb.Tick(tick=state.clock.tick, length=length.message()))
     effects: list[Effect] = [Send(number, message) for number in state.sessions.welcomed]
     if (length.steps, length.tokens) == (known.steps, known.tokens):
         return effects
     line = {"event": "length", "steps": length.steps, "tokens": length.tokens or None}
-    return [*effects, Tape(line)]
+    return [*effects, TapeLine(line)]
 
 
 # ------------------------------------------------------------ last rounds
 
 
-def last_rounds(state: State, standing: Standing, now: float) -> list[Effect]:
+def last_rounds(state: ShardState, standing: Standing, now: float) -> list[Effect]:
     """At t >= T: begin the last round of every slice that had none and has none open."""
     ending = state.ending
     if not state.over or ending.began_at == LOGGED:
@@ -78,7 +72,7 @@ def last_rounds(state: State, standing: Standing, now: float) -> list[Effect]:
     return effects
 
 
-def _last_round(state: State, fragment: int, standing: Standing, now: float) -> list[Effect]:
+def _last_round(state: ShardState, fragment: int, standing: Standing, now: float) -> list[Effect]:
     """Begin one slice's last round, unless its head is final already.
 
     A round that is open on such a head becomes the last: else it would merge after the end.
@@ -94,11 +88,11 @@ def _last_round(state: State, fragment: int, standing: Standing, now: float) -> 
     slowest = max((slots[name].report.step_seconds for name in standing.training), default=0.0)
     deadline = now + LAST_ROUND_SECONDS + state.transfer_seconds * len(state.fragments)
     deadline += SLOWER_MAX * slowest * (due - state.clock.tick)
-    effects = rounds.begin_last(state, fragment, due, deadline, now)
+    effects = calls.begin_last(state, fragment, due, deadline, now)
     return [*effects, *rounds.look(state, fragment, standing, now)]
 
 
-def _last_due(state: State, fragment: int) -> int:
+def _last_due(state: ShardState, fragment: int) -> int:
     """In lock-step, where all hand over next: at the end, or beyond it when the slice is due.
 
     The clock is beyond an end that an edit has brought nearer, and where the length is in tokens.
@@ -109,7 +103,7 @@ def _last_due(state: State, fragment: int) -> int:
     return schedule.next_due(state.sync, fragment, tick)
 
 
-def end_when_finished(state: State) -> list[Effect]:
+def end_when_finished(state: ShardState) -> list[Effect]:
     """Every slice has had its last round: log it."""
     finished = len(state.rounds.finished) >= len(state.fragments)
     if state.ending.began_at in (None, LOGGED) or not finished or state.history.ended:
@@ -121,56 +115,55 @@ def end_when_finished(state: State) -> list[Effect]:
 # ------------------------------------------------------------ Final and the export
 
 
-def appended(state: State, entry: log.Ended | log.ShardFinal | log.Closed) -> list[Effect]:
+def appended(state: ShardState, entry: log.Ended | log.ShardFinal | log.Closed) -> list[Effect]:
     """One more step towards the end is durable."""
     match entry:
         case log.Ended():
             return [
-                Tape({"event": "final", "tick": state.clock.tick, "tokens": state.sessions.tokens}),
+                TapeLine(
+                    {"event": "final", "tick": state.clock.tick, "tokens": state.sessions.tokens}
+                ),
                 *say_final(state),
             ]
         case log.ShardFinal():
             return index_when_whole(state)
     state.ending.complete = entry.result == "Complete"
-    return [Tape({"event": "closed", "result": entry.result})]
+    return [TapeLine({"event": "closed", "result": entry.result})]
 
 
-def say_final(state: State) -> list[Effect]:
-    """Final to every session; this shard's part of the export is written, or written again."""
+def say_final(state: ShardState) -> list[Effect]:
+    """Final to every session; this shard's part of the export is written, or written again.
+
+    A learner leaves once it is finished, so what it is to give then is asked for before.
+    """
     finals: list[Effect] = [Send(number, final(state)) for number in state.sessions.welcomed]
-    return [*finals, WritePart()]
+    return [*companions.ask(state), *finals, WritePart()]
 
 
-def final(state: State) -> pb.ToLearner:
+def final(state: ShardState) -> pb.ToLearner:
     """Final, with the versions that a learner must hold before it is finished."""
     return pb.ToLearner(final=pb.Final(versions=state.heads()))
 
 
-def part_written(state: State, file: str, digest: str) -> list[Effect]:
+def part_written(state: ShardState, file: str, digest: str) -> list[Effect]:
     """This shard's part of the export is there: report it to the registrar."""
     if state.registrar:
         if state.number in state.history.finals:
             return index_when_whole(state)
         return [Append(log.ShardFinal(shard=state.number, file=file, digest=digest))]
-    request = pb.ReportFinalRequest(
-        shard=state.number,
-        file=file,
-        file_digest=digest,
-    )
+    request = pb.ReportFinalRequest(shard=state.number, file=file, file_digest=digest)
     return [Ask(request)]
 
 
-def part_reported(state: State) -> None:
-    """The registrar has taken this shard's part."""
+def part_reported(state: ShardState) -> None:
     state.ending.part_reported = True
 
 
-def registrar_says(state: State, *, complete: bool) -> None:
-    """A Hello was answered."""
+def registrar_says(state: ShardState, *, complete: bool) -> None:
     state.ending.complete = state.ending.complete or complete
 
 
-def report_again(state: State, reply: pb.HelloReply) -> list[Effect]:
+def report_again(state: ShardState, reply: pb.HelloReply) -> list[Effect]:
     """Write and report the part again, when the registrar has lost it with its store."""
     if not state.ending.part_reported or reply.final or reply.complete:
         return []
@@ -178,7 +171,7 @@ def report_again(state: State, reply: pb.HelloReply) -> list[Effect]:
     return [WritePart()]
 
 
-def index_when_whole(state: State) -> list[Effect]:
+def index_when_whole(state: ShardState) -> list[Effect]:
     """The registrar writes the index once it has every shard's part, and the companion."""
     ending, finals = state.ending, state.history.finals
     if ending.index_requested or ending.complete or len(finals) < state.run_file.shards:
@@ -188,8 +181,3 @@ def index_when_whole(state: State) -> list[Effect]:
     ending.index_requested = True
     parts = tuple((n, finals[n].file, finals[n].digest) for n in sorted(finals))
     return [WriteIndex(parts)]
-
-
-def exported() -> list[Effect]:
-    """The index is written: the job is Complete."""
-    return [Append(log.Closed(result="Complete", reason="all slices are final"))]

@@ -1,16 +1,10 @@
 """Incarnations: which instance of a slot gets one, and what shows the other shards that it did.
 
-`admit` decides. The registrar gives a slot's next one, once for each instance, when the slot's live
-session has ended or the operator's word names this pod, and takes none that it did not give (rule
-4). Every other shard takes only those that the registrar gave, and refuses lower ones for good
-(rule 5).
-
-*The proof.* The registrar's Welcome brings one, the Joins at the other shards carry it. It is an
-HMAC over the run and the incarnation's name, with a key that only shards know: the entry that
-starts the run has it, and the other shards learn it with the run from the answer to their Hello. So
-a shard looks at a proof without asking, whether the registrar is there or not. A registrar that
-has lost that entry has another key, while shards with the former one in their logs go on: both
-count.
+`admit` decides (rules 4 and 5). The registrar's Welcome brings a *proof*, the Joins at the other
+shards carry it: an HMAC over the run and the incarnation's name, with a key that only shards know.
+The entry that starts the run has it, and the other shards learn it from the answer to their Hello,
+so a shard looks at a proof without asking. A registrar that has lost that entry has another key,
+while shards with the former one in their logs go on: both count.
 """
 
 import hmac
@@ -21,15 +15,15 @@ from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import refuse
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Taken
-from atoll_syncer.model.state import State
+from atoll_syncer.model.state import ShardState
 
 
-def key(state: State) -> str:
+def key(state: ShardState) -> str:
     """The registrar's, as it tells it to the other shards."""
     return state.history.key or state.run.key
 
 
-def proof(state: State, join: pb.Join, incarnation: int) -> str:
+def proof(state: ShardState, join: pb.Join, incarnation: int) -> str:
     """That the registrar has given this instance this incarnation; empty elsewhere."""
     return (
         ""
@@ -38,7 +32,7 @@ def proof(state: State, join: pb.Join, incarnation: int) -> str:
     )
 
 
-def is_proved(state: State, join: pb.Join) -> bool:
+def is_proved(state: ShardState, join: pb.Join) -> bool:
     """Whether the Join shows a proof of its incarnation, as far as this shard knows the key."""
     keys = filter(None, (state.history.key, state.run.key))
     proofs = (made(each, state.history.run, join, join.incarnation) for each in keys)
@@ -64,13 +58,7 @@ class Admitted:
 
 
 def admit(
-    join: pb.Join,
-    history: History,
-    *,
-    shard: int,
-    live_instance: str,
-    pending: bool,
-    proved: bool,
+    join: pb.Join, history: History, *, shard: int, live_instance: str, pending: bool, proved: bool
 ) -> Admitted | pb.End:
     """Rules 4 and 5.
 
@@ -145,7 +133,4 @@ def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.En
 
 
 def _superseded(join: pb.Join, highest: int) -> pb.End:
-    return refuse(
-        pb.SUPERSEDED,
-        f"{join.slot} has a newer process, with incarnation {highest}",
-    )
+    return refuse(pb.SUPERSEDED, f"{join.slot} has a newer process, with incarnation {highest}")

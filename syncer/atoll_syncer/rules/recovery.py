@@ -1,17 +1,17 @@
 """Committed data that this shard has lost comes back from the learners that hold it (rule 22).
 
-How a loss is found. A slice is lost when its newest version is not here:
+A slice is lost when its newest version is not here:
 
 - an object that the log names is gone or damaged, or an entry of the log is, which may have
   named a newer version (`restored`, before the first session);
 - the shard is marked begun and its log names no version of a slice (`found_empty`): the whole
   store is gone, since the mark precedes every commit;
 - an admitted learner holds a version above the head (`versions_claimed`): the store went back to
-  an older state. At a shard that has never begun nobody can hold one, so it is not listened to.
+  an older state. At a shard that has never begun nobody can hold one, so the claim is ignored.
 
-While anything is lost no round opens or closes, no seed is taken, and the Status says Recovering.
-Slices in `gone` have no value here at all; the others have an older head, which serves again if
-no learner turns out to hold a newer version.
+While anything is lost no round opens or closes, and no seed is taken. Slices in `gone` have no
+value here at all; the others have an older head, which serves again if no learner turns out to
+hold a newer version.
 
     serving --loss found--> waiting --all alive slots joined, or 30 s--> asking --> storing
        ^                                                                   ^  |        |
@@ -19,77 +19,60 @@ no learner turns out to hold a newer version.
        |                                   (session ended, damaged, no answer)         |
        +--- nothing is lost any more <----------- entry is durable, Publish to all ----+
 
-1. Wait. The first learner that joins may hold an older version than the next one. So the shard
-   waits until every slot that is alive at the registrar, or has dialled here since the loss was
-   found, has joined, at most 30 s. `alive` comes
-   with the answer to a Hello; the registrar itself takes the slots of its own log.
-2. Ask. For each lost slice the holder of the highest (number, epoch) gets SendHeld, one slice at a
-   time from each learner. The value's digest is verified before it counts. A slot whose
-   learner fails three times (a damaged value, or no answer within 30 s) is not asked again, its
-   session ends, and what it claims begins no recovery any more; the next best is asked.
-3. Store. The value becomes the master, with zero momentum, as version max(held, head) + 1. So the
-   number is above everything that any learner holds, and versions never go back. It keeps the
-   lineage of merged captures that came with the value: each learner then still knows which of
-   its offers the value contains.
-4. Commit. The entry says `recovered`; counters and tape say so too, and every session gets it.
-
-If no learner holds a version of a slice in `gone`, 30 s after a learner could have said so, the
-shard has failed: StoreLost, whose remedy is a restore. It admits only learners that hold versions
-of the run from then on, and goes on by itself if one of them comes. It never takes a random seed.
-
-A registrar whose log is lost does not know which incarnations it gave. Until its values are back
-it admits only instances that bring an incarnation from another shard (`refusal`).
+`alive` comes with the answer to a Hello; the registrar takes the slots of its own log. From each
+learner one slice comes at a time. If no learner holds a version of a slice in `gone`, 30 s after a
+learner could have said so, the shard has failed, until one that holds a version comes.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import schedule
 from atoll_protos.exits import REFUSALS
+from atoll_protos.job import schedule
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
     Append,
     Effect,
     Send,
     StoreHeld,
-    Tape,
+    TapeLine,
     end_session,
     refuse,
 )
 from atoll_syncer.model.recovery import (
     ANSWER_SECONDS,
     WAIT_SECONDS,
-    Asked,
+    AskedHolder,
     Holder,
     Recovery,
     choose,
     why_wait,
 )
 from atoll_syncer.model.roster import Session
-from atoll_syncer.model.state import State
-from atoll_syncer.rules import ending, publishing, records, rounds, seeding
-from atoll_syncer.rules.clock import catch_up, reach
+from atoll_syncer.model.state import ShardState
+from atoll_syncer.rules import ending, seeding
+from atoll_syncer.rules.rounds import publishing, records, rounds
+from atoll_syncer.rules.rounds.clock import catch_up, reach
 
 REMEDY: Final = REFUSALS[pb.STORE_LOST].remedy
-
 
 # ------------------------------------------------------------ how a loss is found
 
 
-def restored(state: State, fragments: set[int], now: float) -> list[Effect]:
+def restored(state: ShardState, fragments: set[int], now: float) -> list[Effect]:
     """The objects of these heads are gone or damaged, or entries of the log are."""
     lost = fragments | state.history.suspect
     return _begin(state, lost, fragments, now) if lost else []
 
 
-def found_empty(state: State, now: float) -> list[Effect]:
+def found_empty(state: ShardState, now: float) -> list[Effect]:
     """Slices without a version in a store whose shard is marked begun."""
     missing = set(state.fragments) - state.history.heads.keys()
     return _begin(state, missing, missing, now) if missing else []
 
 
-def versions_claimed(state: State, session: Session, now: float) -> list[Effect]:
+def versions_claimed(state: ShardState, session: Session, now: float) -> list[Effect]:
     """An admitted learner holds versions above the heads, or nothing new."""
     if state.recovery is not None:
         state.recovery.turned_away.discard(session.slot)  # it is here now
@@ -106,8 +89,7 @@ def versions_claimed(state: State, session: Session, now: float) -> list[Effect]
     return _begin(state, above, above - heads.keys(), now)
 
 
-def _begin(state: State, lost: set[int], gone: set[int], now: float) -> list[Effect]:
-    """Something is lost: no round goes on, and no seed is taken."""
+def _begin(state: ShardState, lost: set[int], gone: set[int], now: float) -> list[Effect]:
     effects: list[Effect] = []
     recovery = state.recovery
     if recovery is None:
@@ -115,8 +97,7 @@ def _begin(state: State, lost: set[int], gone: set[int], now: float) -> list[Eff
         if state.registrar:
             recovery.alive = frozenset(state.history.taken)
         catch_up(state, now)
-        record = {"event": "loss", "reason": "StoreLost", "slices": sorted(lost)}
-        effects.append(Tape(record))
+        effects.append(TapeLine({"event": "loss", "reason": "StoreLost", "slices": sorted(lost)}))
         if state.term.durable and not state.seed.marked:
             effects += seeding.mark(state)
     seeding.cancel(state)
@@ -127,22 +108,19 @@ def _begin(state: State, lost: set[int], gone: set[int], now: float) -> list[Eff
     return effects
 
 
-def registrar_says(state: State, alive: frozenset[str]) -> None:
+def registrar_says(state: ShardState, alive: frozenset[str]) -> None:
     """The slots that are alive at the registrar; an answer from before the loss does not count."""
     if state.recovery is not None:
         state.recovery.alive = alive
 
 
-def turned_away(state: State, join: pb.Join) -> None:
-    """A learner may not join at this moment, and will dial again: it is waited for like the others.
-
-    The registrar may not know that it is alive: its session there may just have ended.
-    """
+def turned_away(state: ShardState, join: pb.Join) -> None:
+    """It dials again and is waited for, although the registrar may not know that it is alive."""
     if state.recovery is not None and not join.observer:
         state.recovery.turned_away.add(join.slot)
 
 
-def seeded(state: State) -> None:
+def seeded(state: ShardState) -> None:
     """Version 0 was on its way when the loss was found: every slice has a value now."""
     if state.recovery is not None:
         state.recovery.gone.clear()
@@ -151,7 +129,7 @@ def seeded(state: State) -> None:
 # ------------------------------------------------------------ going on
 
 
-def why(state: State, now: float) -> str:
+def why(state: ShardState, now: float) -> str:
     """What the recovery waits for, in words; empty without one."""
     recovery = state.recovery
     if recovery is None:
@@ -161,23 +139,16 @@ def why(state: State, now: float) -> str:
     return f"takes back slices {lost} from learners{': ' if waits else ''}{waits}"
 
 
-def joined(state: State) -> frozenset[str]:
-    """The slots of admitted sessions."""
+def joined(state: ShardState) -> frozenset[str]:
     return frozenset(s.slot for s in state.sessions.open.values() if s.welcomed and s.slot)
 
 
-def _log_is_lost(state: State) -> bool:
-    """The log is lost as well; the learners' lineages will tell which incarnations there were."""
-    missing = set(state.fragments) - state.history.heads.keys()
-    return state.recovery is not None and bool(missing)
-
-
-def move(state: State, now: float) -> list[Effect]:
+def move(state: ShardState, now: float) -> list[Effect]:
     """Ask for what is lost, and end the recovery when all of it is here."""
     recovery = state.recovery
     if recovery is None or not state.term.durable:
         return []
-    ends = _give_up_on_silent(state, recovery, now)
+    effects = _give_up_on_silent(state, recovery, now)
     if recovery.first_learner_at is None and (recovery.empty_learner_came or joined(state)):
         recovery.first_learner_at = now
     if (
@@ -185,8 +156,7 @@ def move(state: State, now: float) -> list[Effect]:
         or state.seed.session is not None
         or why_wait(recovery, joined(state), now)
     ):
-        return ends
-    effects = ends
+        return effects
     for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.open.keys()):
         effects += _ask(state, recovery, fragment, now)
     _count_all(state, recovery)
@@ -197,7 +167,7 @@ def move(state: State, now: float) -> list[Effect]:
     return [*effects, *(ending.say_final(state) if state.history.ended else [])]
 
 
-def holders(state: State, fragment: int) -> list[Holder]:
+def holders(state: ShardState, fragment: int) -> list[Holder]:
     """Admitted learners that say they hold a version worth taking back."""
     recovery, head = state.recovery, state.history.heads.get(fragment)
     assert recovery is not None, "nothing is lost"
@@ -218,7 +188,7 @@ def holders(state: State, fragment: int) -> list[Holder]:
     ]
 
 
-def _ask(state: State, recovery: Recovery, fragment: int, now: float) -> list[Effect]:
+def _ask(state: ShardState, recovery: Recovery, fragment: int, now: float) -> list[Effect]:
     """The best holder, one slice at a time from each learner; without one, the head serves."""
     holder = choose(holders(state, fragment), state.failures)
     if holder is None:
@@ -231,13 +201,13 @@ def _ask(state: State, recovery: Recovery, fragment: int, now: float) -> list[Ef
     new_layout = _lay_out(state, recovery, holder)
     if new_layout is None:
         return []
-    recovery.asked[fragment] = Asked(holder=holder, at=now)
+    recovery.asked[fragment] = AskedHolder(holder=holder, at=now)
     version = pb.Version(run=state.history.run, number=holder.number, epoch=holder.epoch)
     wanted = pb.SendHeld(version=pb.SliceVersion(slice=fragment, version=version))
     return [*new_layout, Send(holder.session, pb.ToLearner(send_held=wanted))]
 
 
-def _lay_out(state: State, recovery: Recovery, holder: Holder) -> list[Effect] | None:
+def _lay_out(state: ShardState, recovery: Recovery, holder: Holder) -> list[Effect] | None:
     """The layout of the holder's model, if the log is lost too; None when it cannot be taken now.
 
     It changes only while no other value is on its way: all must come in one layout.
@@ -249,7 +219,7 @@ def _lay_out(state: State, recovery: Recovery, holder: Holder) -> list[Effect] |
     return seeding.lay_out(state, session)
 
 
-def _count_all(state: State, recovery: Recovery) -> None:
+def _count_all(state: ShardState, recovery: Recovery) -> None:
     """A model that was just laid out may have more slices than were known to be lost, or fewer."""
     if state.layout is not None:
         recovery.lost &= set(state.fragments)
@@ -259,7 +229,7 @@ def _count_all(state: State, recovery: Recovery) -> None:
     recovery.gone |= unknown
 
 
-def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> list[Effect]:
+def _give_up_on_silent(state: ShardState, recovery: Recovery, now: float) -> list[Effect]:
     """A holder that has not begun to answer for ANSWER_SECONDS counts as a failure."""
     ends: list[Effect] = []
     for fragment, asked in list(recovery.asked.items()):
@@ -273,13 +243,13 @@ def _give_up_on_silent(state: State, recovery: Recovery, now: float) -> list[Eff
     return ends
 
 
-def _count_failure(state: State, recovery: Recovery, fragment: int) -> None:
+def _count_failure(state: ShardState, recovery: Recovery, fragment: int) -> None:
     """What was asked for did not come; a holder that fails three times is not asked again."""
     slot = recovery.asked.pop(fragment).holder.slot
     state.failures.counts[slot] = state.failures.counts.get(slot, 0) + 1
 
 
-def _fail_when_no_learner_holds(state: State, recovery: Recovery, now: float) -> None:
+def _fail_when_no_learner_holds(state: ShardState, recovery: Recovery, now: float) -> None:
     """Failed, 30 s after the first learner could have named a version; until one names it."""
     orphans = [
         fragment
@@ -293,7 +263,7 @@ def _fail_when_no_learner_holds(state: State, recovery: Recovery, now: float) ->
         recovery.failed = f"StoreLost: no learner holds slices {names}; {REMEDY}"
 
 
-def refusal(state: State, join: pb.Join) -> pb.End | None:
+def refusal(state: ShardState, join: pb.Join) -> pb.End | None:
     """Why this learner is not admitted now; None when it may be.
 
     After a failure only a learner that holds versions of the run may end it. A registrar without
@@ -303,18 +273,17 @@ def refusal(state: State, join: pb.Join) -> pb.End | None:
         return None
     if state.failed:
         return refuse(pb.STORE_LOST, state.failed)
-    recovery = state.recovery
-    if recovery is None or not state.registrar or join.incarnation or not _log_is_lost(state):
+    recovery, knows_all = state.recovery, state.history.heads.keys() >= set(state.fragments)
+    if recovery is None or not state.registrar or join.incarnation or knows_all:
         return None
     recovery.empty_learner_came = True
-    reason = "the registrar takes back what it has lost"
-    return refuse(pb.NOT_READY, reason)
+    return refuse(pb.NOT_READY, "the registrar takes back what it has lost")
 
 
 # ------------------------------------------------------------ a held version comes
 
 
-def session_closed(state: State, session: int) -> None:
+def session_closed(state: ShardState, session: int) -> None:
     """A session is gone: `move` asks the next best holder."""
     recovery = state.recovery
     if recovery is not None:
@@ -325,17 +294,16 @@ def session_closed(state: State, session: int) -> None:
                 ends[slot] = ends.get(slot, 0) + 1
 
 
-def rejected(state: State, session: int, transfer: pb.Transfer) -> None:
+def rejected(state: ShardState, session: int, transfer: pb.Transfer) -> None:
     """What a session sent is damaged; if it was a held version, that counts as a failure."""
-    recovery = state.recovery
+    recovery, fragment = state.recovery, transfer.held.version.slice
     if recovery is None or not transfer.HasField("held"):
         return
-    fragment = transfer.held.version.slice
     if fragment in recovery.asked and recovery.asked[fragment].holder.session == session:
         _count_failure(state, recovery, fragment)
 
 
-def objection(state: State, session: int, held: pb.Held) -> str:
+def objection(state: ShardState, session: int, held: pb.Held) -> str:
     """Why a held version may not come; empty when it may."""
     fragment, version = held.version.slice, held.version.version
     asked = None if state.recovery is None else state.recovery.asked.get(fragment)
@@ -346,7 +314,7 @@ def objection(state: State, session: int, held: pb.Held) -> str:
     return ""
 
 
-def arrived(state: State, session: int, held: pb.Held) -> list[Effect]:
+def arrived(state: ShardState, session: int, held: pb.Held) -> list[Effect]:
     """It is whole, and it has the digest of its version."""
     fragment, recovery = held.version.slice, state.recovery
     asked = None if recovery is None else recovery.asked.get(fragment)
@@ -356,14 +324,14 @@ def arrived(state: State, session: int, held: pb.Held) -> list[Effect]:
     return [StoreHeld(fragment, session, number(state, held))]
 
 
-def number(state: State, held: pb.Held) -> int:
+def number(state: ShardState, held: pb.Held) -> int:
     """The new version's number: above what was held, and above the head whose value is lost."""
     head = state.history.heads.get(held.version.slice)
     lowest = 0 if head is None else head.number
     return max(held.version.version.number, lowest) + 1
 
 
-def stored(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
+def stored(state: ShardState, fragment: int, digest: str, name: str) -> list[Effect]:
     """Its object is written; its entry makes it count."""
     assert state.recovery is not None, "nothing is lost"
     held = state.recovery.asked[fragment].held
@@ -383,7 +351,7 @@ def stored(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
         last=False,
         recovered=True,
         participants=(),
-        lineage=tuple(_merged(each) for each in held.lineage),
+        lineage=tuple(log.of_fields(log.Merged, each) for each in held.lineage),
         tensors=seeding.tensors(state) if first else (),
         layout_digest=state.layout.digest if first else "",
         tokens=state.sessions.tokens,
@@ -392,12 +360,13 @@ def stored(state: State, fragment: int, digest: str, name: str) -> list[Effect]:
     return [Append(entry)]
 
 
-def committed(state: State, entry: log.Committed) -> list[Effect]:
+def committed(state: ShardState, entry: log.Committed) -> list[Effect]:
     """The version is durable: every session gets it, and its next round comes when it is due."""
     recovery = state.recovery
     assert recovery is not None, "nothing is lost"
     asked = recovery.asked.pop(entry.slice)
-    state.failures.forget(asked.holder.slot)
+    for count in (state.failures.counts, state.failures.ends):
+        count.pop(asked.holder.slot, None)
     recovery.lost.discard(entry.slice)
     recovery.gone.discard(entry.slice)
     reach(state, entry.tick, own=False)
@@ -414,26 +383,13 @@ def committed(state: State, entry: log.Committed) -> list[Effect]:
         participants=[],
         left_out=[],
     )
-    return [*publishing.to_all(state, entry.slice), Tape(record), *ends]
+    return [*publishing.to_all(state, entry.slice), TapeLine(record), *ends]
 
 
-def _trained(state: State, lineage: Iterable[pb.SlotMerged]) -> dict[str, log.Trained]:
+def _trained(state: ShardState, lineage: Iterable[pb.SlotMerged]) -> dict[str, log.Trained]:
     """What slots have trained, as the lineage says and as this process has heard."""
     trained = state.unwritten
     for of, each in ((each.slot, each.trained) for each in lineage):
-        said = log.Trained(
-            incarnation=each.incarnation, before=each.before, now=each.now, said=each.said
-        )
+        said = log.of_fields(log.Trained, each)
         trained[of] = trained.get(of, log.Trained()).also(said)
     return trained
-
-
-def _merged(each: pb.SlotMerged) -> log.Merged:
-    """One slot's part in the lineage of a held version, as an entry names it."""
-    return log.Merged(
-        slot=each.slot,
-        incarnation=each.incarnation,
-        base=each.base,
-        capture=each.capture,
-        cursor=each.cursor,
-    )

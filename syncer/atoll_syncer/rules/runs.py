@@ -1,76 +1,62 @@
 """Which run this is, this process's term over the shard, and the registrar's calls.
 
-The run (rules 1 and 2). Only the registrar starts a run. At a job's first start, when no process
-can hold one yet (`fresh`), it mints at once. A registrar that finds its store empty later asks
-first: it notes which run the learners and the other shards hold, and which incarnations they know;
-then it carries that run on (`_held` says which), or mints a new one if there is none. It asks until
-every shard has said Hello and every learner that the job has (`expected`) has dialled, or 30 s are
-over. The other shards learn the run from the answer to their Hello, which they repeat every two
-seconds.
+The run (rules 1 and 2). Only the registrar starts a run; at a job's first start, when no process
+can hold one yet (`fresh`), at once. One that finds its store empty later asks first which run the
+learners and the other shards hold; then it carries that run on (`_held` says which), or mints a new
+one. The other shards learn the run from the answer to their Hello.
 
     no run --fresh: mint at once--------------------------------------------> run is durable
        |                                                                        ^
        +--registrar: every shard and learner spoke, or 30 s; mint or go on------+
        +--other shards: the answer to Hello names it----------------------------+
 
-Why it need not wait longer than for the last learner. What a new run must not do is to throw a run
-away that somebody holds. A process can hold one only if it has a slot of this job, or is a shard.
-When each of them has said what it holds there is nobody left to ask. So the first start of a job
-takes as long as its learners need to start, with or without the 30 s, and nobody has to promise
-anything about the past, which an operator that was restarted could not know. The list may name
-learners that are gone: then the 30 s pass. It is written before learners of new slots are started,
-so it lacks nobody; and an older process of a slot, cut off with what it holds, could not be heard
-within 30 s either.
+Why it need not wait longer than for the last learner of the job (`expected`): a new run must not
+throw one away that somebody holds, and only a slot of this job or a shard can hold one. When each
+has spoken there is nobody left to ask. The list may name learners that are gone: then the 30 s
+pass. It is written before learners of new slots are started, so it lacks nobody.
 
 A run that is carried on gets back what the lost store knew before any learner is admitted: the
-highest incarnation of each slot, so that the next one is above it, and, if there are versions
-above 0, the mark of every shard, so that no shard takes a seed over a trained model.
+highest incarnation of each slot and, if there are versions above 0, the mark of every shard.
 
-The term (rule 20). A term is the time for which one process owns the shard, and its number is
-the epoch. It begins with an entry in the log, above every epoch in it. A joining learner that has
-seen a higher epoch of this run proves that another process has had a later term: the process
-begins a higher one. If the other process still lives, the append fails and this one is deposed;
-if the store was lost, the new epoch is above all that the learners have seen.
+The term (rule 20) is the time for which one process owns the shard; its number, the epoch, is above
+every epoch in the log. A learner that has seen a higher one proves that another process has had a
+later term: this one begins a still higher one. If the other still lives, the append fails and this
+one is deposed; if the store was lost, the new epoch is above all that the learners have seen.
 
-The registrar's calls (rules 1, 2, 4, 27): Hello, MarkBegun, ReportFinal and SetOwner. A Reply
-follows the entry that it depends on, and the driver sends it once that entry is durable.
+The registrar's calls (rules 1, 2, 4, 27): a Reply follows the entry that it depends on.
 """
 
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import length
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
+from atoll_protos.job import length
+from atoll_protos.job.run_file import RunFile
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
-from atoll_protos.run import RunFile
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
     Append,
     Ask,
     Effect,
-    Exit,
-    Reply,
-    Tape,
+    EndProcess,
+    SendReply,
+    TapeLine,
     WritePart,
     end_session,
 )
 from atoll_syncer.model.history import History
-from atoll_syncer.model.state import State, layout_of
+from atoll_syncer.model.state import ShardState, layout_of
 from atoll_syncer.rules import ending, incarnations, recovery, seeding, validation
 
 HELLO_SECONDS: Final = 2.0
-OTHER_BUFFERS: Final = (
-    "a version of Atoll wrote it that stores averaged buffers (as of batch normalisation) in"
-    " another way; finish the run with the images of that version, or start a new job"
-)
 MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first
 
 
 # ------------------------------------------------------------ the term
 
 
-def begin_term(state: State, epoch: int, slot: str | None = None) -> Effect:
+def begin_term(state: ShardState, epoch: int, slot: str | None = None) -> Effect:
     """Append the record; what an older term of this process has under way stops counting.
 
     `slot`: whose Join has named a later term.
@@ -81,7 +67,7 @@ def begin_term(state: State, epoch: int, slot: str | None = None) -> Effect:
     return Append(log.TermBegun(epoch=epoch, pod=state.pod, instance=state.instance))
 
 
-def term_begun(state: State, now: float) -> list[Effect]:
+def term_begun(state: ShardState, now: float) -> list[Effect]:
     """The record is durable: from now on this process may welcome and commit."""
     state.term.durable = True
     known = state.history.heads or state.recovery is not None
@@ -95,7 +81,7 @@ def term_begun(state: State, now: float) -> list[Effect]:
     return effects
 
 
-def higher_epoch(state: State, join: pb.Join) -> int:
+def higher_epoch(state: ShardState, join: pb.Join) -> int:
     """An epoch of another process's term, not below this one, that a learner has seen; else 0.
 
     An equal epoch is another process's too, when this term has not welcomed the learner: the log
@@ -118,15 +104,12 @@ def of_another_job(history: History, run_file: RunFile) -> str:
 
     It would merge old state under other settings, or find no fragment where it looks for one.
     """
-    if history.run_hash and not run_file.accepts(history.run_hash):  # "": of an earlier version
+    if history.run_hash and history.run_hash != run_file.hash:  # "": of an earlier version
         return f"its run hash is {history.run_hash}, that of the run file is {run_file.hash}"
     if not history.tensors:
         return ""
     try:
-        layout = layout_of(history, run_file)
-        digest = layout.digest
-        if history.layout_digest == layout.former_digest != digest:
-            return OTHER_BUFFERS
+        digest = layout_of(history, run_file).digest
     except SpecError as error:
         digest = f"none ({error})"
     if digest == history.layout_digest:
@@ -134,14 +117,14 @@ def of_another_job(history: History, run_file: RunFile) -> str:
     return f"its layout digest is {history.layout_digest}, that under the run file is {digest}"
 
 
-def first(state: State) -> list[Effect]:
+def first(state: ShardState) -> list[Effect]:
     """At a job's first start the registrar mints at once."""
     if state.registrar and not state.history.run and state.run.fresh:
         return [Append(_started(state, state.run.new_id))]
     return []
 
 
-def time_passed(state: State, now: float) -> list[Effect]:
+def time_passed(state: ShardState, now: float) -> list[Effect]:
     """Other shards say Hello; a registrar without a run may have asked for long enough."""
     effects: list[Effect] = []
     waited = now - state.run.hello_sent_at
@@ -151,7 +134,7 @@ def time_passed(state: State, now: float) -> list[Effect]:
     return [*effects, *mint(state, now)]
 
 
-def mint(state: State, now: float) -> list[Effect]:
+def mint(state: ShardState, now: float) -> list[Effect]:
     """Rule 2: once every other shard has said Hello too, the run that they hold, or a new one."""
     run = state.run
     asked = len(run.shards_seen) == state.run_file.shards - 1
@@ -168,7 +151,7 @@ def mint(state: State, now: float) -> list[Effect]:
     ]
 
 
-def _held(state: State) -> str:
+def _held(state: ShardState) -> str:
     """The run that others hold; empty without one.
 
     A shard's log is believed before any learner. Without one it is the run that most learners of
@@ -184,7 +167,7 @@ def _held(state: State) -> str:
     return min(named, key=rank, default="")
 
 
-def _carry_on(state: State, run: str) -> list[Effect]:
+def _carry_on(state: ShardState, run: str) -> list[Effect]:
     """Entries for what the lost store knew, before any learner is admitted to the run again."""
     stored = [each for each in state.run.stored.values() if each.run == run]
     said = list(state.run.named.get(run, {}).values())
@@ -201,9 +184,9 @@ def _carry_on(state: State, run: str) -> list[Effect]:
     return effects
 
 
-def note_join(state: State, join: pb.Join, now: float) -> None:
+def note_join(state: ShardState, join: pb.Join, now: float) -> None:
     """A learner's Join names the run that it holds, whether or not it will be admitted."""
-    if join.protocol != PROTOCOL or not state.run_file.accepts(join.run_hash):
+    if join.protocol != PROTOCOL or join.run_hash != state.run_file.hash:
         return  # it is of another job, or may mean another thing
     if not join.observer and validation.of_slot(state, join.slot):
         return  # a name that is no slot is not kept
@@ -221,14 +204,14 @@ def note_join(state: State, join: pb.Join, now: float) -> None:
         slots[join.slot] = _taken(join)
 
 
-def note_absence(state: State) -> None:
+def note_absence(state: ShardState) -> None:
     """When the last learner has gone, as in a suspension, the next one is the first one again."""
     here = any(each.slot for each in state.sessions.open.values())
     if not here and all(join.observer for join, _ in state.sessions.early.values()):
         state.run.heard_at = None
 
 
-def _note_hello(state: State, request: pb.HelloRequest) -> None:
+def _note_hello(state: ShardState, request: pb.HelloRequest) -> None:
     """Another shard's Hello names the run that it holds, or those that its learners name."""
     state.run.shards_seen.add(request.shard)
     state.run.ticks[request.shard] = request.tick
@@ -248,19 +231,17 @@ def _taken(said: pb.Join | pb.SlotTaken) -> log.Taken:
     )
 
 
-def _started(state: State, run: str, *, carried_on: bool = False) -> log.RunStarted:
+def _started(state: ShardState, run: str, *, carried_on: bool = False) -> log.RunStarted:
     return log.RunStarted(
         run=run, carried_on=carried_on, run_hash=state.run_file.hash, key=state.run.key
     )
 
 
 def started(entry: log.RunStarted) -> list[Effect]:
-    """The run is durable here."""
-    return [Tape({"event": "run", "run": entry.run})]
+    return [TapeLine({"event": "run", "run": entry.run})]
 
 
-def hello(state: State) -> pb.HelloRequest:
-    """This shard to the registrar."""
+def hello(state: ShardState) -> pb.HelloRequest:
     return pb.HelloRequest(
         shard=state.number,
         run_hash=state.run_file.hash,
@@ -276,17 +257,14 @@ def hello(state: State) -> pb.HelloRequest:
         length=state.ending.length.message(),
         taken=[
             pb.SlotTaken(
-                slot=each.slot,
-                incarnation=each.incarnation,
-                uid=each.uid,
-                instance=each.instance,
+                slot=each.slot, incarnation=each.incarnation, uid=each.uid, instance=each.instance
             )
             for _, each in sorted(state.history.taken.items())
         ],
     )
 
 
-def hello_answered(state: State, reply: pb.HelloReply, now: float) -> list[Effect]:
+def hello_answered(state: ShardState, reply: pb.HelloReply, now: float) -> list[Effect]:
     """The registrar's answer: its run, this shard's mark, the slots that are alive."""
     ending.registrar_says(state, complete=reply.complete)
     state.run.ticks[REGISTRAR_SHARD] = reply.tick
@@ -304,7 +282,7 @@ def hello_answered(state: State, reply: pb.HelloReply, now: float) -> list[Effec
     return [Append(_started(state, reply.run)), *effects]
 
 
-def mark_answered(state: State, reply: pb.MarkBegunReply) -> list[Effect]:
+def mark_answered(state: ShardState, reply: pb.MarkBegunReply) -> list[Effect]:
     """The registrar has marked this shard, or is in another run and has not."""
     if other := _other_run(state, reply.run):
         return other
@@ -312,18 +290,18 @@ def mark_answered(state: State, reply: pb.MarkBegunReply) -> list[Effect]:
     return []
 
 
-def _other_run(state: State, registrars: str) -> list[Effect]:
+def _other_run(state: ShardState, registrars: str) -> list[Effect]:
     """End this process when its store holds another run than the registrar (rule 2)."""
     if registrars in ("", state.history.run) or not state.history.run:
         return []
     reason = f"this store holds run {state.history.run}, the registrar has {registrars}"
-    return [Exit(ExitCode.OTHER_JOB, reason)]
+    return [EndProcess(ExitCode.OTHER_JOB, reason)]
 
 
 # ------------------------------------------------------------ the registrar's calls
 
 
-def requested(state: State, token: int, request: Any) -> list[Effect]:
+def requested(state: ShardState, token: int, request: Any) -> list[Effect]:
     """A call of another shard or of the operator; its Reply follows what it changes."""
     match request:
         case pb.HelloRequest():
@@ -335,13 +313,13 @@ def requested(state: State, token: int, request: Any) -> list[Effect]:
             part = log.ShardFinal(
                 shard=request.shard, file=request.file, digest=request.file_digest
             )
-            return [*([] if known else [Append(part)]), Reply(token, pb.ReportFinalReply())]
+            return [*([] if known else [Append(part)]), SendReply(token, pb.ReportFinalReply())]
         case pb.SetOwnerRequest():
             return _set_owner(state, token, request)
     raise AssertionError(f"{request} is not a call of the registrar")
 
 
-def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
+def _hello(state: ShardState, token: int, request: pb.HelloRequest) -> list[Effect]:
     """The run, the caller's mark, and the slots that have a session here."""
     _note_hello(state, request)
     slots, known = state.sessions.slots, request.shard in state.history.begun
@@ -360,33 +338,33 @@ def _hello(state: State, token: int, request: pb.HelloRequest) -> list[Effect]:
         incomplete=state.history.incomplete,
         key=incarnations.key(state),
     )
-    return [*effects, Reply(token, reply)]
+    return [*effects, SendReply(token, reply)]
 
 
-def _is_begun(state: State, shard: int) -> bool:
+def _is_begun(state: ShardState, shard: int) -> bool:
     """Whether a shard is marked, or its mark may be among lost entries: no seed is taken again."""
     return shard in state.history.begun or state.history.may_have_begun
 
 
-def _mark_begun(state: State, token: int, request: pb.MarkBegunRequest) -> list[Effect]:
+def _mark_begun(state: ShardState, token: int, request: pb.MarkBegunRequest) -> list[Effect]:
     """Rule 1: the mark of a run. A call that names another run comes too late and marks nothing.
 
     A shard of an earlier version names no run, and a registrar without its log has none to compare.
     """
     run = state.history.run
     of_another = bool(run and request.run and request.run != run)
-    reply = Reply(token, pb.MarkBegunReply(run=run))
+    reply = SendReply(token, pb.MarkBegunReply(run=run))
     if of_another or request.shard in state.history.begun:
         return [reply]
     return [Append(log.Begun(shard=request.shard)), reply]
 
 
-def _set_owner(state: State, token: int, request: pb.SetOwnerRequest) -> list[Effect]:
+def _set_owner(state: ShardState, token: int, request: pb.SetOwnerRequest) -> list[Effect]:
     """Rule 4: the operator's word counts only if it knew the word before it."""
     owned = state.history.owned.get(request.slot)
     word = max(owned.word if owned else 0, state.run.words.get(request.slot, 0))
     if request.word != word:
-        return [Reply(token, pb.SetOwnerReply(word=word))]
+        return [SendReply(token, pb.SetOwnerReply(word=word))]
     entry = log.Owned(slot=request.slot, uid=request.uid, word=word + 1)
     state.run.words[request.slot] = word + 1  # before it is durable another may come
     effects: list[Effect] = [Append(entry)]
@@ -394,4 +372,4 @@ def _set_owner(state: State, token: int, request: pb.SetOwnerRequest) -> list[Ef
     session = None if slot is None else slot.session
     if session is not None and state.sessions.open[session].join.uid != request.uid:
         effects.append(end_session(session, pb.SUPERSEDED, "the operator named another pod"))
-    return [*effects, Reply(token, pb.SetOwnerReply(word=word + 1))]
+    return [*effects, SendReply(token, pb.SetOwnerReply(word=word + 1))]

@@ -6,30 +6,25 @@
 
 A shard without version 0 asks one admitted learner for it, all its slices, and the next one if
 that learner dies half-way or sends nothing (rules/answers). One log entry makes all slices count at
-once. The job's seed fixes the values, so it does not matter which learner sends them.
+once, and fixes the layout: until then the model of a learner that left binds nobody. The job's seed
+fixes the values, so it does not matter which learner sends them.
 
-Before that entry is durable the layout is the one of the learner that was asked, and the next one
-may bring another: the model of a learner that left binds nobody. The entry fixes the layout. From
-then on every model must equal it, and sessions with another one end.
+Learners begin together: else a learner that is quick to start could do all of a short job. The
+registrar keeps version 0 back until every learner that the job has (`expected`) has a session, or
+`start_seconds` after the first one; without the slices of all shards no learner makes a step, so it
+is enough that the registrar waits. A slot whose newest learner was refused for good is not waited
+for: each start of it ends the same way until its user has changed something.
 
-Learners begin together. The registrar keeps version 0 back until every learner that the job has
-(`expected`) has a session, or `start_seconds` after it heard of the first one; without the slices
-of all shards no learner makes a step, so it is enough that the registrar waits. Else a learner that
-is quick to start could do all of a short job while another one still imports its libraries. Who has
-not come by then joins later, as always, and the tape's line names it. A slot whose newest learner
-was refused for good, such as one with another model, is not waited for: each start of it ends the
-same way until its user has changed something.
-
-Before its first commit above version 0 the shard has itself marked begun at the registrar,
-durably. From then on an empty store means that committed data was lost, and the shard never
-takes a seed again (rule 22): a random seed would silently throw the training away.
+Before its first commit above version 0 the shard has itself marked begun at the registrar. From
+then on an empty store means that committed data was lost, and the shard never takes a seed again
+(rule 22): a random seed would silently throw the training away.
 """
 
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import Layout, from_model
+from atoll_protos.job.layout import Layout, from_model
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
     Append,
@@ -39,17 +34,17 @@ from atoll_syncer.model.effects import (
     Send,
     SetModel,
     StoreSeed,
-    Tape,
+    TapeLine,
     end_session,
     refuse,
 )
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import Session
-from atoll_syncer.model.state import State
-from atoll_syncer.rules import publishing
+from atoll_syncer.model.state import ShardState
+from atoll_syncer.rules.rounds import publishing
 
 
-def model_arrived(state: State, sender: Session, model: pb.Model) -> list[Effect]:
+def model_arrived(state: ShardState, sender: Session, model: pb.Model) -> list[Effect]:
     """A learner's model: kept until version 0 is durable, in case this learner is asked for it."""
     if state.history.tensors:
         return []  # its Join was compared with the layout
@@ -64,12 +59,11 @@ def model_arrived(state: State, sender: Session, model: pb.Model) -> list[Effect
     return ask(state)
 
 
-def needs_model(state: State, joined: Session) -> bool:
-    """Whether this learner has to send its model: no other one has sent the same."""
+def needs_model(state: ShardState, joined: Session) -> bool:
     return not state.history.tensors and joined.join.layout_digest not in state.seed.models
 
 
-def lay_out(state: State, session: Session) -> list[Effect] | None:
+def lay_out(state: ShardState, session: Session) -> list[Effect] | None:
     """Take the layout of this session's model; None while that has not come."""
     if state.history.tensors:
         return []
@@ -79,27 +73,26 @@ def lay_out(state: State, session: Session) -> list[Effect] | None:
     if state.layout is not None and state.layout.digest == digest:
         return []
     model = state.seed.models[digest]
-    state.seed.layout = _layout_of(state, model)
+    state.set_layout(_layout_of(state, model))
     return [SetModel(model)]
 
 
-def does_not_fit(state: State, digest: str, reason: str) -> list[Effect]:
+def does_not_fit(state: ShardState, digest: str, reason: str) -> list[Effect]:
     """This machine has no memory for a model: the sessions that brought it end."""
-    state.seed.layout = None
+    state.set_layout(None)
     state.seed.models.pop(digest, None)
     sessions = sorted(state.sessions.open.items())
     with_it = [number for number, each in sessions if each.join.layout_digest == digest]
     return [end_session(number, pb.OTHER_LAYOUT, reason) for number in with_it]
 
 
-def end_others(state: State) -> list[Effect]:
+def end_others(state: ShardState) -> list[Effect]:
     """The layout is durable: sessions with another model end."""
     digest, sessions = state.history.layout_digest, sorted(state.sessions.open.items())
     state.seed.models = {}
     ends: list[Effect] = []
     for number, each in sessions:
-        named = each.join.layout_digest
-        if named != digest and not (each.join.observer and not named):
+        if each.join.layout_digest != digest:
             ends.append(EndSession(number, of_another_model(state.history)))
         elif has_other_frozen(state.history.frozen_digest, each.join):
             ends.append(end_session(number, pb.OTHER_FROZEN, OTHER_FROZEN))
@@ -129,7 +122,7 @@ def has_other_frozen(frozen_digest: str, join: pb.Join) -> bool:
 OTHER_FROZEN: Final = "the frozen tensors of its model have other values than those of this run"
 
 
-def _layout_of(state: State, model: pb.Model) -> Layout:
+def _layout_of(state: ShardState, model: pb.Model) -> Layout:
     """Raises SpecError."""
     return from_model(model, state.run_file.layout)
 
@@ -137,7 +130,7 @@ def _layout_of(state: State, model: pb.Model) -> Layout:
 # ------------------------------------------------------------ version 0
 
 
-def ask(state: State) -> list[Effect]:
+def ask(state: ShardState) -> list[Effect]:
     """Ask one admitted learner for version 0, if this shard may take one now."""
     seed = state.seed
     unmarked = seed.registrar_says_unmarked or (state.registrar and not seed.marked)
@@ -155,7 +148,7 @@ def ask(state: State) -> list[Effect]:
     return []
 
 
-def session_closed(state: State, session: int) -> list[Effect]:
+def session_closed(state: ShardState, session: int) -> list[Effect]:
     """Ask the next learner, unless the seed is whole: then it is being written already."""
     known = {each.join.layout_digest for each in state.sessions.open.values()}
     for digest in state.seed.models.keys() - known:
@@ -166,18 +159,18 @@ def session_closed(state: State, session: int) -> list[Effect]:
     return ask(state)
 
 
-def cancel(state: State) -> None:
+def cancel(state: ShardState) -> None:
     """A learner holds a version after all (rule 22); a seed that is being written stays."""
     if not is_whole(state):
         state.seed.session = None
 
 
-def objection(state: State, session: int) -> str:
+def objection(state: ShardState, session: int) -> str:
     """Why a seed may not come; empty when it may."""
     return "" if state.seed.session == session else "this session was not asked for a seed"
 
 
-def arrived(state: State, session: int, seed: pb.Seed) -> list[Effect]:
+def arrived(state: ShardState, session: int, seed: pb.Seed) -> list[Effect]:
     """One slice's seed is whole."""
     state.seed.arrived.add(seed.slice)
     if state.seed.session == session and is_whole(state):
@@ -185,7 +178,7 @@ def arrived(state: State, session: int, seed: pb.Seed) -> list[Effect]:
     return []
 
 
-def stored(state: State, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
+def stored(state: ShardState, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
     """All slices are written; their one entry makes them count."""
     if state.recovery is not None:
         state.seed.session = None
@@ -203,10 +196,10 @@ def stored(state: State, digests: tuple[str, ...], objects: tuple[str, ...]) -> 
     return [Append(entry)]
 
 
-def seeded(state: State) -> list[Effect]:
+def seeded(state: ShardState) -> list[Effect]:
     """Version 0 is durable: every session with this model gets it."""
     state.seed.session = None
-    effects: list[Effect] = [Tape({"event": "seeded", "epoch": state.history.epoch})]
+    effects: list[Effect] = [TapeLine({"event": "seeded", "epoch": state.history.epoch})]
     ends = end_others(state)
     for number in state.sessions.welcomed:
         waits = bool(state.sessions.open[number].slot) and state.seed.kept_back
@@ -216,19 +209,18 @@ def seeded(state: State) -> list[Effect]:
     return [*effects, *mark(state)]
 
 
-def is_whole(state: State) -> bool:
-    """Whether every slice of the seed is here."""
+def is_whole(state: ShardState) -> bool:
     return len(state.seed.arrived) == len(state.fragments)
 
 
-def asked_at(state: State, now: float) -> float:
+def asked_at(state: ShardState, now: float) -> float:
     """When this shard first looked whether the seed that was asked for comes."""
     if state.seed.asked_at is None:
         state.seed.asked_at = now
     return state.seed.asked_at
 
 
-def byte_count(state: State) -> int:
+def byte_count(state: ShardState) -> int:
     """Of the seed of this shard; 0 while no layout is known."""
     known = [] if state.layout is None else state.layout.shard_slices(state.number)
     return sum(each.form.byte_count(pb.F32) for each in known)
@@ -237,26 +229,26 @@ def byte_count(state: State) -> int:
 # ------------------------------------------------------------ learners begin together
 
 
-def missing(state: State) -> list[str]:
+def missing(state: ShardState) -> list[str]:
     """The slots that version 0 is kept back for; empty when it is not."""
     if not state.seed.kept_back:
         return []
     return sorted(_not_there(state) - state.sessions.refused)
 
 
-def _not_there(state: State) -> frozenset[str]:
+def _not_there(state: ShardState) -> frozenset[str]:
     """Slots of the job without a welcomed session."""
     joined = {each.slot for each in state.sessions.open.values() if each.welcomed}
     return state.expected.slots - joined
 
 
-def seconds_left(state: State, now: float) -> float:
+def seconds_left(state: ShardState, now: float) -> float:
     """How much longer version 0 is kept back at most."""
     heard_at = now if state.run.heard_at is None else state.run.heard_at
     return max(0.0, heard_at + state.expected.start_seconds - now)
 
 
-def release(state: State, now: float) -> list[Effect]:
+def release(state: ShardState, now: float) -> list[Effect]:
     """Give version 0 to the learners once all are there, one trains already, or time is up."""
     if not state.seed.kept_back or not state.history.heads:
         return []
@@ -268,7 +260,7 @@ def release(state: State, now: float) -> list[Effect]:
     ):
         return []
     state.seed.kept_back = False
-    effects: list[Effect] = [Tape({"event": "start", "missing": sorted(_not_there(state))})]
+    effects: list[Effect] = [TapeLine({"event": "start", "missing": sorted(_not_there(state))})]
     for number in state.sessions.welcomed:
         if state.sessions.open[number].slot:
             effects += publishing.lacking(state, state.sessions.open[number])
@@ -278,7 +270,7 @@ def release(state: State, now: float) -> list[Effect]:
 # ------------------------------------------------------------ the mark
 
 
-def mark(state: State) -> list[Effect]:
+def mark(state: ShardState) -> list[Effect]:
     """Have this shard marked begun at the registrar."""
     if not state.registrar:
         return [Ask(pb.MarkBegunRequest(shard=state.number, run=state.history.run))]
@@ -288,12 +280,12 @@ def mark(state: State) -> list[Effect]:
     return [Append(log.Begun(shard=state.number))]
 
 
-def marked(state: State) -> None:
+def marked(state: ShardState) -> None:
     """The mark is durable at the registrar."""
     state.seed.marked = True
 
 
-def registrar_says(state: State, *, begun: bool) -> bool:
+def registrar_says(state: ShardState, *, begun: bool) -> bool:
     """A Hello was answered; says whether the mark is news to this shard."""
     news = begun and not state.seed.marked
     state.seed.registrar_says_unmarked = not begun
@@ -301,7 +293,7 @@ def registrar_says(state: State, *, begun: bool) -> bool:
     return news
 
 
-def tensors(state: State) -> tuple[dict[str, object], ...]:
+def tensors(state: ShardState) -> tuple[dict[str, object], ...]:
     """The model's tensors as the log names them."""
     assert state.layout is not None, "no model yet"
     return tuple(

@@ -5,28 +5,18 @@
            +- End     +- End: superseded, slot held, not ready
 
 `check` compares what must be equal everywhere (rule 3), also the run: what comes from another run
-is refused before anything of it is used. `admit` decides on the incarnation: the registrar gives a
-slot's next one, once for each instance, when the slot's live session has ended or the operator's
-word names this pod, and takes no incarnation that it did not give (rule 4). Every other shard
-takes only incarnations that the registrar gave, as their proofs show, and refuses lower ones for
-good (rule 5). A higher incarnation is a log entry, and the Welcome waits for it. Then the lower
-session ends, and its offers leave the open rounds.
+is refused before anything of it is used. `admit` decides on the incarnation (rules/incarnations); a
+higher one is a log entry, and the Welcome waits for it. Then the lower session ends, and its offers
+leave the open rounds.
 
-Before that, `opened` looks at three things. While no run is known, what the Join says about it is
-noted in any case, for a registrar that has lost its store (rules/runs). If the learner has seen a
-higher epoch of this shard, another process had a later term: this one begins a still higher one,
-and the learner joins again. And while the record of the term is not durable, every Join is refused
-for a moment.
+Before that, `opened` notes what the Join says about the run, for a registrar that has lost its
+store. If the learner has seen a higher epoch of this shard, a still higher term begins, and the
+learner joins again; while the record of the term is not durable, it does so too. A Join that comes
+before a run is known waits.
 
-A Welcome answers with everything that a learner needs to begin: its incarnation, the tick, the
-place in its data, the heads; and the versions that it lacks follow on the bulk stream. While no
-run is known there is nothing to say: such a Join waits, and is answered when the run is durable.
-
-When a session closes, or when a rule ends it, the slot is Lost (or Left), Calls die with the
-session, complete offers stay, and a seed or a held version that was on its way is asked for at
-another learner.
-
-An observer joins to receive versions. It has no slot, moves no clock and never offers.
+When a session closes, or a rule ends it, the slot is Lost (or Left), Calls die with the session,
+complete offers stay, and a seed or a held version that was on its way is asked for at another
+learner. An observer has no slot, moves no clock and never offers.
 """
 
 from dataclasses import replace
@@ -35,28 +25,24 @@ from typing import Final
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import exit_code_of, is_permanent
+from atoll_protos.job.run_file import RunFile
 from atoll_protos.names import PROTOCOL, split_slot
-from atoll_protos.parts import LANES_MAX
-from atoll_protos.run import RunFile
-from atoll_syncer.model.effects import Append, Effect, EndSession, Send, Tape, end_session, refuse
+from atoll_protos.transfer.division import LANES_MAX
+from atoll_syncer.model.effects import (
+    Append,
+    Effect,
+    EndSession,
+    Send,
+    TapeLine,
+    end_session,
+    refuse,
+)
 from atoll_syncer.model.history import NONE_TRAINED, History
 from atoll_syncer.model.log import Taken
 from atoll_syncer.model.roster import Certificate, Session, Slot
-from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import (
-    clock,
-    companions,
-    data_states,
-    ending,
-    incarnations,
-    offers,
-    publishing,
-    recovery,
-    rounds,
-    runs,
-    seeding,
-    shut_out,
-)
+from atoll_syncer.model.state import ShardState, Standing
+from atoll_syncer.rules import companions, ending, incarnations, recovery, runs, seeding, shut_out
+from atoll_syncer.rules.rounds import clock, data_states, offers, publishing, rounds
 
 REASON_LETTERS_MAX: Final = 500  # of a Leave, as Status shows it
 
@@ -64,7 +50,7 @@ REASON_LETTERS_MAX: Final = 500  # of a Leave, as Status shows it
 
 
 def opened(
-    state: State, session: int, join: pb.Join, certificate: Certificate, now: float
+    state: ShardState, session: int, join: pb.Join, certificate: Certificate, now: float
 ) -> list[Effect]:
     """A Join; answered by Welcome or by the session's end."""
     if (out := shut_out.refusal(state, join, certificate, now)) is not None:
@@ -94,7 +80,7 @@ def opened(
     return _admitted(state, session, join, now)
 
 
-def admit_early(state: State, now: float) -> list[Effect]:
+def admit_early(state: ShardState, now: float) -> list[Effect]:
     """A run is known: answer the Joins that came before it, in their order."""
     early, state.sessions.early = state.sessions.early, {}
     return [
@@ -104,7 +90,7 @@ def admit_early(state: State, now: float) -> list[Effect]:
     ]
 
 
-def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Effect]:
+def _admitted(state: ShardState, session: int, join: pb.Join, now: float) -> list[Effect]:
     """What follows from `admit`: a refusal, a Welcome, or an entry that the Welcome waits for."""
     answer = incarnations.admit(
         join,
@@ -127,19 +113,19 @@ def _admitted(state: State, session: int, join: pb.Join, now: float) -> list[Eff
     return [*effects, *welcome(state, session, answer.incarnation, now)]
 
 
-def taken(state: State, entry: Taken, standing: Standing, now: float) -> list[Effect]:
+def taken(state: ShardState, entry: Taken, standing: Standing, now: float) -> list[Effect]:
     """A higher incarnation is durable: the lower one's session and open offers go (rule 5)."""
     session = state.sessions.pending.pop(entry.slot, None)
     effects = _end_others(state, entry.slot, session, pb.SUPERSEDED)
     effects += rounds.withdraw(state, entry.slot, standing)
     record = {"slot": entry.slot, "incarnation": entry.incarnation, "instance": entry.instance}
-    effects.append(Tape({"event": "taken", **record}))
+    effects.append(TapeLine({"event": "taken", **record}))
     if session in state.sessions.open:
         effects += welcome(state, session, entry.incarnation, now)
     return effects
 
 
-def welcome(state: State, session: int, incarnation: int, now: float) -> list[Effect]:
+def welcome(state: ShardState, session: int, incarnation: int, now: float) -> list[Effect]:
     """Its incarnation is durable; it gets what it lacks."""
     sessions, history = state.sessions, state.history
     joined = sessions.open[session]
@@ -155,8 +141,7 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
             sessions.founders.add(joined.slot)
     publishing.note_held(state, joined)
     lost = recovery.versions_claimed(state, joined, now)
-    if joined.slot and (history.heads or state.recovery is not None):
-        clock.catch_up(state, now)
+    clock.catch_up(state, now)
     cursor, data_state = data_states.cursor(state, joined.slot)
     message = pb.Welcome(
         run=history.run,
@@ -167,24 +152,20 @@ def welcome(state: State, session: int, incarnation: int, now: float) -> list[Ef
         cursor=cursor,
         data_state=data_state if joined.join.starting else None,
         needs_model=not joined.join.observer and seeding.needs_model(state, joined),
-        heads=state.heads(),
+        newest=state.heads(),
         length=state.ending.length.message(),
         proof=incarnations.proof(state, joined.join, incarnation),
     )
-    if joined.join.observer and joined.join.has_companion:
-        message.companion_parts = companions.parts(state)
-        if state.history.tensors and state.layout is not None:
-            message.model.CopyFrom(state.layout.to_model())
     effects: list[Effect] = [*lost, Send(session, pb.ToLearner(welcome=message))]
     if not (joined.slot and state.seed.kept_back):
         effects += publishing.lacking(state, joined)
+    effects += [*seeding.ask(state), *companions.ask(state)]
     if history.ended and state.recovery is None:
         effects.append(Send(session, ending.final(state)))
-    effects += companions.publish(state, joined)
-    return [*effects, *seeding.ask(state), *companions.ask(state)]
+    return effects
 
 
-def lane_opened(state: State, session: int, now: float) -> None:
+def lane_opened(state: ShardState, session: int, now: float) -> None:
     """One more lane of a session that has several; its slot may train with all of them."""
     opened = state.sessions.open.get(session)
     slot = None if opened is None else state.sessions.slots.get(opened.slot)
@@ -193,7 +174,7 @@ def lane_opened(state: State, session: int, now: float) -> None:
         state.sessions.training.note(slot, now)
 
 
-def live_instance(state: State, slot: str) -> str:
+def live_instance(state: ShardState, slot: str) -> str:
     """The instance that has the slot's session; empty without one."""
     known = state.sessions.slots.get(slot)
     if known is None or known.session is None:
@@ -201,7 +182,7 @@ def live_instance(state: State, slot: str) -> str:
     return state.sessions.open[known.session].join.instance
 
 
-def _end_others(state: State, slot: str, keep: int | None, code: pb.Code) -> list[Effect]:
+def _end_others(state: ShardState, slot: str, keep: int | None, code: pb.Code) -> list[Effect]:
     """End the slot's welcomed sessions, but for the one to keep; they count no more from now on."""
     sessions = state.sessions.open.items()
     others = [n for n, s in sessions if s.slot == slot and n != keep and s.welcomed]
@@ -215,7 +196,7 @@ def _end_others(state: State, slot: str, keep: int | None, code: pb.Code) -> lis
 # ------------------------------------------------------------ an open session
 
 
-def reported(state: State, sender: Session, report: pb.Report, now: float) -> bool:
+def reported(state: ShardState, sender: Session, report: pb.Report, now: float) -> bool:
     """A learner's report (rule 7); says whether it counts: not from a replaced session."""
     slot = state.sessions.slots[sender.slot]
     if slot.session != sender.number:
@@ -230,7 +211,7 @@ def reported(state: State, sender: Session, report: pb.Report, now: float) -> bo
     return True
 
 
-def recovered(state: State) -> None:
+def recovered(state: ShardState) -> None:
     """A version came back, and with it what its learner knew of the tokens of all slots."""
     slots, trained = state.sessions.slots, state.history.trained
     away = sum(each.total for name, each in trained.items() if name not in slots)
@@ -242,19 +223,19 @@ def recovered(state: State) -> None:
         state.sessions.tokens += slot.tokens - before
 
 
-def leaves(state: State, sender: Session, leave: pb.Leave) -> None:
+def leaves(state: ShardState, sender: Session, leave: pb.Leave) -> None:
     """A learner says that it ends on purpose."""
     reason = " ".join(leave.reason[:REASON_LETTERS_MAX].split())
     state.sessions.slots[sender.slot].left = reason or "left"
 
 
-def evaluated(state: State, evaluation: pb.Evaluation) -> list[Effect]:
+def evaluated(state: ShardState, evaluation: pb.Evaluation) -> list[Effect]:
     """An observer has measured the newest model."""
     state.sessions.evaluation = evaluation
-    return [Tape({"event": "evaluation", "tick": evaluation.tick, "loss": evaluation.loss})]
+    return [TapeLine({"event": "evaluation", "tick": evaluation.tick, "loss": evaluation.loss})]
 
 
-def ended(state: State, effect: EndSession) -> list[Effect]:
+def ended(state: ShardState, effect: EndSession) -> list[Effect]:
     """The rules end a session; of a Join that they refuse there is nothing open."""
     known = state.sessions.open.get(effect.session)
     if known is not None:
@@ -265,14 +246,14 @@ def ended(state: State, effect: EndSession) -> list[Effect]:
     return closed(state, effect.session)
 
 
-def _note_refusal(state: State, join: pb.Join, end: pb.End) -> None:
+def _note_refusal(state: ShardState, join: pb.Join, end: pb.End) -> None:
     """Who was refused for good holds nobody up, until a learner dials in the slot again."""
     for_good = not end.retry and end.code != pb.UNKNOWN_SLOT  # a name that nobody waits for
     if not join.observer and for_good and is_permanent(exit_code_of(end.code)):
         state.sessions.refused.add(join.slot)
 
 
-def closed(state: State, session: int) -> list[Effect]:
+def closed(state: ShardState, session: int) -> list[Effect]:
     """Both streams are gone, or the rules have ended the session: it counts no more."""
     state.sessions.early.pop(session, None)
     left = state.sessions.open.pop(session, None)
@@ -297,13 +278,11 @@ def check(join: pb.Join, run_file: RunFile, history: History) -> pb.End | None:
     run = history.run
     if (end := _check_form(join)) is not None:
         return end
-    if not run_file.accepts(join.run_hash):
+    if join.run_hash != run_file.hash:
         return refuse(
-            pb.OTHER_RUN_HASH,
-            "spec.sync, seed or syncer.shards differ from this shard's",
+            pb.OTHER_RUN_HASH, "spec.sync, seed or syncer.shards differ from this shard's"
         )
-    of_no_model = join.observer and not join.layout_digest
-    if history.layout_digest not in ("", join.layout_digest) and not of_no_model:
+    if history.layout_digest not in ("", join.layout_digest):
         return seeding.of_another_model(history)
     if seeding.has_other_frozen(history.frozen_digest, join):
         return refuse(pb.OTHER_FROZEN, seeding.OTHER_FROZEN)

@@ -1,44 +1,35 @@
-"""Who is shut out: slots that the job's list has not, or not any more (rule 41).
+"""Who is shut out: slots that are not on the job's list, or not any more (rule 41).
 
-The list is the file that the operator and `atoll run` keep up to date (`atoll_protos.expected`). It
-comes to each shard at another moment, on Kubernetes within some 90 s of an edit, and the learners
-of an edit may come before it. So whoever is not on the list has GRACE_SECONDS:
+The list (`atoll_protos.job.expected`) comes to each shard at another moment, and the learners of an
+edit may come before it. So whoever is not on it has GRACE_SECONDS:
 
     was on the list     from the moment at which this shard has read a list without it
     was on none         from the first Join of such a slot of its region
 
-Whatever the log names has trained, so it has left the list if it is not on it. A process that finds
-such a slot or region not on the list with which it starts gives it no grace: a restart of a shard
-lets nobody in again.
+A process that finds a slot or region of its log not on the list with which it starts gives it no
+grace: a restart lets nobody in again. After the grace its Joins are refused, its session ends, and
+its offers leave the rounds, until a list has it again. Without a list every slot may join.
 
-After that its Joins are refused until a list has it, its session ends, and what it has offered
-leaves the rounds. It is told to try again: another list may bring it back, and where clusters get
-an edit one after the other the learners of the second wait for the first.
-
-A shard without a list takes every slot.
-
-Certificates shut out, too, without a grace. A session ends when the certificate has expired that
-its peer has shown: who has a renewed one dials again before. When the list raises the generation of
-a region, its certificates of a lower one have been revoked: their sessions end, their Joins are
-refused, and what they have offered leaves the rounds.
+Certificates shut out, too, without a grace: when the one that a session's peer has shown expires,
+and when the list raises the generation of its region, by which lower ones are revoked.
 """
 
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.expected import Expected
+from atoll_protos.job.expected import Expected
 from atoll_protos.names import split_slot
 from atoll_syncer.model.effects import Effect, EndSession, refuse
 from atoll_syncer.model.roster import Certificate
-from atoll_syncer.model.state import State
-from atoll_syncer.rules import rounds
+from atoll_syncer.model.state import ShardState
+from atoll_syncer.rules.rounds import rounds
 
 GRACE_SECONDS: Final = 90.0  # until an edit of the list has come to every shard and learner
 NEVER: Final = float("inf")
 
 
-def heard(state: State, expected: Expected, now: float) -> list[Effect]:
+def heard(state: ShardState, expected: Expected, now: float) -> list[Effect]:
     """The list as it is now; it is read again and again."""
     known, before = state.shut_out, state.expected
     state.expected = expected
@@ -62,7 +53,9 @@ def heard(state: State, expected: Expected, now: float) -> list[Effect]:
     return [*effects, *_outdated(state, now)]
 
 
-def refusal(state: State, join: pb.Join, certificate: Certificate, now: float) -> pb.End | None:
+def refusal(
+    state: ShardState, join: pb.Join, certificate: Certificate, now: float
+) -> pb.End | None:
     """Whether it may join; a slot that is not on the list has its grace from now on."""
     if (end := _of_certificate(state, certificate, now)) is not None or join.observer:
         return end
@@ -78,7 +71,7 @@ def refusal(state: State, join: pb.Join, certificate: Certificate, now: float) -
     return _end(state, slot, region) if is_out(state, slot, now) else None
 
 
-def is_out(state: State, slot: str, now: float) -> bool:
+def is_out(state: ShardState, slot: str, now: float) -> bool:
     """Whether the grace of a slot that is not on the list is over."""
     if _is_listed(state, slot):
         return False
@@ -88,7 +81,7 @@ def is_out(state: State, slot: str, now: float) -> bool:
     return now >= since + GRACE_SECONDS
 
 
-def time_passed(state: State, now: float) -> list[Effect]:
+def time_passed(state: ShardState, now: float) -> list[Effect]:
     """End the sessions of those whose time is over, and drop what a slot without one offers."""
     effects = _outdated(state, now)
     if not (state.shut_out.unlisted or state.shut_out.newcomers):
@@ -104,12 +97,12 @@ def time_passed(state: State, now: float) -> list[Effect]:
     return effects
 
 
-def _offered(state: State) -> list[str]:
+def _offered(state: ShardState) -> list[str]:
     """Slots of which an open round has an offer, also without a session."""
     return sorted({slot for each in state.rounds.open.values() for slot in each.complete})
 
 
-def _outdated(state: State, now: float) -> list[Effect]:
+def _outdated(state: ShardState, now: float) -> list[Effect]:
     """End the sessions whose certificates have expired or are revoked."""
     ends = (
         (number, _of_certificate(state, session.certificate, now))
@@ -118,7 +111,7 @@ def _outdated(state: State, now: float) -> list[Effect]:
     return [EndSession(number, end) for number, end in ends if end is not None]
 
 
-def _of_certificate(state: State, shown: Certificate, now: float) -> pb.End | None:
+def _of_certificate(state: ShardState, shown: Certificate, now: float) -> pb.End | None:
     if now >= shown.until:
         return refuse(
             pb.NOT_ALLOWED,
@@ -136,11 +129,11 @@ def _of_certificate(state: State, shown: Certificate, now: float) -> pb.End | No
     return None
 
 
-def _is_listed(state: State, slot: str) -> bool:
+def _is_listed(state: ShardState, slot: str) -> bool:
     return not state.expected.regions or slot in state.expected.every
 
 
-def _has_left(state: State, slot: str, region: str) -> bool:
+def _has_left(state: ShardState, slot: str, region: str) -> bool:
     """Whether the log names it, or where its whole region is not on the list, any slot of that."""
     taken = state.history.taken
     if slot in taken or any(each.name == region for each in state.expected.regions):
@@ -148,7 +141,7 @@ def _has_left(state: State, slot: str, region: str) -> bool:
     return any(split_slot(each)[0] == region for each in taken)
 
 
-def _end(state: State, slot: str, region: str) -> pb.End:
+def _end(state: ShardState, slot: str, region: str) -> pb.End:
     learners = {each.name: each.learners for each in state.expected.regions}.get(region)
     has = f"no region {region}" if learners is None else f"{learners} learners of region {region}"
     return refuse(

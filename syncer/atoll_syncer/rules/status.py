@@ -2,24 +2,24 @@
 
 Nothing is kept for it; every field is computed from the State when it is asked for. The state of
 the shard is the first of these that holds (rules/shard draws them): Failed, Complete, Recovering,
-Final, Starting, Seeding, Serving. `live` counts the slots that are Training now, `quorum` is K as
-it is now (in modes that wait never more than those slots), and `grace_seconds` is the longest
-grace of the open rounds. `late` and `refused_zombies` count since the start of this process,
-`commits` and `recovered` since the beginning of the log.
+Final, Starting, Seeding, Serving. `quorum` is K as it is now (in modes that wait never more than
+the slots that are Training), and `grace_seconds` is the longest grace of the open rounds.
+`refused_zombies` counts since the start of this process, `commits` since the beginning of the log.
 """
 
 from collections.abc import Iterable
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.roster import Slot
-from atoll_syncer.model.state import Share, State
+from atoll_syncer.model.state import ShardState
+from atoll_syncer.model.state_parts import MergeShare
 from atoll_syncer.rules import recovery, seeding
 
-NO_SHARE = Share(share=0.0, tokens_per_step=0.0, over_half=0)
+NO_SHARE = MergeShare(share=0.0, tokens_per_step=0.0, over_half=0)
 TROUBLE_LETTERS_MAX = 500  # of what a learner says of itself
 
 
-def status(state: State, now: float) -> pb.StatusReply:
+def status(state: ShardState, now: float) -> pb.StatusReply:
     """The shard's state at `now`; the service adds the bytes that it has moved.
 
     The operator and `atoll status` read it, and the metrics are taken from it.
@@ -40,20 +40,17 @@ def status(state: State, now: float) -> pb.StatusReply:
         slots=[_slot(state, slot, now) for _, slot in sorted(state.sessions.slots.items())],
         commits=state.history.commits,
         quorum=standing.quorum,
-        live=len(standing.training),
         grace_seconds=max((each.grace_seconds for each in rounds), default=0.0),
         registrar=state.registrar,
         ticks_per_second=state.clock.ticks_per_second,
         evaluation=state.sessions.evaluation,
-        late=state.rounds.late,
         late_share=_late_share(slot.report for slot in state.sessions.slots.values()),
         refused_zombies=state.sessions.zombies_refused,
-        recovered=state.history.recovered,
         learners={each.name: each.learners for each in state.expected.regions},
     )
 
 
-def _state(state: State, now: float) -> tuple[pb.ShardState, str]:
+def _state(state: ShardState, now: float) -> tuple[pb.ShardState, str]:
     """The shard's state, and what it waits for."""
     if state.failed:
         return pb.SHARD_FAILED, state.failed
@@ -75,7 +72,15 @@ def _state(state: State, now: float) -> tuple[pb.ShardState, str]:
     return pb.SHARD_SERVING, ""
 
 
-def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
+def why_no_export(state: ShardState, run_hash: str, now: float) -> str:
+    """Why no export of a job that trains can be taken here now (rule 36); empty: one can."""
+    if run_hash != state.run_file.hash:
+        return "spec.sync, seed or syncer.shards differ from this shard's"
+    _, reason = _state(state, now)
+    return "" if state.history.heads and state.recovery is None else reason
+
+
+def _slot(state: ShardState, slot: Slot, now: float) -> pb.SlotStatus:
     """One slot: who has it, what it reported last, and how long ago."""
     taken = state.history.taken.get(slot.name)
     owned = state.history.owned.get(slot.name)
@@ -93,7 +98,6 @@ def _slot(state: State, slot: Slot, now: float) -> pb.SlotStatus:
         tokens=slot.tokens,
         tokens_here=slot.tokens - slot.restored,
         seconds_since_report=now - slot.reported_at,
-        seconds_since_adoption=now - slot.adopted_at,
         cursor=report.cursor,
         busy_share=report.busy_share,
         blocked_seconds=report.blocked_seconds,
@@ -116,7 +120,7 @@ def _late_share(reports: Iterable[pb.Report]) -> float:
     return sum(late for late, _ in counts) / max(1, sum(tokens for _, tokens in counts))
 
 
-def _refused(state: State, slot: Slot) -> str:
+def _refused(state: ShardState, slot: Slot) -> str:
     """Why nothing of this slot is merged at present; empty when its newest offer was taken."""
     refused = state.rounds.refused.get(slot.name)
     if refused is None:

@@ -1,30 +1,27 @@
 """Whether a transfer may come, and where it goes once it is whole (rules 10, 12 and 25).
 
-Four kinds come from learners: an offer (a difference, to rounds), a seed (version 0, to seeding),
-a held version (after a loss, to recovery), and a part of the companion (to companions).
-
     head arrives --started--> Accept --all bytes, values examined--> verified
                      |                                  |
                      +--> the session ends              +--rejected--> the session ends, or the
                                                                        offer is late
 
 Slice, permission and encoding are checked when the head arrives, before any memory is allocated;
-the number of bytes then follows from the layout alone. Where a session has several lanes, `started`
-is asked with the first part of a transfer, and the driver calls `verified` when all parts are
-here; so the rules know nothing of parts (rule 33). An offer needs the credit of a Call, a seed
-or a held version must have been asked for. What is wrong ends that session with a reason, and
-touches no other session. Only an offer that came whole and is not finite ends nothing: the learner
-has diverged, which the next version that it adopts may heal, and another session would not.
+the number of bytes follows from the layout alone. Where a session has several lanes, `started` is
+asked with the first part of a transfer, and `verified` follows when all parts are here; so the
+rules know nothing of parts (rule 33). What is wrong ends that session and touches no other. Only an
+offer that came whole and is not finite ends nothing: the learner has diverged, which the next
+version that it adopts may heal, and another session would not.
 """
 
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import base_encoding, encoding_of
+from atoll_protos.transfer.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import Accept, Effect, end_session
 from atoll_syncer.model.roster import Coming, Session
-from atoll_syncer.model.state import Standing, State
-from atoll_syncer.rules import companions, offers, recovery, rounds, seeding, validation
+from atoll_syncer.model.state import ShardState, Standing
+from atoll_syncer.rules import companions, recovery, seeding, validation
+from atoll_syncer.rules.rounds import calls, offers, rounds
 
 SECONDS_MAX_LEAST: Final = 300.0  # of a whole transfer
 TIMES_USUAL_MAX: Final = 10.0  # as long as the moving transfer time
@@ -33,7 +30,7 @@ OVERLONG: Final = "a transfer goes on for much longer than others take, and is n
 COMPANION: Final = -1  # in place of the slice of a transfer that has none
 
 
-def started(state: State, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
+def started(state: ShardState, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
     """A transfer's head has come: accept it, or end its session."""
     sender = _sender(state, session)
     if sender is None or state.layout is None:
@@ -68,7 +65,7 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
     data_state = offers.data_state(sender, transfer.offer)
     if data_state is not None:
         sender.data_state = data_state
-    credit = rounds.spend_credit(sender, fragment) if kind == "offer" else None
+    credit = calls.spend_credit(sender, fragment) if kind == "offer" else None
     asked_at, sender.heard_at = credit.called_at if credit else now, now
     byte_count = state.layout.slice(state.number, fragment).form.byte_count(encoding)
     sender.receiving[fragment] = Coming(
@@ -80,13 +77,13 @@ def started(state: State, session: int, transfer: pb.Transfer, now: float) -> li
     return [Accept(session, byte_count)]
 
 
-def seconds_max(state: State, byte_count: int) -> float:
+def seconds_max(state: ShardState, byte_count: int) -> float:
     """How long a whole transfer may take: a frame now and then does not make it go on for ever."""
     usual = TIMES_USUAL_MAX * state.rounds.timings.transfer.or_else(0.0)
     return max(SECONDS_MAX_LEAST, usual, byte_count / BYTES_PER_SECOND_MIN)
 
 
-def overlong(state: State, now: float) -> list[Effect]:
+def overlong(state: ShardState, now: float) -> list[Effect]:
     """End the sessions whose transfers drip; their Calls are made again to their next ones."""
     late = [
         (number, coming)
@@ -102,7 +99,9 @@ def overlong(state: State, now: float) -> list[Effect]:
     ]
 
 
-def _part_started(state: State, sender: Session, transfer: pb.Transfer, now: float) -> list[Effect]:
+def _part_started(
+    state: ShardState, sender: Session, transfer: pb.Transfer, now: float
+) -> list[Effect]:
     """A part of a companion: it belongs to no slice, and its size follows from its head."""
     reason = companions.objection(state, sender.number, transfer)
     if reason:
@@ -112,7 +111,7 @@ def _part_started(state: State, sender: Session, transfer: pb.Transfer, now: flo
 
 
 def part_stored(
-    state: State, session: int, transfer: pb.Transfer, name: str, now: float
+    state: ShardState, session: int, transfer: pb.Transfer, name: str, now: float
 ) -> list[Effect]:
     """A part of a companion is whole and written as an object; empty: nobody needed it."""
     sender = _sender(state, session)
@@ -124,7 +123,7 @@ def part_stored(
 
 
 def verified(
-    state: State, session: int, transfer: pb.Transfer, standing: Standing, now: float
+    state: ShardState, session: int, transfer: pb.Transfer, standing: Standing, now: float
 ) -> list[Effect]:
     """Whole, checksum right, all values finite: only now it counts (rule 12)."""
     sender = _sender(state, session)
@@ -142,7 +141,7 @@ def verified(
 
 
 def rejected(
-    state: State,
+    state: ShardState,
     session: int,
     reason: str,
     now: float,
@@ -162,7 +161,7 @@ def rejected(
         offer = coming.head.offer
         if final:
             rounds.handed_over(state, offer, now)
-        rounds.refused(state, sender.slot, offer.slice, reason, final=final)
+        calls.refused(state, sender.slot, offer.slice, reason, final=final)
         if final:
             part = offers.participant(state, sender.slot, offer)
             return rounds.late(state, offer.slice, part, reason)
@@ -188,7 +187,7 @@ def _is_part(head: pb.Transfer, other: pb.Transfer) -> bool:
     )
 
 
-def _sender(state: State, session: int) -> Session | None:
+def _sender(state: ShardState, session: int) -> Session | None:
     """The session, if it is the one of its slot: nothing of an older one counts (rule 5)."""
     sender = state.sessions.open.get(session)
     if sender is None or not sender.welcomed or not sender.slot:

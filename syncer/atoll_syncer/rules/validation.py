@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
+from atoll_protos.job.run_file import Fragments
 from atoll_protos.names import COUNTER_MAX, PROTOCOL, split_slot
-from atoll_protos.run import Fragments
 from atoll_syncer.model.roster import Session
-from atoll_syncer.model.state import State
+from atoll_syncer.model.state import ShardState
 
 AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known here
 VERSION_MAX: Final = 1 << 40  # a job has not as many commits; what follows one still is a counter
@@ -36,9 +36,9 @@ PART_FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za
 # ------------------------------------------------------------ sessions
 
 
-def of_join(state: State, join: pb.Join) -> str:
+def of_join(state: ShardState, join: pb.Join) -> str:
     """Of this protocol and run file only: others are refused for that, and nothing is read."""
-    if join.protocol != PROTOCOL or not state.run_file.accepts(join.run_hash):
+    if join.protocol != PROTOCOL or join.run_hash != state.run_file.hash:
         return ""
     taken = state.history.taken.get(join.slot)
     incarnations = max(taken.incarnation if taken else 0, state.history.named.get(join.slot, 0))
@@ -57,7 +57,7 @@ def of_join(state: State, join: pb.Join) -> str:
     )
 
 
-def of_message(state: State, sender: Session, message: pb.ToShard) -> str:
+def of_message(state: ShardState, sender: Session, message: pb.ToShard) -> str:
     """A control message after the Join. A Model is looked at where its layout is made (seeding)."""
     match message.WhichOneof("kind"):
         case "report":
@@ -74,7 +74,7 @@ def of_message(state: State, sender: Session, message: pb.ToShard) -> str:
     return ""
 
 
-def of_report(state: State, report: pb.Report) -> str:
+def of_report(state: ShardState, report: pb.Report) -> str:
     """The loss is for people and may be anything: a learner that diverges says so."""
     return (
         _of_counters(report, "t_m", "tokens", "cursor", "tick_seen")
@@ -98,7 +98,7 @@ def _of_progress(progress: pb.SliceProgress) -> str:
 # ------------------------------------------------------------ transfers
 
 
-def of_transfer(state: State, transfer: pb.Transfer) -> str:
+def of_transfer(state: ShardState, transfer: pb.Transfer) -> str:
     """The head of one; its slice, its permission and its size are looked at in transfers."""
     match transfer.WhichOneof("kind"):
         case "offer":
@@ -115,7 +115,7 @@ def of_transfer(state: State, transfer: pb.Transfer) -> str:
     return ""
 
 
-def _of_lineage(state: State, lineage: Sequence[pb.SlotMerged]) -> str:
+def _of_lineage(state: ShardState, lineage: Sequence[pb.SlotMerged]) -> str:
     """What a held version is said to hold of every slot: it becomes part of an entry."""
     slots = [each.slot for each in lineage]
     if len(slots) > SLOTS_MAX or len(set(slots)) < len(slots):
@@ -146,7 +146,7 @@ def _of_version(version: pb.Version) -> str:
 # ------------------------------------------------------------ calls
 
 
-def of_call(state: State, request: Any) -> str:
+def of_call(state: ShardState, request: Any) -> str:
     """A call of another shard or of the operator to the registrar."""
     match request:
         case pb.HelloRequest():
@@ -169,8 +169,8 @@ def of_call(state: State, request: Any) -> str:
     return f"{type(request).__name__} is no call of the registrar"
 
 
-def _of_hello(state: State, request: pb.HelloRequest) -> str:
-    if not state.run_file.accepts(request.run_hash):
+def _of_hello(state: ShardState, request: pb.HelloRequest) -> str:
+    if request.run_hash != state.run_file.hash:
         return "spec.sync, seed or syncer.shards differ from the registrar's"
     if objection := (
         _of_text([request.run], LETTERS_MAX)
@@ -195,11 +195,11 @@ def _of_hello(state: State, request: pb.HelloRequest) -> str:
     return ""
 
 
-def _of_shard(state: State, shard: int) -> str:
+def _of_shard(state: ShardState, shard: int) -> str:
     return _most("shard", shard, state.run_file.shards - 1)
 
 
-def of_slot(state: State, slot: str) -> str:
+def of_slot(state: ShardState, slot: str) -> str:
     """Whether it is the name of a slot, of a region that may take part."""
     try:
         region, _ = split_slot(slot)
@@ -233,7 +233,7 @@ def _of_text(texts: Iterable[str], most: int) -> str:
     return f"a text of {longest} letters; the most is {most}" if longest > most else ""
 
 
-def _of_slices(state: State, slices: Sequence[int]) -> str:
+def _of_slices(state: ShardState, slices: Sequence[int]) -> str:
     """Each once, and of this shard; while no layout is known their number is not either."""
     unknown = state.layout is None and state.run_file.sync.fragments is Fragments.AUTO
     known = range(SLICES_MAX) if unknown else state.fragments

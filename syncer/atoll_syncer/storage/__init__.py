@@ -1,13 +1,13 @@
 """What outlives a process: the log, tensors as objects, the export, the tape.
 
-May import model, and torch where tensors are written; never the rules, numbers or the driver.
+May import model, and numpy where values are written; never the rules, numbers or the driver.
 Every module raises the errors of `store`: full and unavailable are worth trying again, missing
 and corrupt are losses.
 
     store      durable names and bytes: conditional create, and objects named by their digest
     files      files that appear whole under their name
     checksums  JSON documents with a checksum
-    objects    tensors as safetensors bytes, and back
+    objects    arrays as safetensors bytes, and back
     journal    one shard's log: read in order, appended conditionally; its heartbeat
     snapshots  what a start needs of a long log, and the removal of entries before it
     versions   one version of a slice as an object, and the removal of old ones

@@ -4,22 +4,20 @@ Each part that arrives becomes one object, which is a safetensors file with the 
 So it is durable and named by its content like every other object, and one that no entry came to
 name is removed like every other object (storage/versions).
 
-The export reads the parts back and joins them to one file again, which is itself in safetensors
-format (atoll_protos/companion). It came from a learner: what does not hold what it should is no
-companion, and is never a reason to fail.
+It came from a learner: what does not hold what it should is no companion, and never a reason to
+fail.
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
-import torch
+import numpy as np
 
-from atoll_protos.companion import FILE, METADATA, TENSOR, Table, check_files
 from atoll_protos.errors import SpecError
-from atoll_protos.frames import Buffer
-from atoll_protos.tensors import byte_view, from_bytes
+from atoll_protos.job.companion import FILE, METADATA, TENSOR, ExportTable, check_files
+from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.storage.files import whole_file
 from atoll_syncer.storage.objects import Entry, ObjectError, decode, encode_parts, read_header
 from atoll_syncer.storage.store import Store, StoreCorrupt, read_object, storage_errors
@@ -29,16 +27,7 @@ LOST = "restore the storage; without it the export has only the tensors that tra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Whose part an object holds; the epoch says which term may remove it."""
-
-    run: str
-    epoch: int
-    part: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EntryPlace:
     """Where the bytes of one entry of a companion lie."""
 
     path: Path
@@ -46,18 +35,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class CompanionContents:
     """All companions of a run together: tensors by their key in the export, files by their path."""
 
-    table: Table = field(default_factory=Table)
-    tensors: Mapping[str, Place] = field(default_factory=dict)
-    files: Mapping[str, Place] = field(default_factory=dict)
+    table: ExportTable = field(default_factory=ExportTable)
+    tensors: Mapping[str, EntryPlace] = field(default_factory=dict)
+    files: Mapping[str, EntryPlace] = field(default_factory=dict)
 
 
-def write_part(store: Store, origin: Origin, data: Buffer) -> str:
-    """The object's name. Raises StoreFull and StoreUnavailable."""
-    metadata = {key: str(value) for key, value in dataclasses.asdict(origin).items()}
-    return store.put(encode_parts({BYTES: from_bytes(bytearray(data), torch.uint8)}, metadata))
+def write_part(store: Store, run: str, epoch: int, part: int, data: Buffer) -> str:
+    """The object's name; the epoch says which term may remove it.
+
+    Raises StoreFull and StoreUnavailable.
+    """
+    metadata = {"run": run, "epoch": str(epoch), "part": str(part)}
+    return store.put(encode_parts({BYTES: np.frombuffer(data, np.uint8)}, metadata))
 
 
 def read_part(store: Store, name: str) -> bytes:
@@ -65,7 +57,7 @@ def read_part(store: Store, name: str) -> bytes:
     data = read_object(store, name, LOST)
     try:
         content, _ = decode(data)
-        return bytes(byte_view(content[BYTES]))
+        return content[BYTES].tobytes()
     except (ObjectError, KeyError) as error:
         raise StoreCorrupt(name, f"not a part of a companion: {error!r}", LOST) from error
 
@@ -80,33 +72,32 @@ def join(path: Path, parts: Iterable[bytes]) -> bool:
 
     Raises StoreFull and StoreUnavailable, and what reading the parts raises.
     """
-    first = next(iterator := iter(parts), None)
-    if first is None:
-        return False
-    with whole_file(path) as file:
-        file.write(first)
-        for part in iterator:
-            file.write(part)
-    return True
+    iterator = iter(parts)
+    for first in iterator:
+        with whole_file(path) as file:
+            for part in chain((first,), iterator):
+                file.write(part)
+        return True
+    return False
 
 
-def read(paths: Sequence[Path]) -> Contents:
+def read(paths: Sequence[Path]) -> CompanionContents:
     """What the files hold, a later one instead of an earlier one; the first one's table counts.
 
     Raises ObjectError for a file that is no companion, StoreUnavailable.
     """
-    tables: list[Table] = []
-    tensors: dict[str, Place] = {}
-    files: dict[str, Place] = {}
+    tables: list[ExportTable] = []
+    tensors: dict[str, EntryPlace] = {}
+    files: dict[str, EntryPlace] = {}
     for path in paths:
         with storage_errors(path), path.open("rb") as file:
             found = read_header(file)
         if found.byte_count != path.stat().st_size:
             raise ObjectError(f"{path.name}: {found.byte_count} bytes in its header")
         try:
-            tables.append(Table.from_json(found.metadata[METADATA]))
+            tables.append(ExportTable.from_json(found.metadata[METADATA]))
             for name, entry in found.entries.items():
-                place = Place(path=path, entry=entry)
+                place = EntryPlace(path=path, entry=entry)
                 if name.startswith(TENSOR):
                     tensors[name.removeprefix(TENSOR)] = place
                 elif name.startswith(FILE):
@@ -114,4 +105,6 @@ def read(paths: Sequence[Path]) -> Contents:
             check_files(files)
         except (KeyError, ValueError, SpecError) as error:
             raise ObjectError(f"{path.name} is no companion: {error!r}") from error
-    return Contents(table=tables[0] if tables else Table(), tensors=tensors, files=files)
+    return CompanionContents(
+        table=tables[0] if tables else ExportTable(), tensors=tensors, files=files
+    )

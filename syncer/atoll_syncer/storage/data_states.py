@@ -9,22 +9,20 @@ entry that names it, and removed when no slot's cursor in the history belongs to
 import dataclasses
 from collections.abc import Mapping
 
-import torch
-
 from atoll_syncer.storage.objects import ObjectError, decode_header, encode_header
 from atoll_syncer.storage.store import Store, StoreCorrupt, read_object
-from atoll_syncer.storage.versions import Origin
+from atoll_syncer.storage.versions import VersionOrigin
 
 LOST = "learners of these slots find their place in the data by the cursor alone"
 
 
-def write(store: Store, origin: Origin, data_states: Mapping[str, bytes]) -> str:
+def write(store: Store, origin: VersionOrigin, data_states: Mapping[str, bytes]) -> str:
     """Store the bytes of every slot; returns the object's name. Again is the same.
 
     `origin` is the version whose commit they belong to. Raises StoreFull and StoreUnavailable.
     """
     header = encode_header(
-        {slot: (torch.uint8, (len(each),)) for slot, each in data_states.items()},
+        {slot: ("U8", (len(each),)) for slot, each in data_states.items()},
         {key: str(value) for key, value in dataclasses.asdict(origin).items()},
     )
     return store.put([header, *data_states.values()])

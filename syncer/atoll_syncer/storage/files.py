@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from atoll_protos.frames import Buffer
+from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.storage.store import StoreCorrupt, make_folder, storage_errors, sync_folder
 
 READ_BYTES = 4 << 20
@@ -27,7 +27,6 @@ class WholeFile:
 
     @property
     def digest(self) -> str:
-        """sha256, hexadecimal."""
         return self._digest.hexdigest()
 
     def write(self, data: Buffer) -> None:

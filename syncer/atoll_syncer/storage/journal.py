@@ -7,11 +7,11 @@ one knew every entry before it. The other finds the name taken, learns that it i
 never write again. Entries that a snapshot holds are removed; storage/snapshots says why that
 breaks neither fact, and what the second half of an append is for.
 
-What is damaged is never believed (rule 22). Every entry has a checksum (`checksums`); those of
-earlier versions have none and must at least be whole lines that fit into the log. `read` goes on
-after an entry that is damaged, or gone while a later one is there: it tells the history
-(`History.lose`), which knows from then on which slices to take back from learners. Nobody can
-append at the position of such an entry, because a reader goes on to the end of the log.
+What is damaged is never believed (rule 22). Every entry has a checksum (`checksums`), and must
+fit into the log. `read` goes on after an entry that is damaged, or gone while a later one is there:
+it tells the history (`History.lose`), which knows from then on which slices to take back from
+learners. Nobody can append at the position of such an entry, because a reader goes on to the end of
+the log.
 
 A create may fail without an answer: the store took the entry, and the reply was lost. So `append`
 keeps the bytes of the entry that it tries. If the name is taken by the very same bytes, an earlier
@@ -40,12 +40,7 @@ from atoll_syncer.model.log import (
     to_document,
 )
 from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.checksums import (
-    DamagedError,
-    has_checksum,
-    with_checksum,
-    without_checksum,
-)
+from atoll_syncer.storage.checksums import DamagedError, with_checksum, without_checksum
 from atoll_syncer.storage.snapshots import entry_name
 from atoll_syncer.storage.store import LOG, Store, StoreCorrupt, StoreMissing
 
@@ -70,7 +65,7 @@ class DeposedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
+class LoggedEntry:
     """An entry and what stands beside it: Unix seconds, and the run and epoch of its writer."""
 
     entry: Entry
@@ -146,7 +141,7 @@ class Journal:
         self.commits.clear()
         return True
 
-    def _take(self, logged: Logged) -> None:
+    def _take(self, logged: LoggedEntry) -> None:
         """The next entry was read. Raises DamagedError when it cannot follow what was read."""
         entry, history = logged.entry, self.history
         if self._lost_at == 0:
@@ -215,19 +210,18 @@ class Journal:
         except StoreMissing:
             return None  # not there yet, or collected
 
-    def _read(self, position: int) -> Logged:
+    def _read(self, position: int) -> LoggedEntry:
         """The entry at a position. Raises StoreMissing, DamagedError and StoreCorrupt."""
         name = entry_name(position)
-        data = self._store.read(name)
-        document = without_checksum(data)
+        document = without_checksum(self._store.read(name))
         kind = document.get("kind")
-        if has_checksum(data) and kind not in KINDS and kind != snapshots.STUB["kind"]:
+        if kind not in KINDS:
             remedy = "use the version of Atoll that wrote it"
             raise StoreCorrupt(name, f"an entry of the unknown kind {kind}", remedy)
         try:
             if document["seq"] != position:
                 raise DamagedError(f"it says seq {document['seq']}")
-            return Logged(
+            return LoggedEntry(
                 entry=from_document(document),
                 time=float(document["time"]),
                 run=str(document["run"]),

@@ -1,4 +1,4 @@
-"""Tensors as safetensors bytes and back, without a copy on the way out.
+"""Arrays as safetensors bytes and back, without a copy on the way out.
 
 The format is a header (its length in 8 bytes, then JSON with dtype, shape and place of each
 tensor) followed by the tensors' bytes without gaps. The library's own writer makes a copy of all
@@ -11,14 +11,21 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
-import torch
+import numpy as np
 
-from atoll_protos.frames import Buffer
-from atoll_protos.tensors import SAFETENSORS, byte_view
+from atoll_protos.transfer.arrays import BF16, F32, Array, byte_view
+from atoll_protos.transfer.frames import Buffer
 
-TORCH_DTYPES = {name: dtype for dtype, name in SAFETENSORS.items()}
+ITEM_BYTES: Final = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1),
+}  # of every type that a learner's tensor may have
+NUMPY: Final = {"F32": F32, "BF16": BF16, "F16": np.dtype(np.float16), "U8": np.dtype(np.uint8)}
+NAMES: Final = {dtype: name for name, dtype in NUMPY.items()}
 HEADER_BYTES_MAX = 100 << 20
 ALIGNMENT = 64
 
@@ -31,14 +38,14 @@ class ObjectError(Exception):
 class Entry:
     """One tensor of a file: where its bytes lie, counted from the file's first byte."""
 
-    dtype: torch.dtype
+    dtype: str  # as the format names it
     shape: tuple[int, ...]
     start: int
     stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class ObjectHeader:
     """A file's header."""
 
     entries: Mapping[str, Entry]
@@ -47,28 +54,26 @@ class Contents:
 
 
 def encode_header(
-    tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> bytes:
     """The bytes before the tensors', which follow in the mapping's order without gaps."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     stop = 0
     for name, (dtype, shape) in tensors.items():
-        start, stop = stop, stop + prod(shape) * dtype.itemsize
-        header[name] = {"dtype": SAFETENSORS[dtype], "shape": shape, "data_offsets": (start, stop)}
+        start, stop = stop, stop + prod(shape) * ITEM_BYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, stop)}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return struct.pack("<Q", len(text)) + text
 
 
-def encode_parts(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> list[Buffer]:
-    """A file's bytes in parts: the header, then views of the contiguous CPU tensors' memory."""
-    header = encode_header(
-        {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}, metadata
-    )
-    return [header, *(byte_view(tensor) for tensor in tensors.values())]
+def encode_parts(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> list[Buffer]:
+    """A file's bytes in parts: the header, then views of the memory of arrays [n]."""
+    shapes = {name: (NAMES[each.dtype], each.shape) for name, each in arrays.items()}
+    return [encode_header(shapes, metadata), *map(byte_view, arrays.values())]
 
 
-def decode_header(data: Buffer) -> Contents:
+def decode_header(data: Buffer) -> ObjectHeader:
     """Parse the header that a file's first bytes hold; raises ObjectError."""
     view = memoryview(data)
     try:
@@ -81,10 +86,10 @@ def decode_header(data: Buffer) -> Contents:
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ObjectError(f"not a safetensors header: {error!r}") from error
     end = max((entry.stop for entry in entries.values()), default=8 + header_bytes)
-    return Contents(entries=entries, metadata=metadata, byte_count=end)
+    return ObjectHeader(entries=entries, metadata=metadata, byte_count=end)
 
 
-def read_header(file: BinaryIO) -> Contents:
+def read_header(file: BinaryIO) -> ObjectHeader:
     """Parse the header of an open file; raises ObjectError."""
     file.seek(0)
     first = file.read(8)
@@ -92,20 +97,20 @@ def read_header(file: BinaryIO) -> Contents:
     return decode_header(first + file.read(min(header_bytes, HEADER_BYTES_MAX)))
 
 
-def decode(data: bytearray) -> tuple[dict[str, torch.Tensor], Mapping[str, str]]:
-    """The tensors of a file, sharing its memory, and its metadata; raises ObjectError."""
+def decode(data: bytearray) -> tuple[dict[str, Array], Mapping[str, str]]:
+    """The arrays of a file, sharing its memory, and its metadata; raises ObjectError.
+
+    Raises KeyError for a type that no object of this program has.
+    """
     contents = decode_header(data)
     if contents.byte_count != len(data):
         raise ObjectError(f"{len(data)} bytes where the header says {contents.byte_count}")
-    tensors = {
-        name: torch.frombuffer(
-            data, dtype=entry.dtype, count=prod(entry.shape), offset=entry.start
-        ).view(entry.shape)
-        if prod(entry.shape)
-        else torch.empty(entry.shape, dtype=entry.dtype)
-        for name, entry in contents.entries.items()
+    view = memoryview(data)
+    arrays = {
+        name: np.frombuffer(view[each.start : each.stop], NUMPY[each.dtype]).reshape(each.shape)
+        for name, each in contents.entries.items()
     }
-    return tensors, contents.metadata
+    return arrays, contents.metadata
 
 
 def _entry(fields: Mapping[str, object], data_start: int) -> Entry:
@@ -115,13 +120,13 @@ def _entry(fields: Mapping[str, object], data_start: int) -> Entry:
         raise ObjectError("an entry without shape or offsets")
     start, stop = (int(offset) for offset in offsets)
     entry = Entry(
-        dtype=TORCH_DTYPES[str(dtype)],
+        dtype=str(dtype),
         shape=tuple(int(size) for size in shape),
         start=data_start + start,
         stop=data_start + stop,
     )
     if start < 0 or min(entry.shape, default=0) < 0:
         raise ObjectError(f"an entry at {start} with shape {entry.shape}")
-    if stop - start != prod(entry.shape) * entry.dtype.itemsize:
+    if stop - start != prod(entry.shape) * ITEM_BYTES[entry.dtype]:
         raise ObjectError(f"{stop - start} bytes for {dtype} {shape}")
     return entry

@@ -11,8 +11,7 @@ the thread TIDY. No entry waits for that, and a kill in between leaves the log a
 
 What is kept. The newest two snapshots and all entries after the older one: when the newest
 snapshot is damaged, the one before it and the entries after it give the same history. All other
-entries are removed, but for the first, which is replaced by a stub of an unknown kind: a version
-of Atoll that knows no snapshots must find an entry that it cannot read, not an empty log.
+entries are removed.
 
 Why a removed entry does not break the fence (rule 20). The fence is that entry s+1 can be created
 once, by a process that has read entry s. When entry s+1 is removed, its name is free again, and a
@@ -40,21 +39,20 @@ from dataclasses import dataclass
 
 import structlog
 
-from atoll_syncer.model import snapshot
+from atoll_syncer.model import documents
 from atoll_syncer.model.history import History
 from atoll_syncer.storage.checksums import DamagedError, with_checksum, without_checksum
 from atoll_syncer.storage.store import LOG, SNAPSHOTS, Store, StoreMissing
 
 SNAPSHOT_ENTRIES = 1000
 KEPT = 2  # snapshots
-COLLECTED_MAX = 5000  # at once; a log of an earlier version may have millions of entries
-STUB = {"seq": 1, "run": "", "epoch": 0, "time": 0.0, "kind": "Collected"}
+COLLECTED_MAX = 5000  # at once
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class LogSnapshot:
     """What the log's entries up to `position` add up to."""
 
     position: int
@@ -67,7 +65,6 @@ def entry_name(position: int) -> str:
 
 
 def snapshot_name(position: int) -> str:
-    """The name of the snapshot of the entries up to `position`."""
     return f"{SNAPSHOTS}{position:016d}.json"
 
 
@@ -82,15 +79,15 @@ def newest_position(store: Store) -> int:
     return max(positions(store, SNAPSHOTS), default=0)
 
 
-def read_newest(store: Store) -> Snapshot | None:
+def read_newest(store: Store) -> LogSnapshot | None:
     """The newest snapshot that is whole. Raises StoreUnavailable."""
     for position in reversed(positions(store, SNAPSHOTS)):
         try:
             document = without_checksum(store.read(snapshot_name(position)))
             if document["seq"] != position:
                 raise DamagedError(f"it says seq {document['seq']}")
-            history = snapshot.from_document(document["history"])
-            return Snapshot(position=position, history=history)
+            history = documents.from_document(History, document["history"])
+            return LogSnapshot(position=position, history=history)
         except StoreMissing:
             continue  # removed meanwhile: a newer one is there
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -98,12 +95,12 @@ def read_newest(store: Store) -> Snapshot | None:
     return None
 
 
-def write(store: Store, taken: Snapshot, time: float) -> None:
+def write(store: Store, taken: LogSnapshot, time: float) -> None:
     """Make it durable; again is the same. `time` is in Unix seconds, for people.
 
     Raises StoreFull and StoreUnavailable.
     """
-    history = snapshot.to_document(taken.history)
+    history = documents.to_document(taken.history)
     document = {"seq": taken.position, "run": taken.history.run, "time": time, "history": history}
     store.create(snapshot_name(taken.position), with_checksum(document))
 
@@ -117,9 +114,7 @@ def collect(store: Store, most: int = COLLECTED_MAX) -> int:
     known = positions(store, SNAPSHOTS)
     if len(known) < KEPT:
         return 0
-    entries = [each for each in positions(store, LOG) if 1 < each <= known[-KEPT]]
-    if entries:
-        store.replace(entry_name(1), with_checksum(STUB))
+    entries = [each for each in positions(store, LOG) if each <= known[-KEPT]]
     for position in entries[:most]:
         store.delete(entry_name(position))
     for position in known[:-KEPT]:

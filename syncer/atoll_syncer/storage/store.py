@@ -34,7 +34,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from atoll_protos.frames import Buffer
+from atoll_protos.transfer.frames import Buffer
 
 LOG = "log/"
 OBJECTS = "objects/"
@@ -152,7 +152,6 @@ class FileStore:
             return _link(temporary, path)
 
     def replace(self, name: str, data: bytes) -> None:
-        """See Store."""
         path = self._path(name)
         with storage_errors(path), self._temporary([data], durable=False) as temporary:
             temporary.rename(path)
@@ -177,7 +176,6 @@ class FileStore:
         return name
 
     def read(self, name: str, byte_count_max: int | None = None) -> bytes:
-        """See Store."""
         path = self._path(name)
         with storage_errors(path):
             try:
@@ -189,13 +187,11 @@ class FileStore:
                 raise StoreMissing(os.fspath(path), "there is no such name", remedy) from None
 
     def names(self, prefix: str) -> list[str]:
-        """See Store."""
         folder = self._path(prefix)
         with storage_errors(folder):
             return sorted(f"{prefix}{name}" for name in os.listdir(folder))
 
     def delete(self, name: str) -> None:
-        """See Store."""
         path = self._path(name)
         with storage_errors(path):
             path.unlink(missing_ok=True)

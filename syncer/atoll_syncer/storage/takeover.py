@@ -31,8 +31,7 @@ that was read, which is what makes it safe.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Set
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final
 
@@ -61,47 +60,24 @@ class Action(Enum):
     LEAVE = "leave"  # exit 77
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeoverDecision:
-    """What a newcomer does, and why."""
-
-    action: Action
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What a newcomer has seen; times by its own monotonic clock.
-
-    `beat_seen_at` is when it first saw this heartbeat, or, without one, when it began to look.
-    """
-
-    pod: str
-    owner: str  # the pod of the newest term; empty without one
-    followed: Set[str]  # pods whose term another pod's has followed
-    beat: Heartbeat | None
-    beat_seen_at: float
+def takeover(pod: str, history: History, *, silent_seconds: float) -> tuple[Action, str]:
+    """Whether `pod` takes the shard over, which has seen no new heartbeat for so long, and why."""
+    owner = history.pod
+    if not owner:
+        return Action.TAKE_OVER, "no process has had it yet"
+    if owner == pod:
+        return Action.TAKE_OVER, "this pod had it last"
+    if pod in history.followed:
+        return Action.LEAVE, f"pod {owner} has followed this pod"
+    if silent_seconds >= PATIENCE_SECONDS:
+        return Action.TAKE_OVER, f"no heartbeat of pod {owner} for {PATIENCE_SECONDS:g} s"
+    return Action.WAIT, f"pod {owner} has the shard"
 
 
-def decide(view: View, *, patience_seconds: float, now: float) -> TakeoverDecision:
-    """Whether the newcomer takes the shard over; see the module."""
-    if not view.owner:
-        return TakeoverDecision(action=Action.TAKE_OVER, reason="no process has had it yet")
-    if view.owner == view.pod:
-        return TakeoverDecision(action=Action.TAKE_OVER, reason="this pod had it last")
-    if view.pod in view.followed:
-        reason = f"pod {view.owner} has followed this pod"
-        return TakeoverDecision(action=Action.LEAVE, reason=reason)
-    if now >= view.beat_seen_at + patience_seconds:
-        reason = f"no heartbeat of pod {view.owner} for {patience_seconds:g} s"
-        return TakeoverDecision(action=Action.TAKE_OVER, reason=reason)
-    return TakeoverDecision(action=Action.WAIT, reason=f"pod {view.owner} has the shard")
+InThread = Callable[[Callable[[], tuple[Action, str]]], Awaitable[tuple[Action, str]]]
 
 
-InThread = Callable[[Callable[[], TakeoverDecision]], Awaitable[TakeoverDecision]]
-
-
-class Watch:
+class HeartbeatWatch:
     """What a newcomer sees of the log and of the heartbeat next to it, by its own clock."""
 
     def __init__(self, journal: Journal, pod: str, now: float) -> None:
@@ -109,20 +85,13 @@ class Watch:
         self._beat: Heartbeat | None = None
         self._beat_seen_at = now
 
-    def look(self, now: float) -> TakeoverDecision:
+    def look(self, now: float) -> tuple[Action, str]:
         """Read on, and decide. Raises StoreUnavailable: look again."""
         history = self.journal.read()
         beat = self.journal.last_beat()
         if beat != self._beat:
             self._beat, self._beat_seen_at = beat, now
-        view = View(
-            pod=self.pod,
-            owner=history.pod,
-            followed=history.followed,
-            beat=beat,
-            beat_seen_at=self._beat_seen_at,
-        )
-        return decide(view, patience_seconds=PATIENCE_SECONDS, now=now)
+        return takeover(self.pod, history, silent_seconds=now - self._beat_seen_at)
 
 
 async def wait_for_turn(
@@ -133,17 +102,17 @@ async def wait_for_turn(
     `in_thread` does each look outside of the event loop, because a disk may take long; `clock`
     counts monotonic seconds. Raises StoreCorrupt for the log of a newer version of Atoll.
     """
-    watch, said = Watch(journal, pod, clock()), ""
+    watch, said = HeartbeatWatch(journal, pod, clock()), ""
     while True:
         try:
-            decision = await in_thread(lambda: watch.look(clock()))
+            action, reason = await in_thread(lambda: watch.look(clock()))
         except StoreUnavailable as error:
-            decision = TakeoverDecision(action=Action.WAIT, reason=str(error))
-        if decision.action is Action.TAKE_OVER:
+            action, reason = Action.WAIT, str(error)
+        if action is Action.TAKE_OVER:
             return journal.history
-        if decision.action is Action.LEAVE:
-            raise SupersededError(decision.reason)
-        if decision.reason != said:
-            said = decision.reason
+        if action is Action.LEAVE:
+            raise SupersededError(reason)
+        if reason != said:
+            said = reason
             log.info("waits to take the shard over", reason=said)
         await asyncio.sleep(LOOK_SECONDS)

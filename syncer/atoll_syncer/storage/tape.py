@@ -1,6 +1,6 @@
 """The event tape: one JSON line per commit and event, each with `run` and `time` (rule 29).
 
-With recorded offers, the tape is enough to recompute every commit bit for bit (numbers/replay).
+With recorded offers, the tape is enough to recompute every commit bit for bit, as the tests do.
 It is for people and tools: no decision is taken from it, and no trouble with it delays a commit.
 
 It may lie on the volume of the log, whose place it must not take. So it *rotates*: a file of
@@ -55,7 +55,6 @@ class Tape:
 
     @property
     def waiting_lines(self) -> int:
-        """Lines that wait for room on the disk."""
         return len(self._waiting)
 
     def commits(self, lowest: Mapping[int, int]) -> set[tuple[int, int, int]]:
@@ -190,7 +189,6 @@ def _device(path: Path) -> int | None:
 
 
 def _backwards(handles: Iterable[int]) -> Iterator[bytes]:
-    """The lines of files, last first in each."""
     for handle in handles:
         start, rest = os.fstat(handle).st_size, b""
         while start:

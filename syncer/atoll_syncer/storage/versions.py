@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Set
 from dataclasses import dataclass
 
-import torch
-
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import BY_WIRE, Form, Packed, Wire, base_encoding
-from atoll_protos.tensors import empty_packed, encoding_of
-from atoll_syncer.model.history import Head
+from atoll_protos.transfer.arrays import Array, Base, empty_packed, encoding_of
+from atoll_protos.transfer.codecs import BY_WIRE, Form, Wire, base_encoding
+from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
 from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, read_object
@@ -31,7 +29,7 @@ LOST = "let it be taken back from a learner, or restore a checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class VersionOrigin:
     """Which version an object holds.
 
     It is part of the bytes, so that no two versions share an object, and the name of an object
@@ -46,7 +44,7 @@ class Origin:
 
 
 def write_slice(
-    store: Store, origin: Origin, state: SliceTensors, wire_down: Wire
+    store: Store, origin: VersionOrigin, state: SliceTensors, wire_down: Wire
 ) -> tuple[str, str]:
     """Store master, momentum and base; returns the digest of the base and the object's name.
 
@@ -68,13 +66,13 @@ def write_slice(
 
 def read_slice(
     store: Store,
-    head: Head,
+    head: HeadVersion,
     *,
-    master: torch.Tensor,
-    momentum: torch.Tensor,
+    master: Array,
+    momentum: Array,
     form: Form,
     wire_down: Wire,
-) -> Packed[torch.Tensor]:
+) -> Base:
     """Fill `master` and `momentum`, both f32[n], from the head's object; returns its base.
 
     Whether it was the last version, whose base is f32, is told by its digest.
@@ -88,15 +86,15 @@ def read_slice(
         raise StoreCorrupt(head.object, f"not a slice: {error!r}", LOST) from error
     for found, wanted in read.values():
         if found.shape != wanted.shape:
-            raise StoreCorrupt(head.object, f"has another layout: {tuple(found.shape)}", LOST)
+            raise StoreCorrupt(head.object, f"has another layout: {found.shape}", LOST)
     for found, wanted in read.values():
-        wanted.copy_(found)
+        wanted[:] = found
     coded = content.get("base")
     for encoding in (base_encoding(wire_down), pb.F32):
         base = empty_packed(encoding, form)
         round_master(master, base)
         if coded is not None and coded.shape == base.coded.shape:
-            base.coded.copy_(coded)
+            base.coded[:] = coded
         if base.digest == head.digest:
             return base
     raise StoreCorrupt(head.object, "its base has another digest", LOST)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.supervisor import free_ports
+from atoll_operator.local.supervision.ports import free_ports
 from cluster.api_faults.faulty import Proxy
 from cluster.api_faults.world import (
     CONVERGES_SECONDS_MAX,
@@ -27,12 +27,11 @@ from cluster.training import Job, pace
 
 @pytest.fixture
 def world(
-    lab: LabCommand, clusters: list[Kubectl], namespace: str, tmp_path: Path
+    lab: LabCommand, clusters: list[Kubectl], namespace: str, early: None, tmp_path: Path
 ) -> Iterator[World]:
-    del lab
     kube = clusters[1]
     kube("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    kube("wait", "--for=condition=Established", "crd", "--all", "--timeout=600s")
+    kube.establish("decoupledtrainingjobs.atoll.dev")
     proxy = Proxy(kube.kubeconfig, tmp_path)
     config = proxy.start()
     (port,) = free_ports(1)
@@ -56,7 +55,7 @@ def world(
             yield found
             assert process.poll() is None, "the operator has ended by itself"
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(CONVERGES_SECONDS_MAX) == 0
         finally:
             process.kill()
             proxy.stop()

@@ -72,7 +72,7 @@ class Proxy:
     thread: threading.Thread | None = None
 
     def start(self) -> Path:
-        """Serve; returns a KUBECONFIG for whoever is to come through here."""
+        """Serve; returns a KUBECONFIG for clients that are to come through here."""
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
         assert self.serves.wait(START_SECONDS_MAX)

@@ -54,24 +54,46 @@ def test_half_of_all_requests_refused_with_any_status_change_nothing_of_what_com
     assert world.probe("livez")[0] == 200
 
 
+def break_off(world: World) -> None:
+    for _ in range(4):
+        world.proxy.break_off()
+        pass_seconds(2.0)
+
+
+def answer_late(world: World) -> None:
+    world.proxy.faults.delay_seconds = 4.0
+
+
+def hang_what_is_open(world: World) -> None:
+    """Watches that are open hang, new ones work: half-open connections after a lost router."""
+    world.proxy.hang_what_is_open()
+
+
 @pytest.mark.long
-def test_watches_that_break_off_again_and_again_lose_no_edit(
+def test_connections_that_break_off_or_answer_late_or_die_without_a_word_lose_no_edit(
     world: World, steady: Job, edits: tuple[set[str], set[str]]
 ) -> None:
     first, second = edits
     del steady
-    begun, job = time.monotonic(), world.apply("broken", {"eu-west": 2, "us-east": 1})
-    for _ in range(4):
-        world.proxy.break_off()
-        pass_seconds(2.0)
-    world.comes_to(job, first)
-    made = world.children(job)
-    world.proxy.break_off()
-    edit(job)
-    world.proxy.break_off()
-    world.comes_to(job, second)
-    assert world.has_kept(job, made)
+    begun = time.monotonic()
+    for spoil in (break_off, answer_late, hang_what_is_open):
+        job = world.apply(spoil.__name__.replace("_", "-"), {"eu-west": 2, "us-east": 1})
+        if spoil is break_off:
+            spoil(world)
+        world.comes_to(job, first)
+        made, moment = world.children(job), time.monotonic()
+        spoil(world)
+        edit(job)
+        if spoil is break_off:
+            world.proxy.break_off()
+        world.comes_to(job, second)
+        world.proxy.faults.delay_seconds = 0.0
+        assert world.has_kept(job, made), spoil
+        assert not world.wrong_deletions(moment), spoil
+        job.kubectl("delete", "dtj", job.name, "--wait=false")
     _assert_at_most(CALLS_A_MINUTE_MAX, world.proxy.busiest_minute(begun))
+    assert world.probe("livez")[0] == 200
+    assert world.leads()
 
 
 def test_an_api_server_that_is_killed_and_starts_again_in_the_middle_of_a_run(
@@ -79,12 +101,13 @@ def test_an_api_server_that_is_killed_and_starts_again_in_the_middle_of_a_run(
 ) -> None:
     first, second = edits
     del steady
-    job = world.apply("restarted", {"eu-west": 2, "us-east": 1})
-    for shape in (first, second):
-        api_server.restart()
-        if shape is second:
-            edit(job)
-        world.comes_to(job, shape)
+    edited = world.apply("edited", {"eu-west": 2, "us-east": 1})
+    world.comes_to(edited, first)
+    begun = world.apply("begun", {"eu-west": 2, "us-east": 1})
+    edit(edited)
+    api_server.restart()
+    world.comes_to(begun, first)
+    world.comes_to(edited, second)
     until("it leads again", world.leads, CONVERGES_SECONDS_MAX)
     assert world.probe("readyz")[0] == 200
 
@@ -138,41 +161,6 @@ def test_a_watch_that_hangs_is_left_and_fails_readiness_while_it_cannot_be_begun
     world.proxy.faults.hangs = _nowhere
     world.comes_to(job, second)
     until("it is ready", lambda: world.probe("readyz")[0] == 200)
-
-
-@pytest.mark.long
-def test_a_connection_that_died_without_a_word_is_replaced_and_nothing_is_missed(
-    world: World, steady: Job, edits: tuple[set[str], set[str]]
-) -> None:
-    """Watches that are open hang, new ones work: half-open connections after a lost router."""
-    first, second = edits
-    del steady
-    job = world.apply("half", {"eu-west": 2, "us-east": 1})
-    world.comes_to(job, first)
-    made = world.children(job)
-    world.proxy.hang_what_is_open()
-    edit(job)
-    world.comes_to(job, second)
-    assert world.has_kept(job, made)
-    assert world.probe("livez")[0] == 200
-
-
-@pytest.mark.long
-def test_answers_that_take_four_seconds_each_delay_and_change_nothing(
-    world: World, steady: Job, edits: tuple[set[str], set[str]]
-) -> None:
-    first, second = edits
-    del steady
-    job = world.apply("slow", {"eu-west": 2, "us-east": 1})
-    world.comes_to(job, first)
-    made, moment = world.children(job), time.monotonic()
-    world.proxy.faults.delay_seconds = 4.0
-    edit(job)
-    world.comes_to(job, second)
-    world.proxy.faults.delay_seconds = 0.0
-    assert world.has_kept(job, made)
-    assert not world.wrong_deletions(moment)
-    assert world.leads()
 
 
 def _half(status: int, seed: int) -> Any:

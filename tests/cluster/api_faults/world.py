@@ -19,7 +19,7 @@ from cluster.conftest import LabCommand
 from cluster.kubectl import Kubectl, until
 from cluster.lab.layout import run_folder
 from cluster.lab.processes import CLUSTER_MARK, runs, start
-from cluster.training import Job, manifest
+from cluster.training import Job, manifest, pace
 
 CRD = Path(__file__).resolve().parents[3] / "crds/decoupledtrainingjobs.yaml"
 LEASE = "replica"
@@ -53,9 +53,9 @@ class World:
         return False
 
     def apply(self, name: str, regions: dict[str, int], **spec: object) -> Job:
-        """Apply a job whose pods need no node."""
+        """Apply a job whose pods need no node, and no torch."""
         job = Job(kube=self.kube, namespace=self.namespace, name=name)
-        self.kube.apply(self.namespace, manifest(name, regions, **spec))
+        self.kube.apply(self.namespace, manifest(name, regions, **{"learner": pace(300), **spec}))
         return job
 
     def children(self, job: Job) -> dict[str, str]:
@@ -143,7 +143,6 @@ class ApiServer:
 
     @classmethod
     def found(cls, lab: LabCommand, kube: Kubectl) -> "ApiServer":
-        """The one that runs."""
         pid = lab.status()["clusters"][1]["pids"]["kube-apiserver"]
         command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
         return cls(kube=kube, command=command, pids=[pid])

@@ -12,7 +12,7 @@ Object = Mapping[str, Any]
 
 
 def call(cluster: Cluster, method: str, path: str, body: Object | None = None) -> tuple[int, str]:
-    """Make one request as the cluster's administrator; OSError while nobody answers."""
+    """Make one request as the cluster's administrator; OSError while no server answers."""
     context = ssl.create_default_context(cafile=str(cluster.pki / "ca.crt"))
     context.load_cert_chain(cluster.pki / "admin.crt", cluster.pki / "admin.key")
     connection = http.client.HTTPSConnection(cluster.address, 6443, timeout=5, context=context)
@@ -26,7 +26,6 @@ def call(cluster: Cluster, method: str, path: str, body: Object | None = None) -
 
 
 def is_there(cluster: Cluster, path: str) -> bool:
-    """Tell whether a GET of `path` succeeds."""
     try:
         return call(cluster, "GET", path)[0] == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):

@@ -26,12 +26,11 @@ class Image:
 
 
 def digest(content: bytes) -> str:
-    """Return the SHA-256 of some bytes in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def layer_file(what: str, key: str) -> Path:
-    """Name the cached layer that was, or is to be, made of what `key` tells."""
+    """Name the cached layer that was, or is to be, made of what `key` names."""
     folder = cache_folder() / "layers"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{what}-{digest(key.encode())[:12]}.tar"
@@ -54,7 +53,7 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def write_archive(file: Path, images: Sequence[Image], known: Collection[Path] = ()) -> None:
-    """Write images as one archive, without the layers that whoever imports it has already."""
+    """Write images as one archive, without the layers that its importer has already."""
     blobs: dict[str, bytes] = {}
     layers = {layer: _describe_file(layer) for image in images for layer in image.layers}
     manifests = [_add_image(image, layers, blobs) for image in images]

@@ -48,7 +48,6 @@ PACKAGES = {  # a file of the package -> the package
 
 
 def missing_packages() -> list[str]:
-    """Name the Debian packages that are to be installed."""
     return sorted(package for file, package in PACKAGES.items() if not Path(file).exists())
 
 
@@ -121,7 +120,6 @@ def clients() -> Path:
 
 
 def missing_programs() -> list[str]:
-    """Name the programs that are to be built or fetched."""
     return [name for name in all_programs() if not (_folder() / name).exists()]
 
 
@@ -130,7 +128,6 @@ def _folder() -> Path:
 
 
 def all_programs() -> tuple[str, ...]:
-    """Name every program of the folder that `programs` returns."""
     return (*KUBERNETES_PROGRAMS, *OWN_PROGRAMS, *CLIENTS)
 
 

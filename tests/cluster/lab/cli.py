@@ -75,7 +75,7 @@ def up(
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
-    """Say what is up."""
+    """Print what is up."""
     with lifecycle.alone():
         _show(as_json)
 

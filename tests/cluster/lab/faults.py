@@ -14,7 +14,7 @@ WAYS: tuple[Way, ...] = get_args(Way)
 
 
 def state(lost: Node, processes: list[Process]) -> str:
-    """Say in one word how a node fares: off, cut, kubelet-dead or on."""
+    """Return in one word how a node fares: off, cut, kubelet-dead or on."""
     names = {process.name for process in processes if process.node == lost.short}
     if "init" not in names:
         return "off"
@@ -24,7 +24,7 @@ def state(lost: Node, processes: list[Process]) -> str:
 
 
 def cut(lost: Node, how: Way) -> None:
-    """Lose a node: its cable (containers go on), its power, or its kubelet alone."""
+    """Lose a node: its cable (containers continue), its power, or its kubelet alone."""
     if how == "network":
         network.cut(lost)
         return

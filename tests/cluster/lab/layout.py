@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from atoll_protos.addresses import joined
+from atoll_protos.network.addresses import joined
 
 ROOT = Path(__file__).resolve().parents[3]  # of the checkout
 PREFIX = "atoll-"  # of every network namespace and link
@@ -24,7 +24,7 @@ Timing = Literal["fast", "default"]  # when a lost node is seen
 
 
 class LabError(Exception):
-    """Something the caller can mend; the message says how."""
+    """Something the caller can correct; the message names the remedy."""
 
 
 def cache_folder() -> Path:

@@ -40,7 +40,7 @@ def alone() -> Iterator[None]:
 
 
 def why_not() -> str | None:
-    """Say why no cluster can be made here as things are, with the remedy; None if it can."""
+    """Return why no cluster can be made here as things are, with the remedy; None if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "needs root on Linux, for namespaces, mounts and control groups"
     missing = [*binaries.missing_packages(), *binaries.missing_programs()]
@@ -170,7 +170,7 @@ def down() -> None:
 
 
 def describe(lab: Lab) -> dict[str, Any]:
-    """Tell where everything is and how it fares, for people and programs."""
+    """Return where everything is and how it fares, for people and programs."""
     processes = of_lab()
     return {
         "programs": str(binaries.programs()),

@@ -31,7 +31,6 @@ class Link:
 
 
 def program() -> Path:
-    """The proxy's program, which is built where it is not cached."""
     return tool("links", PROGRAM, PACKAGE)
 
 
@@ -47,7 +46,6 @@ def serve(folder: Path) -> int:
 
 
 def end(pid: int) -> None:
-    """End the proxy and every connection through it."""
     kill(pid)
 
 

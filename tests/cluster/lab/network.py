@@ -71,12 +71,11 @@ def cut(node: Node) -> None:
 
 
 def heal(node: Node) -> None:
-    """Plug the cable in again."""
     run("ip", "link", "set", node.link, "up")
 
 
 def is_cut(node: Node) -> bool:
-    """Tell whether the node's cable is unplugged."""
+    """Return whether the node's cable is unplugged."""
     return "UP" not in json.loads(run("ip", "-j", "link", "show", "dev", node.link))[0]["flags"]
 
 

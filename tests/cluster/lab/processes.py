@@ -140,7 +140,7 @@ def runs(pid: int) -> bool:
 def kill_all(
     which: Callable[[Process], bool] = lambda process: True, seconds_max: float = 20
 ) -> None:
-    """End every process of the lab, or those of it that are told; their ports are free then."""
+    """End every process of the lab, or those that are named; their ports are free then."""
     deadline = time.monotonic() + seconds_max
     killed: dict[int, str] = {}
     while True:

@@ -126,30 +126,30 @@ def _compile(packages: Path) -> None:
         compileall.compile_dir(packages, quiet=2, workers=2, invalidation_mode=unchecked)
 
 
-def wheel_layer(root: Path = ROOT) -> Path:
-    """Return the layer of a checkout's wheel and its commands."""
-    sources = [root / name for name in ("pyproject.toml", "README.md", "LICENSE")]
+def wheel_layer() -> Path:
+    """Return the layer of this checkout's wheel and its commands."""
+    sources = [ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")]
     for folder in ("operator", "worker", "syncer", "protos", "crds", "examples/bytegpt"):
-        sources += sorted(f for f in (root / folder).rglob("*") if "__pycache__" not in f.parts)
+        sources += sorted(f for f in (ROOT / folder).rglob("*") if "__pycache__" not in f.parts)
     content = b"".join(
-        f"{source.relative_to(root)}\0".encode() + source.read_bytes()
+        f"{source.relative_to(ROOT)}\0".encode() + source.read_bytes()
         for source in sources
         if source.is_file()
     )
-    layer = layer_file("atoll" if root == ROOT else "other", digest(content))
+    layer = layer_file("atoll", digest(content))
     if not layer.exists():
-        for old in layer.parent.glob(f"{layer.name.partition('-')[0]}-*.tar"):
+        for old in layer.parent.glob("atoll-*.tar"):
             old.unlink()
         with tempfile.TemporaryDirectory(dir=layer.parent) as scratch:
             tree = Path(scratch) / "tree"
-            _unpack(build_wheel(Path(scratch), root), tree)
+            _unpack(build_wheel(Path(scratch)), tree)
             write_layer(layer, tree)
     return layer
 
 
-def build_wheel(folder: Path, root: Path = ROOT) -> Path:
-    """Build the wheel of a checkout into a folder."""
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, root)
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of this checkout into a folder."""
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT)
     return next(folder.glob("*.whl"))
 
 

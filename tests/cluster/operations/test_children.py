@@ -20,14 +20,14 @@ def children(person: Person) -> dict[str, str]:
     }
 
 
-def test_kubectl_scale_on_a_child_is_reverted(person: Person) -> None:
-    before = person.starts()
-    person.types("kubectl scale statefulset tiny-eu-west --replicas=3")
-    until("one again", lambda: _replicas(person) == 1, DRIFT_SECONDS_MAX)
-    person.types("kubectl scale statefulset tiny-eu-west --replicas=0")
-    until("one again", lambda: _replicas(person) == 1, DRIFT_SECONDS_MAX)
-    person.trains(2)
-    assert person.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
+def test_kubectl_scale_on_a_child_is_reverted(running: Person) -> None:
+    before = running.uids()
+    running.types("kubectl scale statefulset tiny-eu-west --replicas=3")
+    until("one again", lambda: _replicas(running) == 1, DRIFT_SECONDS_MAX)
+    running.types("kubectl scale statefulset tiny-eu-west --replicas=0")
+    until("one again", lambda: _replicas(running) == 1, DRIFT_SECONDS_MAX)
+    running.trains(2)
+    assert running.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
 
 
 def _replicas(person: Person) -> int:
@@ -35,9 +35,8 @@ def _replicas(person: Person) -> int:
     return int(person.types(words))
 
 
-@pytest.mark.long
-def test_edits_of_every_child_are_reverted(person: Person) -> None:
-    before = person.starts()
+def test_edits_of_every_child_are_reverted(running: Person) -> None:
+    before = running.uids()
     wrong = {
         "service/tiny-syncer-0": {"spec": {"selector": {"wrong": "yes"}}},
         "service/tiny-eu-west": {"spec": {"publishNotReadyAddresses": False}},
@@ -45,19 +44,19 @@ def test_edits_of_every_child_are_reverted(person: Person) -> None:
         "statefulset/tiny-us-east": {"metadata": {"labels": {"atoll.dev/region": "other"}}},
         "serviceaccount/tiny-learner": {"automountServiceAccountToken": True},
     }
-    seen = {name: _object(person, name) for name in wrong}
+    seen = {name: _object(running, name) for name in wrong}
     for name, patch in wrong.items():
-        person.types(f"kubectl patch {name} --type=merge -p '{json.dumps(patch)}'")
+        running.types(f"kubectl patch {name} --type=merge -p '{json.dumps(patch)}'")
     for name, patch in wrong.items():
         until(
             f"{name} is as it was",
             lambda name=name, patch=patch: _same(  # type: ignore[misc]
-                _object(person, name), seen[name], patch
+                _object(running, name), seen[name], patch
             ),
             DRIFT_SECONDS_MAX,
         )
-    person.goes_on(["us-east-0", "eu-west-0"])
-    assert person.uids() == before
+    running.goes_on(["us-east-0", "eu-west-0"])
+    assert running.uids() == before
 
 
 def _object(person: Person, name: str) -> dict[str, object]:
@@ -76,25 +75,23 @@ def _same(now: object, then: object, where: object) -> bool:
     return all(_same(now.get(key), then.get(key), where[key]) for key in where)
 
 
-@pytest.mark.long
-def test_every_child_that_is_deleted_is_made_again(person: Person) -> None:
-    person.starts()
-    before = children(person)
+def test_every_child_that_is_deleted_is_made_again(running: Person) -> None:
+    before = children(running)
     kinds = ("service", "poddisruptionbudget", "serviceaccount", "deployment", "statefulset")
     for kind in kinds:
-        person.types(f"kubectl delete {kind} -l atoll.dev/job=tiny")
+        running.types(f"kubectl delete {kind} -l atoll.dev/job=tiny")
 
     def again() -> bool:
-        now = children(person)
+        now = children(running)
         return now.keys() == before.keys() and all(
             now[name] != uid for name, uid in before.items() if name.split("/")[0] in kinds
         )
 
     until("all are there again", again, DRIFT_SECONDS_MAX)
-    person.trains(2)
+    running.trains(2)
 
 
-def test_an_object_of_somebody_else_in_the_way_is_said_and_not_touched(person: Person) -> None:
+def test_an_object_of_another_owner_in_the_way_is_reported_and_not_touched(person: Person) -> None:
     person.types("kubectl create service clusterip tiny-syncer-0 --tcp=80:8000")
     person.types("kubectl create deployment tiny-evaluator --image=none")
     foreign = _object(person, "service/tiny-syncer-0")
@@ -108,23 +105,21 @@ def test_an_object_of_somebody_else_in_the_way_is_said_and_not_touched(person: P
     assert "tiny-evaluator" in person.types("kubectl get deployment tiny-evaluator -o name")
 
 
-@pytest.mark.long
-def test_jobs_whose_names_would_collide_do_not_fight(person: Person) -> None:
-    person.starts()
-    mine = children(person)
-    other = person.manifest.replace("{name: tiny}", "{name: tiny-us}").replace(
+def test_jobs_whose_names_would_collide_do_not_fight(running: Person) -> None:
+    mine = children(running)
+    other = running.manifest.replace("{name: tiny}", "{name: tiny-us}").replace(
         "    - {name: us-east, learners: 1}\n    - {name: eu-west, learners: 1}\n",
         "    - {name: east, learners: 1}\n",
     )
     other = other.replace("region: us-east, ", "region: east, ")
-    person.types("kubectl apply -f -", stdin=other)
+    running.types("kubectl apply -f -", stdin=other)
     until(
         "the second says so, or has names of its own",
-        lambda: "tiny-us-east" in _said(person) or len(_sets(person)) == 3,
+        lambda: "tiny-us-east" in _said(running) or len(_sets(running)) == 3,
     )
-    person.types("kubectl delete dtj tiny-us")
-    person.goes_on(["us-east-0", "eu-west-0"])
-    assert children(person) == mine
+    running.types("kubectl delete dtj tiny-us")
+    running.goes_on(["us-east-0", "eu-west-0"])
+    assert children(running) == mine
 
 
 def _said(person: Person) -> str:

@@ -1,91 +1,190 @@
-"""Mistakes in a manifest: said with the names that matter, the others train on, the fix arrives."""
+"""Mistakes in a manifest are reported by name, the others train on, and the fix arrives.
 
-import sys
+Each mistake is made in a job of its own, and all at once: what is waited for are back-offs.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import pytest
 
-from cluster.kubectl import until
-from cluster.person import JOB, Person
-from cluster.training import Stopwatch
+from cluster.conftest import a_namespace
+from cluster.kubectl import Kubectl, until
+from cluster.lab import roles
+from cluster.person import Person
 
+BOTH = ("us-east-0", "eu-west-0")
 EU_WEST = "- {name: eu-west, learners: 1}"
 CONTAINER = "          - name: learner\n"
+CONTAINERS = "\n        containers:\n"
+MOUNT = "            volumeMounts: [{name: light, mountPath: /light}]\n"
+LIGHT = "{name: light, configMap: {name: light}}"
 SYNCER = "syncer: {region: us-east, shards: 1}"
-OTHERS = ["us-east-0"]
+KEEPS = SYNCER.replace("1}", "1, storage: {type: PersistentVolumeClaim, size: 1Gi}}")
+RESTRICTED = "securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}"
+RIGHT, BAD_INPUT = "args: [--batch=2, --context=64", "args: [--batch=-1, --context=64"
 
 
-def eu_west(overrides: str) -> str:
-    return f"- {{name: eu-west, learners: 1, podOverrides: {overrides}}}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """A text of the manifest and what a person makes of it; what is reported, and who trains on.
+
+    Of an edit of all learners one region waits for the other, so that the quorum is kept.
+    """
+
+    right: str
+    wrong: str
+    reported: tuple[str, ...]
+    train_on: tuple[str, ...] = ("eu-west-0",)
+    condition: tuple[str, str] = ("Degraded", "True")
+
+    @classmethod
+    def in_eu_west(cls, overrides: str, *reported: str) -> "Mistake":
+        """In one region: the other's pods are not touched."""
+        wrong = f"- {{name: eu-west, learners: 1, podOverrides: {overrides}}}"
+        reported = ("-eu-west-0", *reported)
+        return cls(right=EU_WEST, wrong=wrong, reported=reported, train_on=("us-east-0",))
 
 
-def test_a_wrong_argument_and_a_missing_secret_in_one_region_are_said_and_the_fix_arrives(
+def image(role: str) -> str:
+    return f"image: '{roles.name(role)}'"
+
+
+MISTAKES = {
+    "argument": Mistake.in_eu_west("{args: [--batch=-1]}", "exit code 64", "batch"),
+    "secret": Mistake.in_eu_west(  # a kubelet looks only at volumes that a container mounts
+        "{volumes: [{name: text, secret: {secretName: no-such-secret}}],"
+        " volumeMounts: [{name: text, mountPath: /text}]}",
+        "cannot start",
+        "no-such-secret",
+    ),
+    "memory": Mistake.in_eu_west("{resources: {limits: {memory: 24Mi}}}", "OOMKilled"),
+    "resources": Mistake.in_eu_west("{resources: {requests: {cpu: '4000'}}}", "Insufficient cpu"),
+    "image": Mistake(
+        right=CONTAINER,
+        wrong=f"{CONTAINER}            image: atoll.test/no-such-image:1\n",
+        reported=("no-such-image",),
+    ),
+    "claim": Mistake(
+        right=LIGHT,
+        wrong=f"{LIGHT}, {{name: text, persistentVolumeClaim: {{claimName: no-such-claim}}}}",
+        reported=("no-such-claim",),
+    ),
+    "pod security": Mistake(
+        right=CONTAINER,
+        wrong=f"{CONTAINER}            securityContext: {{privileged: true}}\n",
+        reported=("privileged",),
+        train_on=BOTH,
+        condition=("Accepted", "False"),
+    ),
+    "init container": Mistake(
+        right=CONTAINERS,
+        wrong=f"\n        initContainers: [{{name: fetch, {image('worker')}, {RESTRICTED},"
+        f" command: [python3, -c, 'import sys; sys.exit(3)']}}]{CONTAINERS}",
+        reported=("fetch",),
+    ),
+    "sidecar": Mistake(  # whose exit code is not the learner's
+        right=MOUNT,
+        wrong=f"{MOUNT}          - {{name: a-sidecar, {image('worker')}, {RESTRICTED},"
+        " command: [python3, -c, 'import sys; sys.exit(64)']}\n",
+        reported=("a-sidecar",),
+        train_on=BOTH,
+    ),
+    "evaluator": Mistake(
+        right=f"  {SYNCER}\n",
+        wrong=f"  {SYNCER}\n  evaluator: {{everySteps: 50, template: {{spec: {{containers:"
+        " [{name: evaluator, args: [--data=/no/such/folder]}]}}}\n",
+        reported=("-evaluator", "/no/such/folder"),
+        train_on=BOTH,
+    ),
+}
+JOBS = (*MISTAKES, "typo", "another run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A job that is wrong from the beginning, under a quota of its namespace or without one."""
+
+    right: str = ""
+    wrong: str = ""
+    quota: str = ""
+    reported: tuple[str, ...]
+
+
+WRONG = {
+    "syncer's image": Wrong(
+        right=SYNCER,
+        wrong="syncer: {region: us-east, shards: 1, template: {spec: {containers:"
+        " [{name: shard, image: atoll.test/no-such-syncer:1}]}}}",
+        reported=("SyncerReady", "False", "no-such-syncer"),
+    ),
+    "quota of pods": Wrong(quota="pods=1", reported=("Degraded", "True", "quota")),
+    "quota of services": Wrong(
+        quota="count/services=0", reported=("Accepted", "False", "Service", "quota")
+    ),
+    "failed": Wrong(
+        right=RIGHT, wrong=BAD_INPUT, reported=("Failed", "True", "BadInput", "exit code 64")
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def made(begun: dict[str, Person], kube: Kubectl) -> Iterator[dict[str, Person]]:
+    """Return the people whose jobs train with a mistake, and those whose jobs began with one."""
+    people = dict(begun)
+    for name, mistake in MISTAKES.items():
+        people[name].edits((mistake.right, mistake.wrong))
+    with ExitStack() as stack:
+        for name, each in WRONG.items():
+            one = Person(kube=kube, namespace=stack.enter_context(a_namespace([kube])))
+            people[name] = one
+            if each.quota:
+                one.types(f"kubectl create quota small --hard={each.quota}")
+                one.applies()
+            else:
+                one.edits((each.right, each.wrong))
+        yield people
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_it_is_reported_and_the_others_train_on(name: str, made: dict[str, Person]) -> None:
+    mistake, person = MISTAKES[name], made[name]
+    person.reads(*mistake.condition, *mistake.reported)
+    person.goes_on(mistake.train_on)
+    assert person.job.condition("Failed")["status"] == "False"
+    person.edits((mistake.wrong, mistake.right))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_job_that_begins_wrong_is_reported(name: str, made: dict[str, Person]) -> None:
+    each, person = WRONG[name], made[name]
+    person.reads(*each.reported)
+    if each.quota:
+        person.types("kubectl delete quota small")
+        return
+    if "Failed" in each.reported:  # its storage is ephemeral, so only another job can train
+        person.is_deleted()
+    person.edits((each.wrong, each.right))
+
+
+@pytest.mark.parametrize("name", [*MISTAKES, *WRONG])
+def test_the_fix_arrives(name: str, made: dict[str, Person]) -> None:
+    person = made[name]
+    person.trains(2)
+    person.reads("Accepted", "True")
+    person.reads("Degraded", "False")
+    assert person.job.condition("Failed")["status"] == "False"
+    if name in MISTAKES and MISTAKES[name].right == EU_WEST:
+        others = {pod: uid for pod, uid in person.pods.items() if "eu-west" not in pod}
+        assert others.items() <= person.uids().items()
+
+
+@pytest.mark.long
+def test_a_storage_class_that_is_not_there_is_reported_and_a_fixed_job_trains(
     person: Person,
 ) -> None:
-    before = person.starts()
-    wrong = eu_west("{args: [--batch=-1]}")
-    person.edits((EU_WEST, wrong))
-    person.reads("Degraded", "True", "tiny-eu-west-0", "exit code 64", "batch")
-    person.goes_on(OTHERS)
-    assert person.job.condition("Failed")["status"] == "False"
-    missing = eu_west(  # a kubelet looks only at volumes that a container mounts
-        "{volumes: [{name: text, secret: {secretName: no-such-secret}}],"
-        " volumeMounts: [{name: text, mountPath: /text}]}"
-    )
-    crashes, watch = person.uids()["tiny-eu-west-0"], Stopwatch()
-    person.edits((wrong, missing))
-    watch.until("made", lambda: person.uids().get("tiny-eu-west-0", crashes) != crashes)
-    person.reads("Degraded", "True", "tiny-eu-west-0 cannot start", "no-such-secret")
-    watch.until("said", lambda: True)
-    sys.stderr.write(f"\nmissing Secret: {watch.laps}\n")
-    person.edits((missing, EU_WEST))
-    person.trains(2)
-    person.reads("Degraded", "False")
-    kept = {name: uid for name, uid in before.items() if name != "tiny-eu-west-0"}
-    assert kept.items() <= person.uids().items()
-
-
-def test_a_wrong_image_of_the_learners_is_said_and_its_fix_arrives(person: Person) -> None:
-    person.starts()
-    person.edits((CONTAINER, f"{CONTAINER}            image: atoll.test/no-such-image:1\n"))
-    person.reads("Degraded", "True", "no-such-image")
-    person.goes_on(["eu-west-0"])  # one region waits for the other: the quorum is kept
-    person.edits(("            image: atoll.test/no-such-image:1\n", ""))
-    person.trains(2)
-    person.reads("Degraded", "False")
-
-
-def test_a_wrong_image_of_the_syncer_is_said_and_its_fix_arrives(person: Person) -> None:
-    right = person.manifest
-    wrong = (
-        "syncer: {region: us-east, shards: 1, template: {spec: {containers:"
-        " [{name: shard, image: atoll.test/no-such-syncer:1}]}}}"
-    )
-    person.edits((SYNCER, wrong))
-    person.reads("SyncerReady", "False", "no-such-syncer")
-    person.edits((wrong, SYNCER))
-    assert person.manifest == right
-    person.trains(2)
-
-
-@pytest.mark.long
-def test_a_claim_that_is_not_there_is_said_and_its_fix_arrives(person: Person) -> None:
-    claim = (
-        "\n        volumes: [{name: text, persistentVolumeClaim: {claimName: no-such-claim}}]"
-        "\n        containers:\n"
-    )
-    person.edits(("\n        containers:\n", claim))
-    person.reads("Degraded", "True", "no-such-claim")
-    person.edits((claim, "\n        containers:\n"))
-    person.trains(2)
-
-
-@pytest.mark.long
-def test_a_storage_class_that_is_not_there_is_said_and_a_fixed_job_trains(person: Person) -> None:
-    wrong = (
-        "syncer: {region: us-east, shards: 1, storage: {type: PersistentVolumeClaim,"
-        " size: 1Gi, storageClassName: no-such-class}}"
-    )
-    person.edits((SYNCER, wrong))
+    person.edits((SYNCER, KEEPS.replace("1Gi", "1Gi, storageClassName: no-such-class")))
     person.reads("SyncerReady", "False", "no-such-class")
     person.types("kubectl delete dtj tiny")
     person.types("kubectl delete pvc -l atoll.dev/job=tiny")
@@ -93,163 +192,41 @@ def test_a_storage_class_that_is_not_there_is_said_and_a_fixed_job_trains(person
     person.trains(2)
 
 
-def test_a_quota_that_forbids_pods_is_said_and_training_begins_when_it_is_raised(
-    person: Person,
+def test_a_typo_in_a_template_is_reported_what_runs_continues_and_the_fix_arrives(
+    made: dict[str, Person],
 ) -> None:
-    person.types("kubectl create quota small --hard=pods=1")
-    person.applies()
-    person.reads("Degraded", "True", "quota")
-    person.types("kubectl delete quota small")
-    person.trains(2)
-
-
-@pytest.mark.long
-def test_a_quota_that_forbids_services_is_said(person: Person) -> None:
-    person.types("kubectl create quota small --hard=count/services=0")
-    person.applies()
-    person.reads("Accepted", "False", "Service", "quota")
-    person.types("kubectl delete quota small")
-    person.trains(2)
-
-
-def test_a_typo_in_a_template_is_said_what_runs_goes_on_and_the_fix_arrives(
-    person: Person,
-) -> None:
-    before = person.starts()
+    person = made["typo"]
+    before = person.uids()
     typo = f"{CONTAINER}            imagePulPolicy: Never\n"
     done = person.kube.attempt(
         "-n", person.namespace, "apply", "-f", "-",
         stdin=person.manifest.replace(CONTAINER, typo),
     )  # fmt: skip
-    if done.returncode == 0:  # not refused at once: then it is said
+    if done.returncode == 0:  # not refused at once: then it is reported
         person.reads("Accepted", "False", "imagePulPolicy")
     else:
         assert "imagePulPolicy" in done.stderr
-    person.goes_on(["us-east-0", "eu-west-0"])
+    person.goes_on(BOTH)
     person.applies()
     person.reads("Accepted", "True")
     assert person.uids() == before
 
 
 @pytest.mark.long
-def test_a_template_that_pod_security_forbids_is_said_and_its_fix_arrives(person: Person) -> None:
-    wrong = f"{CONTAINER}            securityContext: {{privileged: true}}\n"
-    person.edits((CONTAINER, wrong))
-    until(
-        "PodSecurity is named",
-        lambda: any(
-            "privileged" in person.job.condition(kind).get("message", "")
-            for kind in ("Accepted", "Degraded")
-        ),
-    )
-    person.edits((wrong, CONTAINER))
-    person.trains(2)
-
-
-def test_an_evaluator_that_cannot_start_is_said_and_the_job_trains_on(person: Person) -> None:
-    evaluator = (
-        "  evaluator: {everySteps: 50, template: {spec: {containers:"
-        " [{name: evaluator, args: [--data=/no/such/folder]}]}}}\n"
-    )
-    person.manifest += evaluator
-    person.starts()
-    person.reads("Degraded", "True", "tiny-evaluator", "/no/such/folder")
-    person.goes_on(["us-east-0", "eu-west-0"])
-    assert person.job.condition("Failed")["status"] == "False"
-    person.edits((evaluator, ""))
-    person.reads("Degraded", "False")
-
-
-@pytest.mark.long
-def test_a_sidecar_that_ends_is_named_and_its_exit_code_is_not_the_learners(
-    person: Person, worker_image: str
-) -> None:
-    sidecar = (
-        "          - name: a-sidecar\n"
-        f"            image: {worker_image}\n"
-        "            command: [python3, -c, 'import sys; sys.exit(64)']\n"
-        "            securityContext:\n"
-        "              allowPrivilegeEscalation: false\n"
-        "              capabilities: {drop: [ALL]}\n"
-    )
-    person.manifest += sidecar
-    person.starts()
-    person.reads("Degraded", "True", "a-sidecar")
-    person.goes_on(["us-east-0", "eu-west-0"])
-    assert person.job.condition("Failed")["status"] == "False"
-
-
-@pytest.mark.long
-def test_an_init_container_that_fails_is_named_and_its_fix_arrives(
-    person: Person, worker_image: str
-) -> None:
-    init = (
-        f"\n        initContainers: [{{name: fetch, image: '{worker_image}',"
-        " command: [python3, -c, 'import sys; sys.exit(3)'], securityContext:"
-        " {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]"
-        "\n        containers:\n"
-    )
-    person.edits(("\n        containers:\n", init))
-    person.reads("Degraded", "True", "fetch")
-    person.edits((init, "\n        containers:\n"))
-    person.trains(2)
-
-
-@pytest.mark.long
-def test_a_learner_that_is_killed_for_its_memory_is_named_so_and_its_fix_arrives(
-    person: Person,
-) -> None:
-    wrong = eu_west("{resources: {limits: {memory: 60Mi}}}")
-    person.edits((EU_WEST, wrong))
-    person.reads("Degraded", "True", "tiny-eu-west-0", "OOMKilled")
-    person.goes_on(OTHERS)
-    person.edits((wrong, EU_WEST))
-    person.trains(2)
-
-
-@pytest.mark.long
-def test_resources_that_no_node_has_are_said_with_the_schedulers_words(person: Person) -> None:
-    wrong = eu_west("{resources: {requests: {cpu: '4000'}}}")
-    before = person.starts()
-    person.edits((EU_WEST, wrong))
-    person.reads("Degraded", "True", "tiny-eu-west-0", "Insufficient cpu")
-    person.goes_on(OTHERS)
-    person.edits((wrong, EU_WEST))
-    person.trains(2)
-    assert person.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
-
-
-def test_a_failed_job_that_is_deleted_and_applied_again_fixed_trains(person: Person) -> None:
-    wrong, right = "args: [--batch=-1, --context=64", "args: [--batch=2, --context=64"
-    person.edits((right, wrong))
-    person.reads("Failed", "True", "BadInput", "exit code 64")
-    person.types(f"kubectl delete dtj {JOB} --wait=false")
-    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"))
-    person.edits((wrong, right))
-    person.trains(2)
-    assert person.job.condition("Failed")["status"] == "False"
-
-
-@pytest.mark.long
 def test_a_failed_job_is_lifted_by_the_edit_that_fixes_it(person: Person) -> None:
-    wrong, right = "args: [--batch=-1, --context=64", "args: [--batch=2, --context=64"
-    person.edits((SYNCER, SYNCER.replace(
-        "shards: 1", "shards: 1, storage: {type: PersistentVolumeClaim, size: 1Gi}"
-    )), (right, wrong))  # fmt: skip
+    person.edits((SYNCER, KEEPS), (RIGHT, BAD_INPUT))
     person.reads("Failed", "True", "BadInput")
-    person.edits((wrong, right))
+    person.edits((BAD_INPUT, RIGHT))
     person.trains(2)
     person.reads("Failed", "False")
 
 
-@pytest.mark.long
 def test_a_training_job_that_is_deleted_and_applied_again_starts_another_run(
-    person: Person,
+    made: dict[str, Person],
 ) -> None:
-    person.starts()
+    person = made["another run"]
     run = person.run()
-    person.types("kubectl delete dtj tiny --wait=false")
-    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"))
+    person.is_deleted()
     person.applies()
     person.trains(2)
     assert person.run() != run
@@ -257,18 +234,14 @@ def test_a_training_job_that_is_deleted_and_applied_again_starts_another_run(
 
 @pytest.mark.long
 def test_a_new_job_carries_on_what_a_deleted_one_has_kept(person: Person) -> None:
-    kept = SYNCER.replace(
-        "shards: 1", "shards: 1, storage: {type: PersistentVolumeClaim, size: 1Gi}"
-    )
-    person.edits((SYNCER, kept))
+    person.edits((SYNCER, KEEPS))
     person.trains(2)
     until("some versions", lambda: len(person.job.commits()) > 8)
     run, reply = person.run(), person.job.status()
     assert reply is not None
-    person.types(f"kubectl delete dtj {JOB} --wait=false")
-    until("it is deleted", lambda: "tiny" not in person.types("kubectl get dtj -o name"))
+    person.is_deleted()
     person.edits(
-        (kept, f"{kept}\n  restore: {{fromJob: {{name: tiny}}}}"),
+        (KEEPS, f"{KEEPS}\n  restore: {{fromJob: {{name: tiny}}}}"),
         ("--batch=2", "--batch=3"),  # what was wrong is fixed
     )
     person.trains(2)

@@ -28,21 +28,21 @@ def moved(person: Person, pod: str, uid: str) -> bool:
 
 
 def test_a_drain_moves_one_learner_and_the_others_train_on(
-    person: Person, uncordoned: None
+    running: Person, uncordoned: None
 ) -> None:
-    before = person.starts()
-    node = person.job.node_of("tiny-eu-west-0")
-    person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=600s")
-    until("moved", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]))
-    person.trains(2)
-    assert person.job.node_of("tiny-eu-west-0") != node
-    assert person.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
+    before = running.uids()
+    node = running.job.node_of("tiny-eu-west-0")
+    running.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=600s")
+    until("moved", lambda: moved(running, "tiny-eu-west-0", before["tiny-eu-west-0"]))
+    running.trains(2)
+    assert running.job.node_of("tiny-eu-west-0") != node
+    assert running.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
 
 
 LOADS = """- name: eu-west
       learners: 3
       podOverrides:
-        command: [sh, -c, 'sleep 60; exec atoll-worker bytegpt.train:main "$@"', sh]
+        command: [sh, -c, 'sleep 60; exec atoll-worker light:main "$@"', sh]
         topologySpreadConstraints:
           - maxSkew: 1
             topologyKey: kubernetes.io/hostname
@@ -91,50 +91,38 @@ def counted(job: Job) -> Iterator[list[int]]:
         thread.join()
 
 
-@pytest.mark.long
-def test_a_drain_is_not_blocked_by_pods_that_crash(person: Person, uncordoned: None) -> None:
-    wrong = "- {name: eu-west, learners: 2, podOverrides: {args: [--batch=-1]}}"
-    person.edits(("- {name: eu-west, learners: 1}", wrong))
-    person.reads("Degraded", "True", "exit code 64")
-    node = person.job.node_of("tiny-eu-west-0")
-    person.types(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data --timeout=600s")
+def test_a_cordon_changes_nothing(running: Person, uncordoned: None) -> None:
+    before = running.uids()
+    running.types(f"kubectl cordon {running.job.node_of('tiny-eu-west-0')}")
+    running.goes_on(["us-east-0", "eu-west-0"])
+    assert running.uids() == before
+    assert running.job.condition("Degraded")["status"] == "False"
 
 
-@pytest.mark.long
-def test_a_cordon_changes_nothing(person: Person, uncordoned: None) -> None:
-    before = person.starts()
-    person.types(f"kubectl cordon {person.job.node_of('tiny-eu-west-0')}")
-    person.goes_on(["us-east-0", "eu-west-0"])
-    assert person.uids() == before
-    assert person.job.condition("Degraded")["status"] == "False"
+def test_a_pod_that_is_deleted_comes_back_and_goes_on(running: Person) -> None:
+    before = running.uids()
+    running.types("kubectl delete pod tiny-eu-west-0 --wait=false")
+    until("made again", lambda: moved(running, "tiny-eu-west-0", before["tiny-eu-west-0"]))
+    running.trains(2)
 
 
-@pytest.mark.long
-def test_a_pod_that_is_deleted_comes_back_and_goes_on(person: Person) -> None:
-    before = person.starts()
-    person.types("kubectl delete pod tiny-eu-west-0 --wait=false")
-    until("made again", lambda: moved(person, "tiny-eu-west-0", before["tiny-eu-west-0"]))
-    person.trains(2)
-
-
-@pytest.mark.long
-def test_a_shards_pod_that_is_evicted_comes_back_with_the_same_run(person: Person) -> None:
-    before = person.starts()
-    run = person.run()
-    (shard,) = person.job.pods("shard")
+def test_a_shards_pod_that_is_evicted_comes_back_with_the_same_run(running: Person) -> None:
+    before = running.uids()
+    run = running.run()
+    (shard,) = running.job.pods("shard")
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
-        "metadata": {"name": shard, "namespace": person.namespace},
+        "metadata": {"name": shard, "namespace": running.namespace},
     }
-    where = f"/api/v1/namespaces/{person.namespace}/pods/{shard}/eviction"
-    person.kube("create", "--raw", where, "-f", "-", stdin=json.dumps(eviction))
-    until("another pod", lambda: shard not in person.job.pods("shard"))
-    person.trains(2)
-    reply = person.job.status()
+    where = f"/api/v1/namespaces/{running.namespace}/pods/{shard}/eviction"
+    running.kube("create", "--raw", where, "-f", "-", stdin=json.dumps(eviction))
+    until("another pod", lambda: shard not in running.job.pods("shard"))
+    running.trains(2)
+    reply = running.job.status()
     assert reply is not None
     assert reply.run == run
-    assert person.uids("learner").items() <= before.items()
+    assert running.uids("learner").items() <= before.items()
 
 
 @pytest.mark.long

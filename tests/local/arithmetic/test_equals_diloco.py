@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 import torch
-import yaml
 from safetensors.torch import load_file
 
-from local.command import RUN_SECONDS_MAX, TESTS, commits, python_path, run_atoll
+from local.command import RUN_SECONDS_MAX, TESTS, commits, manifest, run_atoll
 from local.lockstep_model import (
     LEARNERS,
     OUTER_LEARNING_RATE,
@@ -22,29 +21,6 @@ DIFFERENCE_MAX = 1e-5
 MOVED_MIN = 0.1  # else there is nothing to compare
 SHARDS = 2
 SLOTS = tuple(f"region-{n}-0" for n in range(LEARNERS))
-
-
-def manifest() -> str:
-    """Ten rounds of preset DiLoCo; f32 both ways is the preset's."""
-    container = {
-        "name": "learner",
-        "command": [sys.executable, "lockstep_script.py"],
-        "workingDir": str(Path(__file__).parent),
-        "env": [
-            {"name": "PYTHONPATH", "value": python_path(TESTS)},
-            {"name": "MEETING", "value": "$(ATOLL_TELEMETRY_DIR)/meeting"},
-        ],
-    }
-    outer = {"learningRate": str(OUTER_LEARNING_RATE), "momentum": str(OUTER_MOMENTUM)}
-    spec = {
-        "steps": ROUNDS * PERIOD,
-        "learner": {"template": {"spec": {"containers": [container]}}},
-        "regions": [{"name": f"region-{n}"} for n in range(LEARNERS)],
-        "syncer": {"shards": SHARDS},
-        "sync": {"preset": "DiLoCo", "period": PERIOD, "outer": outer},
-    }
-    kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
-    return yaml.safe_dump({**kind, "metadata": {"name": "equal"}, "spec": spec})
 
 
 def reference(folder: Path) -> dict[str, torch.Tensor]:
@@ -67,7 +43,16 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 
 def test_ten_rounds_of_plain_diloco_equal_an_all_reduce_over_gloo(tmp_path: Path) -> None:
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    job.write_text(manifest())
+    outer = {"learningRate": str(OUTER_LEARNING_RATE), "momentum": str(OUTER_MOMENTUM)}
+    text = manifest(
+        Path(__file__).with_name("lockstep_script.py"),
+        regions=[slot.removesuffix("-0") for slot in SLOTS],
+        shards=SHARDS,
+        env={"MEETING": "$(ATOLL_TELEMETRY_DIR)/meeting"},
+        steps=ROUNDS * PERIOD,
+        sync={"preset": "DiLoCo", "period": PERIOD, "outer": outer},  # f32 both ways
+    )
+    job.write_text(text)
     run_atoll(job, out)
 
     committed = commits(out)

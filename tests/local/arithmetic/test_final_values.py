@@ -3,36 +3,16 @@
 No wire rounds it: the default one sends bf16, and a model in f32 has f32 values at the end.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
 from local.arithmetic.final_values_script import Model
-from local.command import TESTS, python_path, run_atoll
-
-
-def manifest(dtype: str, sync: dict[str, Any]) -> str:
-    container = {
-        "name": "learner",
-        "command": [sys.executable, "final_values_script.py", dtype],
-        "workingDir": str(Path(__file__).parent),
-        "env": [{"name": "PYTHONPATH", "value": python_path(TESTS)}],
-    }
-    spec = {
-        "steps": 60,
-        "learner": {"template": {"spec": {"containers": [container]}}},
-        "regions": [{"name": "one"}, {"name": "two"}],
-        "syncer": {"shards": 2},
-        "sync": {"fragments": 2, "period": 8, "quorum": 2, **sync},
-    }
-    kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
-    return yaml.safe_dump({**kind, "metadata": {"name": "final"}, "spec": spec})
+from local.command import manifest, run_atoll
 
 
 def exported(folder: Path) -> dict[str, Tensor]:
@@ -53,7 +33,9 @@ def test_learners_that_step_on_past_the_end_have_the_exported_values_bit_for_bit
     dtype: str, sync: dict[str, Any], tmp_path: Path
 ) -> None:
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    job.write_text(manifest(dtype, sync))
+    script = Path(__file__).with_name("final_values_script.py")
+    sync = {"fragments": 2, "period": 8, "quorum": 2, **sync}
+    job.write_text(manifest(script, dtype, regions=["one", "two"], steps=60, sync=sync))
     run_atoll(job, out)
     one, two = (load_file(out / f"{slot}-0.safetensors") for slot in ("one", "two"))
     final = exported(out / "export")

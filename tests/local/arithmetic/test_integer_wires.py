@@ -6,47 +6,23 @@ One learner has several connections to each shard, and its slices come in parts.
 """
 
 import hashlib
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from atoll_protos.codecs import Wire, encoding_of
-from atoll_protos.layout import Layout, build_layout
-from atoll_protos.tensors import byte_view
-from atoll_worker.training.parameters import travelling
+from atoll_protos.job.layout import Layout, build_layout
+from atoll_protos.transfer.codecs import Wire, encoding_of
+from atoll_worker.model.parameters import travelling
+from atoll_worker.model.tensors import byte_view
 from local.arithmetic.integer_wires_script import FRAGMENTS, PERIOD, Model
-from local.command import TESTS, commits, python_path, run_atoll, tapes
+from local.command import commits, manifest, run_atoll, tapes
 
 SHARDS, STEPS = 2, 80
 SLOTS = ("one-0", "two-0")
 LANES = {"name": "ATOLL_LANES", "value": "3"}  # of one of the two learners
-
-
-def manifest() -> str:
-    container = {
-        "name": "learner",
-        "command": [sys.executable, "integer_wires_script.py"],
-        "workingDir": str(Path(__file__).parent),
-        "env": [{"name": "PYTHONPATH", "value": python_path(TESTS)}],
-    }
-    spec = {
-        "steps": STEPS,
-        "learner": {"template": {"spec": {"containers": [container]}}},
-        "regions": [{"name": "one"}, {"name": "two", "podOverrides": {"env": [LANES]}}],
-        "syncer": {"shards": SHARDS},
-        "sync": {
-            **{"fragments": FRAGMENTS, "period": PERIOD, "overlap": 2, "quorum": 2},
-            "wire": {"up": "int8", "down": "int4"},
-            "outer": {"learningRate": "0.7", "momentum": "0.5"},
-        },
-    }
-    kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
-    return yaml.safe_dump({**kind, "metadata": {"name": "integers"}, "spec": spec})
 
 
 def digests(state: dict[str, Tensor], layout: Layout) -> dict[tuple[int, int], str]:
@@ -72,7 +48,18 @@ def test_learners_on_integer_wires_end_with_the_f32_values_that_the_shards_have_
     tmp_path: Path,
 ) -> None:
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    job.write_text(manifest())
+    text = manifest(
+        Path(__file__).with_name("integer_wires_script.py"),
+        regions=["one", {"name": "two", "podOverrides": {"env": [LANES]}}],
+        shards=SHARDS,
+        steps=STEPS,
+        sync={
+            **{"fragments": FRAGMENTS, "period": PERIOD, "overlap": 2, "quorum": 2},
+            "wire": {"up": "int8", "down": "int4"},
+            "outer": {"learningRate": "0.7", "momentum": "0.5"},
+        },
+    )
+    job.write_text(text)
     run_atoll(job, out)
 
     for log in (out / "logs").glob("shard-*.log"):

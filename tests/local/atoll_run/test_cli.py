@@ -3,16 +3,17 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from atoll_operator.api.manifest import parse
-from atoll_operator.local.summary import read_lines
+from atoll_operator.api.job.parsing import parse
+from atoll_operator.local.folder.run_files import read_lines
+from local.command import ATOLL, commits, ended
 
 SCRIPT = Path(__file__).with_name("cli_script.py")
 SMI = """#!/bin/sh
@@ -43,15 +44,7 @@ class Here:
 
     def atoll(self, *arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
         """Type it; it must end with this exit code."""
-        done = subprocess.run(
-            [Path(sys.executable).with_name("atoll"), *arguments],
-            cwd=self.folder,
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
+        done = ended(ATOLL, *arguments, env=self.variables, cwd=self.folder)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
@@ -81,7 +74,15 @@ def test_a_script_is_trained_with_its_arguments_and_gpus_of_its_own(out: Path) -
     logs = {path.stem: path.read_text() for path in (out / "logs").glob("*-0.log")}
     assert "width 12 GPUs 0\n" in logs["us-0"]
     assert "width 12 GPUs 1\n" in logs["eu-0"]
-    assert (out / "export" / "model.safetensors.index.json").exists()
+
+
+def test_a_network_of_four_tensors_has_a_fragment_for_each_with_the_defaults(out: Path) -> None:
+    """24 fragments need 24 tensors: a small network was refused with the defaults."""
+    assert json.loads((out / "run.json").read_text())["sync"]["fragments"] == "auto"
+    assert {line["slice"] for line in commits(out)} == {0, 1, 2, 3}
+    exported = load_file(out / "export" / "model.safetensors")
+    shapes = {name: tuple(tensor.shape) for name, tensor in exported.items()}
+    assert shapes == {"0.weight": (12, 4), "0.bias": (12,), "2.weight": (1, 12), "2.bias": (1,)}
 
 
 def test_the_curves_of_the_run_are_what_its_summary_says(out: Path) -> None:
@@ -122,9 +123,18 @@ def test_after_a_kill_the_run_is_not_in_training_and_resume_draws_the_same_curve
     here: Here,
 ) -> None:
     out = here.folder / "killed"
-    atoll = str(Path(sys.executable).with_name("atoll"))
     slow = ("--", "--pause", "0.1", "--gate", "gate")  # it cannot end before it is killed
-    command = [atoll, "run", "train.py", "--steps", "80", "--out", str(out), "--output", "lines"]
+    command = [
+        str(ATOLL),
+        "run",
+        "train.py",
+        "--steps",
+        "80",
+        "--out",
+        str(out),
+        "--output",
+        "lines",
+    ]
     with subprocess.Popen(
         [*command, *slow], cwd=here.folder, env=here.variables, stderr=subprocess.DEVNULL
     ) as process:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll_protos.environment import Env
-from atoll_protos.run import Region, RunFile
+from atoll_protos.job.run_file import Region, RunFile
 from local.background import Running, running
-from local.command import TINY
+from local.command import LIGHT, TINY
 
 PERIOD = 4
 PLAIN = (
@@ -57,7 +57,7 @@ def test_a_third_learner_joins_two_that_wait_for_each_other_and_leaves_again(
         return {each["slot"] for each in commits[-1]["participants"]} if commits else set()
 
     out, both = tmp_path / "out", {"us-east-0", "eu-west-0"}
-    with running(TINY, out, *PLAIN) as run:
+    with running(TINY, out, *LIGHT, *PLAIN) as run:
         run.until(lambda: merged_last() == both, "merges of two")
         before = {slot: run.row(slot) for slot in both} | {
             shard: run.row(shard) for shard in (0, 1)

@@ -18,6 +18,7 @@ def test_a_manifest_of_the_examples_is_valid(manifest: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.fresh
 def test_a_script_of_ones_own_trains_with_its_folder_command_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,32 +1,11 @@
 """Learners one after the other in one process: all their tokens are accounted for."""
 
-import sys
 from collections import defaultdict
 from pathlib import Path
 
-import yaml
-
-from local.command import TESTS, json_lines, python_path, run_atoll
+from local.command import json_lines, manifest, run_atoll
 
 FRAGMENTS, SHARDS, STEPS = 2, 1, 50
-
-
-def manifest() -> str:
-    container = {
-        "name": "learner",
-        "command": [sys.executable, "phases_script.py"],
-        "workingDir": str(Path(__file__).parent),
-        "env": [{"name": "PYTHONPATH", "value": python_path(TESTS)}],
-    }
-    spec = {
-        "steps": STEPS,
-        "learner": {"template": {"spec": {"containers": [container]}}},
-        "regions": [{"name": "one"}],
-        "syncer": {"shards": SHARDS},
-        "sync": {"fragments": FRAGMENTS, "period": 6, "overlap": 1},
-    }
-    kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
-    return yaml.safe_dump({**kind, "metadata": {"name": "phases"}, "spec": spec})
 
 
 def test_every_opening_is_an_incarnation_and_the_tokens_of_all_are_accounted_for(
@@ -34,7 +13,9 @@ def test_every_opening_is_an_incarnation_and_the_tokens_of_all_are_accounted_for
 ) -> None:
     """With one instance for all, the counters went back to 0 and their tokens were missing."""
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    job.write_text(manifest())
+    script, sync = Path(__file__).with_name("phases_script.py"), {"period": 6, "overlap": 1}
+    sync["fragments"] = FRAGMENTS
+    job.write_text(manifest(script, regions=["one"], shards=SHARDS, steps=STEPS, sync=sync))
     run_atoll(job, out)
     lines = json_lines(out / "learners" / "one-0.jsonl")
     instances = [line["instance"] for line in lines if line.get("event") == "start"]

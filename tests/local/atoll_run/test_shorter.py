@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.summary import read_lines
+from atoll_operator.local.folder.run_files import read_lines
 from atoll_protos.environment import Env
-from atoll_protos.length import LengthFile
+from atoll_protos.job.length import LengthFile
 from local.background import running
-from local.command import TINY, TWO_LEARNERS
+from local.command import LIGHT, TINY, TWO_LEARNERS
 from local.law import check_law
 
 TYPO = 1_000_000
@@ -34,7 +34,7 @@ def test_a_running_job_that_is_made_shorter_ends_at_the_new_length(
 
     write(1, TYPO)
     job = ("--set", f"spec.sync={{preset: {preset}, period: 8}}", "--set", "spec.evaluator=")
-    with running(TINY, out, "--set", "spec.steps=400", *TWO_LEARNERS, *job) as run:
+    with running(TINY, out, "--set", "spec.steps=400", *TWO_LEARNERS, *LIGHT, *job) as run:
         run.until(lambda: run.commits(0) and run.commits(1), "commits")
         steps = run.commits(0)[-1]["tick"] + 40
         write(2, steps)

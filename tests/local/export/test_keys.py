@@ -18,10 +18,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from atoll_protos.companion import Table
-from atoll_worker.training.companion import companion_of
-from atoll_worker.training.described import describe
-from atoll_worker.training.parameters import travelling
+from atoll_protos.job.companion import ExportTable
+from atoll_worker.model.companion import companion_of
+from atoll_worker.model.described import describe
+from atoll_worker.model.parameters import travelling
 from local.export.models import gpt2
 
 LORA = {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}
@@ -84,7 +84,7 @@ def test_keys_and_files_are_those_of_save_pretrained(
     own = load_file(tmp_path / f"{stem}.safetensors").keys()
     companion = companion_of([model], travelling(model))
     found = describe([model], companion.places, companion.adapters)
-    table: Table = found.table
+    table: ExportTable = found.table
     assert table.stem == stem
     assert table.absent == {}
     tied = {key for key, name in table.keys.items() if key != name and name in table.keys}

@@ -1,8 +1,6 @@
 """What people get: the export loads into their own model and their library, with every value."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -17,27 +15,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from local.background import running
-from local.command import run_atoll
+from local.command import ATOLL, ended, manifest, run_atoll
 from local.export.models import MODELS, VOCABULARY, make
 
 SEED = 3
-JOB = """
-apiVersion: atoll.dev/v1alpha1
-kind: DecoupledTrainingJob
-metadata: {{name: {name}}}
-spec:
-  steps: 12
-  seed: {seed}
-  regions: [{{name: a, learners: 1}}, {{name: b, learners: 1}}]
-  sync: {{fragments: 2, period: 4, overlap: 1}}
-  learner:
-    template:
-      spec:
-        containers:
-          - name: learner
-            command: [{python}, {script}, {kind}, {folder}, {folder}/notes.txt]
-            env: [{{name: PAUSE, value: "{pause}"}}]
-"""
 
 
 @dataclass(frozen=True)
@@ -80,15 +61,22 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
 
 def train(kind: str, folder: Path) -> None:
     """The learners leave their state dicts in the folder."""
-    run_atoll(manifest(kind, folder), folder / "out")
+    run_atoll(job_of(kind, folder), folder / "out")
 
 
-def manifest(kind: str, folder: Path, pause_seconds: float = 0.0) -> Path:
+def job_of(kind: str, folder: Path, pause_seconds: float = 0.0) -> Path:
     (folder / "notes.txt").write_text("of the user's\n")
-    script = Path(__file__).with_name("models.py")
-    names = {"name": kind, "kind": kind, "folder": folder, "script": script}
-    names |= {"python": sys.executable, "seed": SEED, "pause": pause_seconds}
-    (folder / "job.yaml").write_text(JOB.format(**names))
+    text = manifest(
+        Path(__file__).with_name("models.py"),
+        *(kind, str(folder), str(folder / "notes.txt")),
+        regions=["a", "b"],
+        shards=1,
+        env={"PAUSE": str(pause_seconds)},
+        steps=12,
+        seed=SEED,
+        sync={"fragments": 2, "period": 4, "overlap": 1},
+    )
+    (folder / "job.yaml").write_text(text)
     return folder / "job.yaml"
 
 
@@ -147,7 +135,7 @@ def test_peft_loads_the_adapter_onto_the_base_and_gives_the_same_logits(jobs: Jo
 
 
 def test_a_run_is_exported_while_it_trains_by_command_and_on_a_schedule(tmp_path: Path) -> None:
-    job, out = manifest("gpt2", tmp_path, pause_seconds=0.1), tmp_path / "out"
+    job, out = job_of("gpt2", tmp_path, pause_seconds=0.1), tmp_path / "out"
     more = ("--set", "spec.steps=100000", "--set", "spec.export={everySteps: 10}")
     with running(job, out, *more, "--set", "spec.syncer.shards=2") as run:
         steps = out / "export"
@@ -183,10 +171,6 @@ def taken(exports: Path) -> list[int]:
 
 
 def export(run: Path, out: Path, *, code: int = 0) -> str:
-    """What `atoll export` says."""
-    atoll = Path(sys.executable).with_name("atoll")
-    done = subprocess.run(
-        [atoll, "export", run, "--out", out], capture_output=True, text=True, check=False
-    )
+    done = ended(ATOLL, "export", run, "--out", out)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

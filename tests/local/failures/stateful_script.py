@@ -59,9 +59,9 @@ def main() -> None:
     gates = Path(os.environ["BATCHES"])
     with Learner(model) as learner:
         loader = loader_of(learner.slot)
-        if learner.state is not None:
-            loader.load_state_dict(pickle.loads(learner.state))
-        first = {"pid": os.getpid(), "kept": learner.state is not None}
+        if learner.data_state is not None:
+            loader.load_state_dict(pickle.loads(learner.data_state))
+        first = {"pid": os.getpid(), "kept": learner.data_state is not None}
         with Path(os.environ["BATCHES"], f"{learner.slot}.jsonl").open("a") as lines:
             for batch in loader:
                 line = {**first, "cursor": learner.cursor, "batch": batch.tolist()}

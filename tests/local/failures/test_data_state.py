@@ -1,54 +1,18 @@
 """A stream of data goes on at the very batch, whatever is killed: its state is kept (rule 28)."""
 
 import itertools
-import os
-import signal
-import sys
 from operator import itemgetter
 from pathlib import Path
 
 import pytest
-import yaml
 
-from atoll_operator.local.summary import read_lines
-from local.background import Running, running
-from local.command import TESTS, commits, python_path
+from atoll_operator.local.folder.run_files import read_lines
+from local.background import running
+from local.command import commits, manifest
+from local.failures import stateful_script
 from local.failures.stateful_script import GATE_TICKS, loader_of
 
 STEPS = 90
-
-
-def manifest(batches: Path) -> str:
-    """Two learners that wait for each other, so that none trains on while one is away."""
-    container = {
-        "name": "learner",
-        "command": [sys.executable, "-m", "local.failures.stateful_script"],
-        "env": [
-            {"name": "PYTHONPATH", "value": python_path(TESTS)},
-            {"name": "BATCHES", "value": str(batches)},
-        ],
-    }
-    spec = {
-        "steps": STEPS,
-        "learner": {"template": {"spec": {"containers": [container]}}},
-        "regions": [{"name": "one"}, {"name": "two"}],
-        "syncer": {"shards": 2, "startSeconds": 1800},
-        "sync": {"fragments": 2, "period": 6, "quorum": 2},
-    }
-    kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
-    return yaml.safe_dump({**kind, "metadata": {"name": "stateful"}, "spec": spec})
-
-
-def kill_at_once(run: Running, *names: str | int) -> None:
-    """kill -9 of several processes in one moment."""
-    rows = {name: run.row(name) for name in names}
-    for row in rows.values():
-        os.kill(row["pid"], signal.SIGKILL)
-
-    def are_back() -> bool:
-        return all(run.row(name)["restarts"] > row["restarts"] for name, row in rows.items())
-
-    run.until(are_back, f"restarts of {names}")
 
 
 def unbroken(slot: str, count: int) -> list[list[int]]:
@@ -61,7 +25,15 @@ def test_the_batches_are_those_of_an_unbroken_run_whatever_is_killed(tmp_path: P
     job, out, batches = tmp_path / "job.yaml", tmp_path / "out", tmp_path / "batches"
     batches.mkdir()
     (batches / "gate-0").touch()
-    job.write_text(manifest(batches))
+    text = manifest(  # learners that wait for each other: none trains on while one is away
+        Path(stateful_script.__file__),
+        regions=["one", "two"],
+        start_seconds=1800,
+        env={"BATCHES": str(batches)},
+        steps=STEPS,
+        sync={"fragments": 2, "period": 6, "quorum": 2},
+    )
+    job.write_text(text)
 
     def merged(slot: str, incarnation: int | None = None) -> int:
         """The largest cursor in any commit so far; of one start of the slot, or of all."""
@@ -76,7 +48,7 @@ def test_the_batches_are_those_of_an_unbroken_run_whatever_is_killed(tmp_path: P
         run.kill("one-0")  # its state comes from shards that have it in memory
         before = merged("one-0")
         run.until(lambda: merged("one-0") > before + 8, "commits of the second process")
-        kill_at_once(run, 0, 1, "one-0", "two-0")  # nobody has it in memory any more
+        run.kill(0, 1, "one-0", "two-0")  # nobody has it in memory any more
         for number in range(2, 1 + STEPS // GATE_TICKS):
             (batches / f"gate-{number}").touch()
         code, stderr = run.finish()

@@ -83,8 +83,8 @@ def test_a_disk_that_is_full_and_an_export_that_fails_are_said_and_tried_again(
         filler = small / "filler"
         fill(filler)
         assert run.process.stderr is not None
-        said = next(line for line in run.process.stderr if "No space left" in line)
-        assert "the run continues, commits wait, and what cannot be written is tried again" in said
+        told = "the run continues, commits wait, and what cannot be written is tried again"
+        assert "No space left" in next(line for line in run.process.stderr if told in line)
         Path(f"{gate}-eu-west-0").touch()  # it prints to the full disk
         run.until(Path(f"{gate}-eu-west-0-said").exists, "its words")
         filler.unlink()

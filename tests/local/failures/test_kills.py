@@ -6,12 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from atoll_operator.local.folder import read_status
+from atoll_operator.local.progress.last_status import read_status
 from local.background import SECONDS_MAX, running
-from local.command import TINY, TWO_LEARNERS, commits, json_lines
+from local.command import LIGHT, TINY, TWO_LEARNERS, commits, json_lines
 from local.law import check_law, learners_lines
+from local.leftovers import lives
 
 MORE_STEPS = 40
+TWO_LIGHT = (*TWO_LEARNERS, *LIGHT)
 
 
 def incarnations(commits: list[dict[str, Any]], slot: str) -> set[int]:
@@ -20,10 +22,12 @@ def incarnations(commits: list[dict[str, Any]], slot: str) -> set[int]:
     return {part["incarnation"] for part in parts if part["slot"] == slot}
 
 
-def test_a_learner_and_then_a_shard_are_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_run_goes_on_after_kills_stops_when_interrupted_and_resume_is_the_same_run(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "out"
     # It does not end by itself: the other learner trains on however long a start takes.
-    with running(TINY, out, "--set", "spec.steps=100000", *TWO_LEARNERS) as run:
+    with running(TINY, out, "--set", "spec.steps=100000", *TWO_LIGHT) as run:
         run.until(lambda: incarnations(run.commits(0), "eu-west-0") == {1}, "work of the first")
         run.until(lambda: len(run.commits(1)) >= 6, "commits")
         run.kill("eu-west-0")
@@ -33,15 +37,40 @@ def test_a_learner_and_then_a_shard_are_killed_and_the_run_goes_on(tmp_path: Pat
         before = len(run.commits(1))
         run.until(lambda: len(run.commits(1)) >= before + 2, "commits of the new reign")
         run.until(lambda: incarnations(run.commits(0), "eu-west-0") == {1, 2}, "work of the second")
+        rows = json.loads((out / "processes.json").read_text())
         code, stderr = run.finish(signal.SIGINT)
-    assert code == 130, stderr
+        assert code == 130, stderr
+        assert not [row["pid"] for row in rows if lives(row["pid"])]
     assert "eu-west-0 ended (SIGKILL) and is started again" in stderr
     check_law(out)
     epochs = {line["epoch"] for line in commits(out) if line["shard"] == 1}
     assert len(epochs) == 2
     assert incarnations(commits(out), "us-east-0") == {1}
-    totals = json.loads((out / "summary.json").read_text())["tokens"]
-    assert totals["lost"] >= 0
+    for path in (out / "learners").glob("*.jsonl"):
+        last = json_lines(path)[-1]  # it ended by itself, and was not killed in the end
+        assert (last["event"], last["reason"]) == ("end", "terminated")
+    assert "--resume" in stderr
+    assert read_status(out).true_condition("Suspended") is not None
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["result"] == "Interrupted"
+    assert summary["tokens"]["lost"] >= 0
+    first = {line["run"] for line in commits(out)}
+    before = len(commits(out))
+    ticks = [line["tick"] for line in learners_lines(out) if "tick" in line]
+    steps = ("--set", f"spec.steps={max(ticks) + MORE_STEPS}")
+
+    other_seed = ("--resume", "--set", "spec.seed=7")
+    with running(TINY, out, *steps, *TWO_LIGHT, *other_seed) as run:
+        code, stderr = run.finish()
+    assert code == 2
+    assert stderr.startswith("spec.sync: ")
+
+    with running(TINY, out, *steps, *TWO_LIGHT, "--resume") as run:
+        code, stderr = run.finish()
+    assert code == 0, stderr
+    assert {line["run"] for line in commits(out)} == first
+    assert len(commits(out)) > before
+    check_law(out)
 
 
 def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(tmp_path: Path) -> None:
@@ -67,42 +96,9 @@ def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(tmp_path: P
     check_law(out)
 
 
-def test_an_interrupted_run_stops_and_resume_is_the_same_run(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with running(TINY, out, "--set", "spec.steps=100000", *TWO_LEARNERS) as run:
-        run.until(lambda: len(run.commits(0)) >= 3, "commits")
-        rows = json.loads((out / "processes.json").read_text())
-        code, stderr = run.finish(signal.SIGINT)
-        assert code == 130, stderr
-        assert not [row["pid"] for row in rows if is_alive(row["pid"])]
-    for path in (out / "learners").glob("*.jsonl"):
-        last = json_lines(path)[-1]  # it ended by itself, and was not killed in the end
-        assert (last["event"], last["reason"]) == ("end", "terminated")
-    assert "--resume" in stderr
-    assert read_status(out).true_condition("Suspended") is not None
-    assert json.loads((out / "summary.json").read_text())["result"] == "Interrupted"
-    first = {line["run"] for line in commits(out)}
-    before = len(commits(out))
-    ticks = [line["tick"] for line in learners_lines(out) if "tick" in line]
-    steps = ("--set", f"spec.steps={max(ticks) + MORE_STEPS}")
-
-    other_seed = ("--resume", "--set", "spec.seed=7")
-    with running(TINY, out, *steps, *TWO_LEARNERS, *other_seed) as run:
-        code, stderr = run.finish()
-    assert code == 2
-    assert stderr.startswith("spec.sync: ")
-
-    with running(TINY, out, *steps, *TWO_LEARNERS, "--resume") as run:
-        code, stderr = run.finish()
-    assert code == 0, stderr
-    assert {line["run"] for line in commits(out)} == first
-    assert len(commits(out)) > before
-    check_law(out)
-
-
 def test_no_process_outlives_an_atoll_run_that_was_killed(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with running(TINY, out, "--set", "spec.steps=5000", *TWO_LEARNERS) as run:
+    with running(TINY, out, "--set", "spec.steps=5000", *TWO_LIGHT) as run:
         run.until((out / "processes.json").exists, "processes.json")
         rows = run.until(
             lambda: [row for row in json.loads((out / "processes.json").read_text()) if row["pid"]],
@@ -111,14 +107,6 @@ def test_no_process_outlives_an_atoll_run_that_was_killed(tmp_path: Path) -> Non
         run.process.kill()
         run.process.wait()
     deadline = time.monotonic() + SECONDS_MAX
-    while left := [row["pid"] for row in rows if is_alive(row["pid"])]:
+    while left := [row["pid"] for row in rows if lives(row["pid"])]:
         assert time.monotonic() < deadline, f"{left} still run"
         time.sleep(0.1)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether it runs; a zombie that nobody has waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False

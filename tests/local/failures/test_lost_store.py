@@ -1,19 +1,21 @@
 """A shard of a real run loses its store, or one object of it, and the run continues (rule 22)."""
 
-import os
 import shutil
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.summary import conserve
+from atoll_operator.local.show.run_summary import conserve
 from local import command
 from local.background import Running, running
-from local.command import TINY, commits, json_lines, tapes
+from local.command import TINY, commits, tapes
+from local.law import balanced, learners_lines
 
 FRAGMENTS = 4
-TWO_LEARNERS = (*command.TWO_LEARNERS, "--set", f"spec.sync.fragments={FRAGMENTS}")
+TWO_LEARNERS = (*command.TWO_LEARNERS, *command.LIGHT, "--set", f"spec.sync.fragments={FRAGMENTS}")
 
 
 def lose_all(store: Path) -> None:
@@ -27,15 +29,6 @@ def lose_the_newest_object(store: Path) -> None:
     max(objects, key=lambda path: path.stat().st_mtime_ns).unlink()
 
 
-def kill_and(run: Running, shard: int, lose: object) -> None:
-    """The process is dead before its store is touched, and starts again without it."""
-    row = run.row(shard)
-    os.kill(row["pid"], signal.SIGKILL)
-    assert callable(lose)
-    lose(run.out / "commits" / str(shard))
-    run.until(lambda: run.row(shard)["restarts"] > row["restarts"], "restart")
-
-
 def after_recovery(run: Running, count: int) -> set[int]:
     """The slices of which shard 1 has made versions since so many have come back."""
     lines = run.commits(1)
@@ -46,13 +39,15 @@ def after_recovery(run: Running, count: int) -> set[int]:
 @pytest.mark.parametrize(
     "lose", [lose_all, pytest.param(lose_the_newest_object, marks=pytest.mark.long)]
 )
-def test_what_a_shard_lost_comes_back_from_the_learners(tmp_path: Path, lose: object) -> None:
+def test_what_a_shard_lost_comes_back_from_the_learners(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
     out = tmp_path / "out"
     # It does not end by itself: there is time to look and to kill, however long that takes.
     with running(TINY, out, "--set", "spec.steps=100000", *TWO_LEARNERS) as run:
         every = set(range(FRAGMENTS))
         run.until(lambda: {line["slice"] for line in run.commits(1)} == every, "commits of all")
-        kill_and(run, 1, lose)
+        run.kill(1, then=partial(lose, out / "commits" / "1"))  # it starts again without it
         count = FRAGMENTS if lose is lose_all else 1
         run.until(lambda: len(after_recovery(run, count)) == FRAGMENTS, "commits of all after it")
         code, stderr = run.finish(signal.SIGINT)
@@ -69,7 +64,7 @@ def test_what_a_shard_lost_comes_back_from_the_learners(tmp_path: Path, lose: ob
     for line in recovered:
         later = numbers[1, line["slice"]]
         assert max(later) >= line["version"] > line["base"]
-    lines = [line for path in (out / "learners").glob("*.jsonl") for line in json_lines(path)]
+    lines = learners_lines(out)
     law = conserve(lines, tapes(out))
-    assert all(tokens.balanced for tokens in law.values()), law
+    assert all(map(balanced, law.values())), law
     assert not [line for line in lines if line.get("event") == "not held"]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from atoll_operator.local.summary import read_lines
+from atoll_operator.local.folder.run_files import read_lines
 from local.background import Running, running
 
 SCRIPT = Path(__file__).parents[1] / "atoll_run" / "cli_script.py"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from atoll_operator.local.summary import read_lines
+from atoll_operator.local.folder.run_files import read_lines
 from local.background import Running
 from local.command import TESTS
 
@@ -14,11 +14,11 @@ BATCH = 16  # of a rank of ddp_loop.py
 def ranks_of(launcher: int) -> dict[int, int]:
     """The processes that a launcher has started, by rank."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    found = {}
+    found = dict[int, int]()
     for pid in map(int, children):
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        rank = next(each for each in environment if each.startswith(b"RANK="))
-        found[int(rank.removeprefix(b"RANK="))] = pid
+        ranks = [each for each in environment if each.startswith(b"RANK=")]
+        found.update({int(rank.removeprefix(b"RANK=")): pid for rank in ranks})
     return found
 
 

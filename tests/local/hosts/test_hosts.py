@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.summary import Exit, read_lines
+from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.show.run_summary import RunResult
 from local.background import Running, running
 from local.hosts.launched import BATCH, DDP, FOR_EVER, incarnations, ranks_of
 from local.law import check_law
@@ -75,7 +76,7 @@ def test_a_host_that_is_killed_or_stands_still_is_one_new_incarnation_of_its_lea
             os.kill(frozen[0], signal.SIGKILL)  # a new one comes in its place
             back(number)
         code, stderr = run.finish(signal.SIGINT)
-    assert code == Exit.INTERRUPTED, stderr
+    assert code == RunResult.INTERRUPTED, stderr
     lines = [line for line in read_lines(out / "learners" / f"{SLOT}.jsonl") if line.get("t_m")]
     assert {line["tokens"] for line in lines} == {BATCH * 2}
     cursors = [line["cursor"] for line in lines if "cursor" in line]
@@ -116,7 +117,7 @@ def test_a_learner_that_needs_one_host_goes_on_without_the_other_until_it_is_bac
         assert row(run, 0) == head  # all in place
         assert row(run, 1)["restarts"] == other["restarts"] + 1
         code, stderr = run.finish(signal.SIGINT)
-    assert code == Exit.INTERRUPTED, stderr
+    assert code == RunResult.INTERRUPTED, stderr
     numbers = [line["incarnation"] for line in (whole, fewer, grown)]
     assert numbers == [*range(numbers[0], numbers[0] + 3)], "each change is one new incarnation"
     steps = [line for line in read_lines(out / "learners" / f"{SLOT}.jsonl") if line.get("t_m")]
@@ -131,11 +132,12 @@ def test_a_learner_that_needs_one_host_goes_on_without_the_other_until_it_is_bac
     sys.stderr.write(f"\ntrains with one host after {waits[0]} s, with two after {waits[1]} s\n")
 
 
+@pytest.mark.fresh
 def test_a_learner_of_two_hosts_trains_to_the_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with running(DDP, out, *HOSTS, "--steps", "100") as run:
         code, stderr = run.finish()
-    assert code == Exit.COMPLETE, stderr
+    assert code == RunResult.COMPLETE, stderr
     lines = read_lines(out / "learners" / f"{SLOT}.jsonl")
     assert {line["tokens"] for line in lines if line.get("t_m")} == {BATCH * 2}
     assert not list((out / "logs").glob(f"{SLOT}.log"))

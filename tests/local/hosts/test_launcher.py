@@ -1,6 +1,7 @@
 """`atoll run --processes-per-learner`: the processes of a learner live and end as one."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.summary import Exit, read_lines
+from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.show.run_summary import RunResult
 from local.background import LOOK_SECONDS, SECONDS_MAX, running
-from local.command import RUN_SECONDS_MAX
+from local.command import ATOLL, ended
 from local.hosts.launched import BATCH, DDP, FOR_EVER, incarnations, ranks_of
+from local.leftovers import lives
 
 RANKS = 2
 PROCESSES = ("--processes-per-learner", str(RANKS))
@@ -43,7 +46,7 @@ def test_a_rank_that_is_killed_comes_back_with_all_others_as_one_incarnation(
         after = {slot: run.row(slot) for slot in slots}
         new = ranks_of(after["local-1"]["pid"])
         code, stderr = run.finish(signal.SIGINT)
-    assert code == Exit.INTERRUPTED, stderr
+    assert code == RunResult.INTERRUPTED, stderr
     assert after["local-0"] == before["local-0"]
     assert after["local-1"]["restarts"] == 1  # one failure for all ranks
     assert stderr.count("local-1 ended (SIGKILL) and is started again") == 1
@@ -51,27 +54,20 @@ def test_a_rank_that_is_killed_comes_back_with_all_others_as_one_incarnation(
     lines = read_lines(out / "learners" / "local-1.jsonl")
     assert {line["tokens"] for line in lines if line.get("t_m")} == {BATCH * RANKS}
     log = (out / "logs" / "local-1.log").read_text()
-    assert "rank 1 has ended (SIGKILL), and all ranks with it" in log
+    assert re.search(r"rank 1 on \S+ has ended \(SIGKILL\), and all ranks with it", log)
     assert "[rank0]: " in log
     assert "PET_NPROC_PER_NODE" in (out / "manifest.yaml").read_text()
 
 
+@pytest.mark.fresh
 @pytest.mark.long
 def test_what_one_rank_says_of_bad_input_is_the_reason_of_the_run(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(BAD)
-    atoll = Path(sys.executable).with_name("atoll")
-    done = subprocess.run(
-        [atoll, "run", script, "--out", tmp_path / "out", *PROCESSES, *FOR_EVER],
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == Exit.BAD_INPUT, done.stderr
-    assert (
-        "is given up (exit code 64): --data: names no folder; give one that is there" in done.stderr
-    )
+    done = ended(ATOLL, "run", script, "--out", tmp_path / "out", *PROCESSES, *FOR_EVER)
+    assert done.returncode == RunResult.BAD_INPUT, done.stderr
+    said = "is given up (exit code 64): --data: names no folder; give one that is there"
+    assert said in done.stderr
     rows = (tmp_path / "out" / "processes.json").read_text()
     assert '"restarts": 1' not in rows  # another start cannot help
 
@@ -90,11 +86,3 @@ def test_the_ranks_of_a_launcher_that_is_killed_end_with_it(tmp_path: Path) -> N
     while any(map(lives, pids)) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
     assert not any(map(lives, pids))
-
-
-def lives(pid: int) -> bool:
-    """Whether a process is there and runs; one that nobody has waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

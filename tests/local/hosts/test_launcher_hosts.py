@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.supervisor import free_ports
+from atoll_operator.local.supervision.ports import free_ports
 from atoll_protos.torchrun import Torchrun, of_hosts
 from local.background import LOOK_SECONDS, SECONDS_MAX
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -58,6 +59,31 @@ class Line(nn.Module):
         """The mean losses of the first steps, which took so many batches each."""
         batches = iter(self.losses)
         return [sum(islice(batches, count)) / count for count in counts]
+
+
+Seen = list[tuple[int, ...]]
+
+
+def check_two_starts(
+    whole: Seen, first: Seen, second: Seen, cursor: int, rates: list[tuple[int, float]], steps: int
+) -> None:
+    """A learner that was started again at `cursor` has gone on with its next batch.
+
+    Its order is the data's own in no epoch, and another one in each; its learning rate, by tick,
+    falls to 0 in the steps of the job.
+    """
+    assert len(set(first[:10])) == 10
+    assert first[:10] != sorted(first[:10])
+    assert first[10:20] != first[:10]
+    assert 0 < cursor <= len(first)
+    assert continues(first, 0, whole)
+    assert continues(second, cursor, whole)
+    border = -cursor % 10
+    epoch = second[border : border + 10]
+    assert len({number for batch in epoch for number in batch}) == SAMPLES
+    for tick, rate in rates:
+        assert rate == pytest.approx(RATE * max(0, 1 - tick / steps))
+    assert rates[-1][0] >= steps - 2
 
 
 def continues(seen: list[tuple[int, ...]], at: int, whole: list[tuple[int, ...]]) -> bool:

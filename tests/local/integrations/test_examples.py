@@ -35,7 +35,7 @@ from local.command import TESTS, commits, json_lines, run_atoll
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
 SCRIPTS = TESTS.parent / "examples" / "libraries"
-STEPS = 200
+STEPS = 120
 # The whole job takes a few seconds: merge often.
 SETTINGS = {
     "spec.sync.quorum": "3",

@@ -15,8 +15,18 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, Re
 from torch.utils.data import DataLoader
 
 from atoll import Learner, SpecError
-from atoll.integrations.lightning import AtollCallback
-from local.integrations.numbers_data import BATCH, RATE, SAMPLES, Line, Numbers, Stream, continues
+from atoll_integrations.lightning import AtollCallback
+from local.integrations.conftest import Alone
+from local.integrations.numbers_data import (
+    BATCH,
+    RATE,
+    SAMPLES,
+    Line,
+    Numbers,
+    Stream,
+    check_two_starts,
+    continues,
+)
 from local.one_shard import SLOT, OneShard, one_shard
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
@@ -92,7 +102,6 @@ def fit(
     loss: str = "",
     **arguments: Any,
 ) -> Any:
-    """Train; returns the trainer."""
     defaults = {
         "accelerator": "cpu",
         "max_epochs": 1,  # the job's length is another
@@ -112,14 +121,10 @@ def fit(
     return trainer
 
 
-def alone(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    monkeypatch.setenv("ATOLL_STEPS", str(steps))
-
-
 def test_a_module_that_is_started_again_goes_on_with_its_next_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Alone
 ) -> None:
-    alone(monkeypatch, 2 * STEPS)
+    alone(2 * STEPS)
     whole = Module()
     fit(whole, tmp_path)
     with one_shard(tmp_path, steps=STEPS) as shard:
@@ -127,18 +132,8 @@ def test_a_module_that_is_started_again_goes_on_with_its_next_batch(
         fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE, shard))
         fit(second, tmp_path, data=data, shuffle=True)
     assert data.read == [number for batch in second.net.seen for number in batch]
-    assert len(set(first.net.seen[:10])) == 10  # an epoch, in an order that is not the data's
-    assert first.net.seen[:10] != sorted(first.net.seen[:10])
-    assert first.net.seen[10:20] != first.net.seen[:10]
-    assert 0 < second.cursor <= len(first.net.seen)
-    assert continues(first.net.seen, 0, whole.net.seen)
-    assert continues(second.net.seen, second.cursor, whole.net.seen)
-    border = -second.cursor % 10
-    epoch = second.net.seen[border : border + 10]
-    assert len({number for batch in epoch for number in batch}) == SAMPLES
-    for tick, rate in second.rates:
-        assert rate == pytest.approx(RATE * max(0, 1 - tick / STEPS))
-    assert second.rates[-1][0] >= STEPS - 2
+    seen = (whole.net.seen, first.net.seen, second.net.seen)
+    check_two_starts(*seen, second.cursor, second.rates, STEPS)
     assert {line["tokens"] for line in shard.steps} == {ACCUMULATE * BATCH, 2 * BATCH}
     losses = [line["loss"] for line in shard.steps[:3]]
     assert losses == pytest.approx(first.net.losses_of_steps(ACCUMULATE, ACCUMULATE, 2))
@@ -166,9 +161,9 @@ def test_an_exception_in_a_module_leaves_the_job_with_its_reason(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
 def test_it_stops_with_the_job_validates_and_saves_under_both_names_of_the_library(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, alone: Alone
 ) -> None:
-    alone(monkeypatch, 10)
+    alone(10)
     library: Any = importlib.import_module(name)
     validations: list[int] = []
 
@@ -198,19 +193,17 @@ def test_it_stops_with_the_job_validates_and_saves_under_both_names_of_the_libra
 
 
 def test_a_slot_that_is_not_the_first_saves_no_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone(monkeypatch, 4)
-    monkeypatch.setattr("atoll_worker.settings.Job.slots", ("another-0", "alone-0"))
+    alone(4)
+    monkeypatch.setattr("atoll_worker.job.Job.slots", ("another-0", "alone-0"))
     saver = ModelCheckpoint(save_top_k=-1, save_last=True, every_n_train_steps=1)
     fit(Module(), tmp_path, saver, enable_checkpointing=True)
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
-def test_a_checkpoint_gives_neither_rates_nor_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone(monkeypatch, 8)
+def test_a_checkpoint_gives_neither_rates_nor_an_end(tmp_path: Path, alone: Alone) -> None:
+    alone(8)
     saver = ModelCheckpoint(dirpath=tmp_path, save_last=True)
     fit(Module(), tmp_path, saver, enable_checkpointing=True)
     module = Module()
@@ -223,10 +216,10 @@ def test_a_checkpoint_gives_neither_rates_nor_an_end(
 
 @pytest.mark.parametrize("every", [{"every_n_epochs": 1}, {"every_n_train_steps": 5}])
 def test_a_checkpoint_gives_no_place_in_the_data(
-    every: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: dict[str, int], tmp_path: Path, alone: Alone
 ) -> None:
     """Of 14 steps each, in epochs of 3; the job's cursor is at the beginning both times."""
-    alone(monkeypatch, 14)
+    alone(14)
     first, second = Module(), Module()
     saver = ModelCheckpoint(dirpath=tmp_path, save_last=True, save_top_k=-1, **every)
     fit(first, tmp_path, saver, enable_checkpointing=True, shuffle=True)
@@ -259,33 +252,24 @@ class ByHand(Module):
         return optimizers, [LambdaLR(optimizers[0], lambda step: 0.5**step)]
 
 
-def test_several_optimizers_that_step_by_hand_make_one_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_optimizers_that_step_by_hand_make_one_step_and_early_stopping_is_left_out(
+    tmp_path: Path, alone: Alone
 ) -> None:
-    alone(monkeypatch, 7)
-    module = ByHand()
-    fit(module, tmp_path, accumulate_grad_batches=1)
-    assert len(module.net.seen) == 2 * 7
-    first = [rate for _, rate in module.rates[::2]]
-    assert first == [0.5**step for step in range(7)]  # the module's own doing
-
-
-def test_early_stopping_is_left_out_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone(monkeypatch, 7)
+    alone(7)
     module = ByHand()  # the loss that it logs is below that, at the end of the first epoch, too
     stop = EarlyStopping("g_loss", stopping_threshold=1e9, check_on_train_epoch_end=True)
     with pytest.warns(UserWarning, match="EarlyStopping is left out"):
         fit(module, tmp_path, stop, accumulate_grad_batches=1)
     assert len(module.net.seen) == 2 * 7
+    first = [rate for _, rate in module.rates[::2]]
+    assert first == [0.5**step for step in range(7)]  # the module's own doing
 
 
 @pytest.mark.parametrize(("name", "loss"), [("", 3.0), ("g_loss", 2.0)])
 def test_a_loss_that_is_only_logged_is_the_learners(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, loss: float
+    tmp_path: Path, alone: Alone, monkeypatch: pytest.MonkeyPatch, name: str, loss: float
 ) -> None:
-    alone(monkeypatch, 2)
+    alone(2)
     given: list[float] = []
 
     def step(learner: Learner, **values: Any) -> None:
@@ -299,81 +283,70 @@ def test_a_loss_that_is_only_logged_is_the_learners(
 
 
 def test_a_loss_that_is_never_logged_is_refused_with_the_names_that_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Alone
 ) -> None:
-    alone(monkeypatch, 2)
+    alone(2)
     with pytest.raises(SpecError, match=r"'lose' at each step; it logs .*d_Loss"):
         fit(ByHand(), tmp_path, accumulate_grad_batches=1, loss="lose")
 
 
-def test_a_schedule_of_epochs_counts_them_in_ticks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def halved_in_an_epoch(module: Module, optimizer: torch.optim.Optimizer) -> Any:
+    return LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+
+
+def cosine_of_the_trainers_epochs(module: Module, optimizer: torch.optim.Optimizer) -> Any:
+    return CosineAnnealingLR(optimizer, T_max=module.trainer.max_epochs)
+
+
+def cycle_of_the_trainers_steps(module: Module, optimizer: torch.optim.Optimizer) -> Any:
+    cycle = OneCycleLR(optimizer, 1.0, module.trainer.estimated_stepping_batches)
+    return {"scheduler": cycle, "interval": "step"}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "rate"),
+    [
+        (halved_in_an_epoch, 8, lambda tick: 0.5 ** (tick // 3)),  # 3 steps make an epoch
+        (cosine_of_the_trainers_epochs, 12, lambda n: (1 + math.cos(math.pi * (n // 3) / 4)) / 2),
+        (cycle_of_the_trainers_steps, 9, None),
+    ],
+)
+def test_a_schedule_counts_ticks_and_ends_with_the_job(
+    tmp_path: Path,
+    alone: Alone,
+    monkeypatch: pytest.MonkeyPatch,
+    schedule: Any,
+    steps: int,
+    rate: Any,
 ) -> None:
-    class Epochs(Module):
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
-            return [optimizer], [LambdaLR(optimizer, lambda epoch: 0.5**epoch)]
+    def configure(module: Module) -> Any:
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        return [optimizer], [schedule(module, optimizer)]
 
-    alone(monkeypatch, 8)
-    module = Epochs()
-    fit(module, tmp_path)  # 3 steps make an epoch
-    assert module.rates == [(tick, 0.5 ** (tick // 3)) for tick in range(8)]
-
-
-def test_a_schedule_made_for_the_trainers_epochs_ends_with_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Cosine(Module):
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
-            return [optimizer], [CosineAnnealingLR(optimizer, T_max=self.trainer.max_epochs)]
-
-    alone(monkeypatch, 12)
-    module = Cosine()
-    fit(module, tmp_path, max_epochs=1000)  # 3 steps make an epoch
-    expected = [(1 + math.cos(math.pi * (tick // 3) / 4)) / 2 for tick in range(12)]
-    assert [rate for _, rate in module.rates] == pytest.approx(expected)
+    monkeypatch.setattr(Module, "configure_optimizers", configure)
+    alone(steps)
+    module = Module()
+    fit(module, tmp_path, max_epochs=1000)
+    ticks, rates = zip(*module.rates, strict=True)
+    assert ticks == tuple(range(steps))
+    assert rate is None or rates == pytest.approx([rate(tick) for tick in ticks])
     assert "configure_optimizers" not in vars(module)
 
 
-def test_a_cycle_of_the_trainers_length_ends_with_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Cycle(Module):
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
-            total = self.trainer.estimated_stepping_batches
-            return [optimizer], [
-                {"scheduler": OneCycleLR(optimizer, RATE, total), "interval": "step"}
-            ]
-
-    alone(monkeypatch, 9)
-    module = Cycle()
-    fit(module, tmp_path)
-    assert [tick for tick, _ in module.rates] == list(range(9))
-
-
-def test_a_schedule_that_needs_a_metric_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_schedule_that_needs_a_metric_is_refused(tmp_path: Path, alone: Alone) -> None:
     class Plateau(Module):
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
-            schedule = ReduceLROnPlateau(optimizer)
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss", "interval": "step"},
-            }
+            metric = {"monitor": "val_loss", "interval": "step"}
+            return [optimizer], [{"scheduler": ReduceLROnPlateau(optimizer), **metric}]
 
-    alone(monkeypatch, 4)
+    alone(4)
     with pytest.raises(SpecError, match="metric"):
         fit(Plateau(), tmp_path)
 
 
-def test_the_model_inside_a_module_can_be_what_is_exchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone(monkeypatch, 3)
+def test_the_model_inside_a_module_can_be_what_is_exchanged(tmp_path: Path, alone: Alone) -> None:
+    alone(3)
     module = Module()
     models: list[Any] = []
 

@@ -70,8 +70,6 @@ def batch(number: int) -> Tensor:
 
 
 def plain(model: nn.Module, optimizers: Sequence[Optimizer]) -> Callable[[Tensor], Tensor]:
-    """An ordinary training step."""
-
     def step(words: Tensor) -> Tensor:
         loss: Tensor = model(words)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -222,8 +220,8 @@ def test_a_stateful_loader_goes_on_with_the_state_that_the_job_kept(tmp_path: Pa
         seen: list[tuple[int, ...]] = []
         with atoll.Learner(model, optimizer) as learner:
             begin = learner.cursor
-            if learner.state is not None:
-                loader.load_state_dict(torch.load(BytesIO(learner.state), weights_only=True))
+            if learner.data_state is not None:
+                loader.load_state_dict(torch.load(BytesIO(learner.data_state), weights_only=True))
             for (numbers,) in loader:
                 model(numbers[:, None].float()).sum().backward()
                 optimizer.step()

@@ -3,14 +3,13 @@
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from local.command import RUN_SECONDS_MAX, TESTS, commits, json_lines, python_path
+from local.command import TESTS, commits, ended, json_lines, python_path
 from local.integrations.titan_environment import titan_python
 from local.one_shard import SLOT, OneShard, one_shard
 
@@ -36,17 +35,11 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def run(*words: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*map(str, words)], capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
-    )
-
-
 def done(*words: object) -> str:
     """What a command that must succeed says."""
-    ended = run(*words)
-    assert ended.returncode == 0, ended.stdout + ended.stderr[-4000:]
-    return ended.stdout + ended.stderr
+    found = ended(*words)
+    assert found.returncode == 0, found.stdout + found.stderr[-4000:]
+    return found.stdout + found.stderr
 
 
 def train(
@@ -170,7 +163,7 @@ def test_the_data_go_on_at_the_cursor_whatever_checkpoint_there_is(
 
     noted("first")
     monkeypatch.setenv("KILL_STEP", str(KILL_STEP))
-    assert run(*command).returncode == -signal.SIGKILL
+    assert ended(*command).returncode == -signal.SIGKILL
     monkeypatch.delenv("KILL_STEP")
     first = batches("first")
     assert [min(each) for each in first] == [1, 1]

@@ -9,8 +9,17 @@ import torch
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 from atoll import SpecError
-from atoll.integrations.transformers import AtollCallback
-from local.integrations.numbers_data import BATCH, RATE, SAMPLES, Line, Numbers, Stream, continues
+from atoll_integrations.transformers import AtollCallback
+from local.integrations.conftest import Alone
+from local.integrations.numbers_data import (
+    BATCH,
+    RATE,
+    Line,
+    Numbers,
+    Stream,
+    check_two_starts,
+    continues,
+)
 from local.one_shard import SLOT, OneShard, one_shard
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries warn of their own parts
@@ -74,14 +83,10 @@ def trainer_of(
     return trainer, watch
 
 
-def alone(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    monkeypatch.setenv("ATOLL_STEPS", str(steps))
-
-
 def test_a_trainer_that_is_started_again_goes_on_with_its_next_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Alone
 ) -> None:
-    alone(monkeypatch, 2 * STEPS)
+    alone(2 * STEPS)
     whole, _ = trainer_of(tmp_path)
     whole.train()
     with one_shard(tmp_path, steps=STEPS) as shard:
@@ -94,19 +99,8 @@ def test_a_trainer_that_is_started_again_goes_on_with_its_next_batch(
     epochs = len(second.model.seen) // 10 + 2
     assert len(second.train_dataset.read) <= len(second.model.seen) * BATCH + ahead * epochs
     assert second.train_dataset.read[0] == second.model.seen[0][0]
-    seen = first.model.seen
-    assert len(set(seen[:10])) == 10  # an epoch, in an order that is not the data's
-    assert seen[:10] != sorted(seen[:10])
-    assert seen[10:20] != seen[:10]
-    assert 0 < watch.cursor <= len(seen)
-    assert continues(seen, 0, whole.model.seen)
-    assert continues(second.model.seen, watch.cursor, whole.model.seen)
-    border = -watch.cursor % 10
-    epoch = second.model.seen[border : border + 10]
-    assert len({number for batch in epoch for number in batch}) == SAMPLES
-    for tick, rate in watch.rates:
-        assert rate == pytest.approx(RATE * max(0, 1 - tick / STEPS))  # the schedule is linear
-    assert watch.rates[-1][0] >= STEPS - 2
+    seen = (whole.model.seen, first.model.seen, second.model.seen)
+    check_two_starts(*seen, watch.cursor, watch.rates, STEPS)
     full, last = ACCUMULATE * BATCH, 2 * BATCH
     assert {line["tokens"] for line in shard.steps} == {full, last}
     losses = [line["loss"] for line in shard.steps[:3]]
@@ -132,9 +126,9 @@ def test_a_stream_without_a_length_is_read_on_from_its_place_and_has_no_end(
 
 
 def test_it_logs_evaluates_and_saves_as_it_does_at_a_last_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Alone
 ) -> None:
-    alone(monkeypatch, 10)
+    alone(10)
     trainer, watch = trainer_of(
         tmp_path,
         eval_strategy="steps",
@@ -154,10 +148,8 @@ def test_it_logs_evaluates_and_saves_as_it_does_at_a_last_step(
     assert trainer.args.max_steps == 10
 
 
-def test_a_share_of_the_steps_is_of_the_jobs_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone(monkeypatch, 20)
+def test_a_share_of_the_steps_is_of_the_jobs_steps(tmp_path: Path, alone: Alone) -> None:
+    alone(20)
     trainer, watch = trainer_of(tmp_path, warmup_steps=0.5, logging_steps=0.25)
     trainer.train()
     assert [line["step"] for line in trainer.state.log_history if "loss" in line] == [5, 10, 15, 20]
@@ -166,10 +158,8 @@ def test_a_share_of_the_steps_is_of_the_jobs_steps(
     assert rate == pytest.approx(RATE)
 
 
-def test_a_users_own_optimizer_and_schedule_follow_the_tick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone(monkeypatch, 8)
+def test_a_users_own_optimizer_and_schedule_follow_the_tick(tmp_path: Path, alone: Alone) -> None:
+    alone(8)
     callback = AtollCallback(tokens_per_step=77)
     model = Line()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -187,9 +177,9 @@ def test_a_users_own_optimizer_and_schedule_follow_the_tick(
 
 @pytest.mark.parametrize("saved", [5, 6])  # within an epoch of 3 steps, and at its end
 def test_a_checkpoint_gives_neither_rates_nor_an_end_nor_a_place_in_the_data(
-    saved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: int, tmp_path: Path, alone: Alone
 ) -> None:
-    alone(monkeypatch, 8)
+    alone(8)
     first, _ = trainer_of(tmp_path, save_strategy="steps", save_steps=saved)
     first.train()
     second, watch = trainer_of(tmp_path)
@@ -202,10 +192,10 @@ def test_a_checkpoint_gives_neither_rates_nor_an_end_nor_a_place_in_the_data(
 
 
 def test_a_slot_that_is_not_the_first_saves_in_its_own_folder_and_no_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone(monkeypatch, 4)
-    monkeypatch.setattr("atoll_worker.settings.Job.slots", ("another-0", "alone-0"))
+    alone(4)
+    monkeypatch.setattr("atoll_worker.job.Job.slots", ("another-0", "alone-0"))
     trainer, _ = trainer_of(tmp_path, save_strategy="steps", save_steps=2)
     trainer.train()
     trainer.save_model()
@@ -213,9 +203,7 @@ def test_a_slot_that_is_not_the_first_saves_in_its_own_folder_and_no_checkpoints
     assert not list(tmp_path.rglob("checkpoint-*"))
 
 
-def test_a_step_that_the_optimizer_skips_counts_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_the_optimizer_skips_counts_for_nothing(tmp_path: Path, alone: Alone) -> None:
     class Skips(TrainerCallback):  # type: ignore[misc]
         """Every third step, as a GradScaler does whose gradients have overflowed."""
 
@@ -227,7 +215,7 @@ def test_a_step_that_the_optimizer_skips_counts_for_nothing(
             else:
                 optimizer.__dict__.pop("step", None)
 
-    alone(monkeypatch, 6)
+    alone(6)
     trainer, watch = trainer_of(tmp_path)
     trainer.add_callback(Skips())
     trainer.train()
@@ -235,10 +223,8 @@ def test_a_step_that_the_optimizer_skips_counts_for_nothing(
     assert [tick for tick, _ in watch.rates] == [0, 1, 1, 2, 3, 3, 4, 5, 5]
 
 
-def test_a_schedule_that_needs_a_metric_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone(monkeypatch, 4)
+def test_a_schedule_that_needs_a_metric_is_refused(tmp_path: Path, alone: Alone) -> None:
+    alone(4)
     trainer, _ = trainer_of(
         tmp_path, lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps", eval_steps=2
     )
@@ -246,10 +232,8 @@ def test_a_schedule_that_needs_a_metric_is_refused(
         trainer.train()
 
 
-def test_early_stopping_is_left_out_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone(monkeypatch, 6)
+def test_early_stopping_is_left_out_with_a_warning(tmp_path: Path, alone: Alone) -> None:
+    alone(6)
     trainer, _ = trainer_of(
         tmp_path, eval_strategy="steps", eval_steps=1, metric_for_best_model="eval_loss"
     )

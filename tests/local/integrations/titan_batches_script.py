@@ -26,7 +26,6 @@ class Noting(LearnerTrainer):
         """The same."""
 
     def batch_generator(self, data_iterable: Any) -> Iterator[Any]:
-        """Those of the trainer."""
         path = Path(os.environ["NOTES"]) / f"{os.environ['RANK']}.jsonl"
         for inputs, labels in super().batch_generator(data_iterable):
             with path.open("a") as file:
@@ -37,7 +36,6 @@ class Noting(LearnerTrainer):
 
 
 def noting() -> Noting.Config:
-    """The debug model."""
     config = titan_llama.debugmodel()
     return Noting.Config(**{each.name: getattr(config, each.name) for each in fields(config)})
 

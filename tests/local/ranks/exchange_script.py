@@ -9,22 +9,16 @@ says of every check how it went on that rank: its name, and a traceback or nothi
 import json
 import traceback
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from local.forked import script_of
+from local.forked import met, script_of
 from local.ranks import models
 from local.ranks.checks.agreement import (
     check_a_partial_sum,
-    check_a_shard_that_has_no_box,
-    check_flat_parameters,
     check_one_name_twice,
-    check_one_rank_that_has_cut_a_tensor,
-    check_ranks_that_disagree,
-    check_ranks_that_train_nothing,
     check_states,
     check_what_is_said_together,
 )
@@ -33,6 +27,10 @@ from local.ranks.checks.companion import (
     check_the_companion_of_a_pipeline,
     check_the_companion_of_an_adapter_that_only_some_stages_have,
 )
+from local.ranks.checks.mistakes import (
+    check_mistakes_that_are_seen_at_once,
+    check_mistakes_that_are_seen_late,
+)
 from local.ranks.checks.training import check_what_is_unfrozen_later, check_what_steps_undo
 from local.ranks.checks.values import (
     check_both_ways,
@@ -40,8 +38,6 @@ from local.ranks.checks.values import (
     head_only,
 )
 from local.ranks.models import RANKS
-
-SECONDS_MAX = 600.0  # of a collective in which a rank is missing
 
 
 def bfloat16() -> models.Mixed:
@@ -81,14 +77,11 @@ CHECKS: Mapping[str, Callable[[], None]] = {
     "the companion of an adapter that only some stages have": (
         check_the_companion_of_an_adapter_that_only_some_stages_have
     ),
-    "one rank that has cut a tensor is refused": check_one_rank_that_has_cut_a_tensor,
-    "ranks that disagree are refused": check_ranks_that_disagree,
+    "mistakes that are seen at once": check_mistakes_that_are_seen_at_once,
+    "mistakes that are seen late leave nothing behind": check_mistakes_that_are_seen_late,
     "a partial sum is refused": check_a_partial_sum,
-    "a shard without a box is refused": check_a_shard_that_has_no_box,
     "one name twice is refused": check_one_name_twice,
-    "flat parameters are refused": check_flat_parameters,
     "masters that undo adoptions are found": check_what_steps_undo,
-    "ranks without anything trainable are refused": check_ranks_that_train_nothing,
     "what is unfrozen later is named": check_what_is_unfrozen_later,
     "data states of ranks": check_states,
     "what is said together": check_what_is_said_together,
@@ -96,15 +89,7 @@ CHECKS: Mapping[str, Callable[[], None]] = {
 
 
 def be(rank: int, folder: Path) -> None:
-    """All checks, one after another."""
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=RANKS,
-        timeout=timedelta(seconds=SECONDS_MAX),
-    )
-    with (folder / f"{rank}.jsonl").open("w") as report:
+    with met(folder, rank, RANKS), (folder / f"{rank}.jsonl").open("w") as report:
         for name, check in CHECKS.items():
             trouble = ""
             try:
@@ -114,7 +99,6 @@ def be(rank: int, folder: Path) -> None:
             report.write(json.dumps([name, trouble]) + "\n")
             report.flush()
             dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

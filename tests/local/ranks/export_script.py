@@ -33,7 +33,6 @@ class Fused(nn.Module):
         self.register_load_state_dict_pre_hook(self.join)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, WIDTH] to the same."""
         one, two = self.both(x).chunk(2, -1)
         return cast(Tensor, x + one * two.sigmoid())
 

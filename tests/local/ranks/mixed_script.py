@@ -1,18 +1,18 @@
 """A user's own script that trains one learner in the shape of its slot: alone or on several ranks.
 
-SHAPES says for each slot its shape: `one`, `ddp` or `fsdp2`. A learner of several ranks starts
-itself again by torchrun. A step trains two halves of a batch: a learner of one process both, one
-after the other, and of two ranks each its own. So all three compute the same, bit for bit.
+SHAPES says for each slot its shape: `one`, `ddp` or `fsdp2`. A learner of several ranks is
+torchrun, which starts it again. A step trains two halves of a batch: a learner of one process both,
+one after the other, and of two ranks each its own. So all three compute the same, bit for bit.
 """
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.run as torchrun
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
@@ -20,19 +20,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from atoll import Learner
 from local.leftovers import shared_bytes
-from local.lockstep_model import BATCH, Model, batch, inner_optimizer
+from local.lockstep_model import BATCH, MEETINGS, Model, batch, inner_optimizer, meet
 
 RANKS = 2
-MEETINGS = (0, 10)  # steps: a joiner would enter at the others' tick
-MEET_SECONDS_MAX = 600.0
 
 
 def main() -> None:
     """Train until the job is final."""
-    shape = json.loads(os.environ["SHAPES"])[os.environ["ATOLL_SLOT"]]
+    shapes = json.loads(os.environ["SHAPES"])
+    shape = shapes[os.environ["ATOLL_SLOT"]]
     if shape != "one" and "RANK" not in os.environ:
-        torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}")
-        os.execv(sys.executable, [sys.executable, *torchrun, __file__])
+        torchrun.main(["--standalone", f"--nproc-per-node={RANKS}", __file__])
+        return
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     rank = 0
@@ -53,7 +52,7 @@ def main() -> None:
         trained = DistributedDataParallel(model) if shape == "ddp" else model
         while not learner.finished:
             if rank == 0 and "MEET" in os.environ and learner.own_steps in MEETINGS:
-                meet(run_folder / f"meeting-{learner.own_steps}", learner.slot)
+                meet(run_folder / f"meeting-{learner.own_steps}", learner.slot, len(shapes))
             optimizer.zero_grad()
             halves = (0, 1) if shape == "one" else (rank,)
             losses = [half_step(trained, learner.slot, learner.cursor, half) for half in halves]
@@ -83,17 +82,6 @@ def whole(value: torch.Tensor) -> torch.Tensor:
     """The tensor that all ranks hold together."""
     full = getattr(value, "full_tensor", lambda: value)
     return full().detach().clone()
-
-
-def meet(folder: Path, slot: str) -> None:
-    """Wait for the other learners, so that already the first round has all."""
-    folder.mkdir(exist_ok=True)
-    (folder / slot).touch()
-    deadline = time.monotonic() + MEET_SECONDS_MAX
-    while len(list(folder.iterdir())) < len(json.loads(os.environ["SHAPES"])):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the other learners did not come to {folder}")
-        time.sleep(0.01)
 
 
 if __name__ == "__main__":

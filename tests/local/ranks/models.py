@@ -99,7 +99,6 @@ class Wide(nn.Module):
         self.norm = nn.LayerNorm(6)
 
     def forward(self, values: Tensor) -> Tensor:
-        """[batch, 6] to [batch, 6]."""
         return cast(Tensor, self.norm(values + self.down(self.up(values).relu())))
 
 
@@ -131,7 +130,6 @@ def group_of(ranks: tuple[int, ...]) -> dist.ProcessGroup:
 
 
 def replicated(count: int) -> Case:
-    """DistributedDataParallel."""
     ranks = tuple(range(count))
     group = group_of(ranks)
     if not inside(ranks):
@@ -181,7 +179,6 @@ PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
 
 def tensor_parallel(hidden: int) -> Case:
-    """Two ranks, columns and rows."""
     ranks = (0, 1)
     over = mesh(ranks, names=("tp",))
     if not inside(ranks):

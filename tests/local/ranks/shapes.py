@@ -57,7 +57,6 @@ class Feed(nn.Module):
         self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
 
     def forward(self, values: Tensor) -> Tensor:
-        """[batch, WIDTH] to the same."""
         if not self.halved:
             return values + cast(Tensor, self.down(functional.gelu(self.up(values))))
         copied = values.clone()
@@ -85,7 +84,6 @@ class Experts(nn.Module):
         self.matrices = nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / WIDTH)
 
     def forward(self, values: Tensor) -> Tensor:
-        """[batch, WIDTH] to the same."""
         inside = values.clone()  # so that gradients are added two by two
         weights = self.router(inside).softmax(-1)
         copied, weighed = inside.clone(), weights.clone()
@@ -122,7 +120,6 @@ class Base(nn.Module):
         self.register_buffer("kind", torch.tensor([3, 1, 4]))
 
     def forward(self, values: Tensor) -> Tensor:
-        """[batch, WIDTH] to the same."""
         return values + cast(Tensor, self.linear(values))
 
 
@@ -260,7 +257,6 @@ def tensor_parallel() -> tuple[Model, int]:
 
 
 def sharded_and_tensor_parallel() -> tuple[Model, int]:
-    """FSDP2 over tensor parallelism."""
     over = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = Model()
     parallelize_module(model, over["tp"], PLAN)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from atoll import Learner
 from local.forked import to_their_end
-from local.lockstep_model import BATCH, batch
-from local.ranks.mixed_script import MEETINGS, meet, whole
+from local.lockstep_model import BATCH, MEETINGS, batch, meet
+from local.ranks.mixed_script import whole
 from local.ranks.shapes import RANKS, trainer_of
 
 
@@ -40,7 +40,8 @@ def be(rank: int, ranks: int, shape: str, meeting: str) -> None:
         run_folder = Path(os.environ["ATOLL_TELEMETRY_DIR"])
         while not learner.finished:
             if rank == 0 and learner.own_steps in MEETINGS:
-                meet(run_folder / f"meeting-{learner.own_steps}", learner.slot)
+                learners = len(json.loads(os.environ["SHAPES"]))
+                meet(run_folder / f"meeting-{learner.own_steps}", learner.slot, learners)
             for part in trainer.parts:
                 part.zero_grad()
             loss = trainer.backward(batch(learner.slot, learner.cursor))
@@ -57,8 +58,6 @@ def be(rank: int, ranks: int, shape: str, meeting: str) -> None:
 
 
 def main() -> int:
-    """All ranks, to their end."""
-    torch.set_num_threads(1)
     shape = json.loads(os.environ["SHAPES"])[os.environ["ATOLL_SLOT"]]
     ranks = 1 if "SINGLE" in os.environ else RANKS[shape]
     with tempfile.TemporaryDirectory() as meeting:

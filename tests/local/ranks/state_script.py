@@ -29,7 +29,7 @@ def train(folder: Path, rank: int, group: dist.ProcessGroup | None) -> None:
     model = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with Learner(model, optimizer, group=group) as learner:
-        found = None if learner.state is None else learner.state.decode()
+        found = None if learner.data_state is None else learner.data_state.decode()
         line = {"cursor": learner.cursor, "state": found}
         with (folder / f"{rank}.jsonl").open("a") as lines:
             lines.write(json.dumps(line) + "\n")

@@ -6,14 +6,11 @@ compare every bit on every rank.
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from local.command import RUN_SECONDS_MAX, TESTS, python_path
+from local.ranks.jobs import run_script
 
 SCRIPT = Path(__file__).with_name("exchange_script.py")
 RANKS = 4
@@ -32,15 +29,7 @@ def names_of_checks() -> list[str]:
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """What each rank says of every check that it has made."""
     folder = tmp_path_factory.mktemp("ranks")
-    done = subprocess.run(
-        [sys.executable, SCRIPT, folder],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_script(SCRIPT.name, folder, TORCHINDUCTOR_CACHE_DIR=str(folder / "of-torch"))
     return [read(folder / f"{rank}.jsonl") for rank in range(RANKS)]
 
 

@@ -1,15 +1,23 @@
-"""Learners of several ranks train together with those of one process, through the whole program."""
+"""Learners of several ranks train together with those of one process, through the whole program.
+
+A rank says which host it is, so that two on this machine are two hosts: each has its share of every
+slice, and the second one has a memory and a lane process of its own (mixed_script.py).
+"""
 
 import json
-import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from local.background import Running, running
-from local.command import commits, run_atoll
+from atoll_protos.job.run_file import RunFile
+from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.division import Share
+from atoll_worker.link.shared_memory import memory_plan
+from atoll_worker.model.parameters import travelling
+from local.background import running
+from local.command import commits
 from local.law import check_law
 from local.leftovers import check_none_is_left
 from local.lockstep_model import Model
@@ -17,41 +25,73 @@ from local.ranks.jobs import (
     DECOUPLED,
     LOCK_STEP,
     MIXED,
-    MOVED_MIN,
     PERIOD,
     ROUNDS,
     SINGLE,
     check_ends,
-    exported,
+    check_equals_single,
+    everything,
     incarnations,
+    lose,
     manifest,
-    merged,
+    only_beside,
+    only_itself,
 )
 
+HOSTS = 2
+ON_HOSTS = {"ddp-0": HOSTS, "fsdp2-0": HOSTS}
 LATE_TICKS_MAX = 300  # a grace is some ticks, 11 on a busy machine; a silence 600
 
+Loss = tuple[str, Callable[[int], list[int]], int, int]  # slot, what of a rank, rank, signal
+OF_RANKS: list[Loss] = [
+    ("ddp-0", only_itself, 1, signal.SIGKILL),
+    ("fsdp2-0", only_itself, 0, signal.SIGKILL),
+    ("ddp-0", only_itself, 0, signal.SIGSTOP),
+    ("fsdp2-0", only_itself, 1, signal.SIGSTOP),
+]
+OF_HOSTS: list[Loss] = [
+    ("ddp-0", only_beside, 1, signal.SIGKILL),  # a lane process
+    ("fsdp2-0", only_beside, 0, signal.SIGKILL),  # the head's transport process
+    ("fsdp2-0", only_itself, 1, signal.SIGKILL),  # an owner's training process
+    ("ddp-0", everything, 1, signal.SIGSTOP),
+    ("fsdp2-0", everything, 0, signal.SIGSTOP),
+    ("fsdp2-0", only_beside, 1, signal.SIGSTOP),
+]
 
+
+def check_memory(out: Path, slot: str) -> None:
+    """The second host has had memory for its share, and for nothing more."""
+    run_file = RunFile.from_json((out / "run.json").read_text())
+    layout = run_file.layout(place.spec for place in travelling(Model(seed=0)))
+    plan = memory_plan(layout, run_file.sync, observer=False, share=Share(1, HOSTS, HOSTS))
+    assert all(form.element_count for form in plan.forms)
+    assert all(
+        form.element_count < owned.element_count
+        for form, owned in zip(plan.forms, layout.slices, strict=True)
+    )
+    assert int((out / f"{slot}.1.memory").read_text()) == plan.byte_count
+
+
+@pytest.mark.parametrize(
+    ("wire", "on_hosts", "shards"),
+    [
+        (Wire.F32, {"fsdp2-0": HOSTS}, 2),
+        pytest.param(Wire.INT8, ON_HOSTS, 1, marks=pytest.mark.long),
+        pytest.param(Wire.INT4, ON_HOSTS, 1, marks=pytest.mark.long),
+    ],
+)
 def test_rounds_of_diloco_with_ddp_and_fsdp2_equal_those_of_single_processes_bit_for_bit(
-    tmp_path: Path,
+    wire: Wire, on_hosts: dict[str, int], shards: int, tmp_path: Path
 ) -> None:
-    """One of them is on two hosts, each of which has its share of every slice."""
-    found = []
-    for number, shapes in enumerate((MIXED, SINGLE)):
-        job, out = tmp_path / f"{number}.yaml", tmp_path / f"{number}"
-        hosts = json.dumps({"fsdp2-0": 2})
-        job.write_text(manifest(shapes, LOCK_STEP, PERIOD * ROUNDS, MEET="1", HOSTS=hosts))
-        run_atoll(job, out)
-        check_none_is_left(out)
-        for commit in commits(out):
-            parts = [(each["slot"], each["steps"]) for each in commit["participants"]]
-            assert sorted(parts) == [(slot, PERIOD) for slot in sorted(shapes)]
-        found.append(exported(out))
+    sync = {**LOCK_STEP, "wire": {"up": wire.value, "down": wire.value}}
+    jobs = [
+        manifest(shapes, sync, PERIOD * ROUNDS, shards, MEET="1", HOSTS=json.dumps(on_hosts))
+        for shapes in (MIXED, SINGLE)
+    ]
+    check_equals_single(tmp_path, jobs, MIXED, PERIOD, Model(seed=0).state_dict())
     check_ends(tmp_path / "0")
-    mixed, single = found
-    first = dict(Model(seed=0).state_dict())
-    assert mixed.keys() == single.keys() == first.keys()
-    assert all(torch.equal(mixed[name], single[name]) for name in single)
-    assert max((mixed[name] - first[name]).abs().max().item() for name in first) > MOVED_MIN
+    for slot in on_hosts if shards == 1 else ():  # else a slice may be too small to be divided
+        check_memory(tmp_path / "0", slot)
 
 
 def check_nobody_waited(out: Path) -> None:
@@ -63,39 +103,26 @@ def check_nobody_waited(out: Path) -> None:
         assert commit["tick"] - commit["due"] <= LATE_TICKS_MAX, commit
 
 
-@pytest.mark.long  # learners of several ranks start seven times
-def test_ranks_that_are_killed_or_stopped_are_one_new_incarnation_and_the_law_holds(
-    tmp_path: Path,
+@pytest.mark.long  # learners of several ranks start seven or ten times
+@pytest.mark.parametrize(
+    ("losses", "on_hosts", "silence_seconds"), [(OF_RANKS, {}, 30), (OF_HOSTS, ON_HOSTS, 15)]
+)
+def test_whatever_of_a_learner_is_killed_or_stopped_is_one_new_incarnation_and_the_law_holds(
+    losses: list[Loss], on_hosts: dict[str, int], silence_seconds: int, tmp_path: Path
 ) -> None:
-    """Whoever it is, head or not: the commits of the others go on meanwhile."""
+    """A rank, head or not, the process beside it, or both: the others' commits go on meanwhile."""
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    slow = {"STEP_SECONDS": "0.05", "ATOLL_RANKS_SILENCE_SECONDS": "30"}
-    job.write_text(manifest(MIXED, DECOUPLED, 100_000, **slow))
-    events = [
-        ("ddp-0", 1, signal.SIGKILL),
-        ("fsdp2-0", 0, signal.SIGKILL),
-        ("ddp-0", 0, signal.SIGSTOP),
-        ("fsdp2-0", 1, signal.SIGSTOP),
-    ]
+    slow = {"STEP_SECONDS": "0.05", "ATOLL_RANKS_SILENCE_SECONDS": str(silence_seconds)}
+    job.write_text(manifest(MIXED, DECOUPLED, 100_000, HOSTS=json.dumps(on_hosts), **slow))
     with running(job, out) as run:
-        for slot, rank, number in events:
-            lose(run, slot, rank, number)
+        for number, (slot, which, rank, what) in enumerate(losses):
+            lose(run, slot, which, rank, what)
+            expected = 2 + sum(slot == other for other, *_ in losses[:number])
+            assert max(incarnations(out, slot)) == expected, "each loss is one new incarnation"
         code, stderr = run.finish(signal.SIGINT)
     assert code == 130, stderr
+    check_none_is_left(out)
     check_law(out)
-    check_nobody_waited(out)
-    for slot in ("ddp-0", "fsdp2-0"):
-        assert incarnations(out, slot) >= {1, 2}
+    if not on_hosts:
+        check_nobody_waited(out)
     assert incarnations(out, "one-0") == {1}
-
-
-def lose(run: Running, slot: str, rank: int, number: int) -> None:
-    """Signal one rank; the others' work is merged before its learner starts again."""
-    run.until(lambda: slot in merged(run), f"a merge of {slot}")
-    restarts, before = run.row(slot)["restarts"], len(run.commits(0))
-    os.kill(int((run.out / f"{slot}.{rank}.pid").read_text()), number)
-    others = set(MIXED) - {slot}
-    run.until(lambda: others <= merged(run, before), "merges of the others")
-    run.until(lambda: run.row(slot)["restarts"] > restarts, f"restart of {slot}")
-    back = len(run.commits(0))
-    run.until(lambda: slot in merged(run, back), f"{slot} is back")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from local.command import commits, run_atoll
-from local.ranks.jobs import LOCK_STEP, MOVED_MIN, exported, manifest
+from local.ranks.jobs import LOCK_STEP, check_equals_single, manifest
 from local.ranks.shapes import FROZEN, RANKS, Model
 
 PERIOD, ROUNDS = 20, 4
@@ -19,20 +18,12 @@ SCRIPT = "shapes_script.py"
 
 def check_shapes(folder: Path, shapes: dict[str, str]) -> None:
     """The job with ranks ends with the values of the same job with single processes."""
-    found = []
-    for number, more in enumerate(({"HOSTS": "2"}, {"SINGLE": "1"})):
-        job, out = folder / f"{number}.yaml", folder / f"{number}"
-        job.write_text(manifest(shapes, LOCK_STEP_SHORT, PERIOD * ROUNDS, script=SCRIPT, **more))
-        run_atoll(job, out)
-        for commit in commits(out):
-            parts = [(each["slot"], each["steps"]) for each in commit["participants"]]
-            assert sorted(parts) == [(slot, PERIOD) for slot in sorted(shapes)]
-        found.append(exported(out))
-    mixed, single = found
-    first = dict(Model().state_dict())
-    assert mixed.keys() == single.keys() == first.keys()
-    assert [name for name in single if not torch.equal(mixed[name], single[name])] == []
-    assert max((mixed[name] - first[name]).abs().max().item() for name in first) > MOVED_MIN
+    steps, first = PERIOD * ROUNDS, dict(Model().state_dict())
+    jobs = [
+        manifest(shapes, LOCK_STEP_SHORT, steps, script=SCRIPT, **more)
+        for more in ({"HOSTS": "2"}, {"SINGLE": "1"})
+    ]
+    mixed = check_equals_single(folder, jobs, shapes, PERIOD, first)
     frozen = {layer for shape in shapes.values() for layer in FROZEN.get(shape, ())}
     for name in (name for name in first if name.split(".")[0] in frozen):
         assert torch.equal(mixed[name], first[name]), name

@@ -1,16 +1,12 @@
 """Rule 39: whatever one learner says of its steps, the tick stays near to what has been done."""
 
-from typing import TYPE_CHECKING
-
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.schedule import start_distance
+from atoll_protos.job.schedule import start_distance
 from atoll_syncer.model.effects import Effect
-from atoll_syncer.rules.clock import FASTER_THAN_OWN_MAX
+from atoll_syncer.rules.rounds.clock import FASTER_THAN_OWN_MAX
+from sim.shard_process import ShardProcess
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 
 class ClaimChecker(Watcher):
@@ -25,7 +21,7 @@ class ClaimChecker(Watcher):
 
     rule = "39"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.sync = world.run_file.sync
         self.ticks: dict[str, int] = {}  # of each process
@@ -34,7 +30,7 @@ class ClaimChecker(Watcher):
         ] = {}  # process, slot: when a report last counted
         self.steps: dict[str, float | None] = {}  # process: what its present input's report allows
 
-    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         assert shard.shard is not None
         state = shard.shard.state
         sender = state.sessions.open.get(session)
@@ -46,7 +42,7 @@ class ClaimChecker(Watcher):
         if sender.slot in state.clock.positions:
             self.reported[key] = now
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if shard.shard is None:
             return
         allows = self.steps.pop(shard.name, 0.0)
@@ -62,7 +58,7 @@ class ClaimChecker(Watcher):
         if not self.sync.lockstep:
             return before + int(steps) + (2 if steps else 1) * period
         positions = (
-            each.exchange._state.progress.position
+            each.exchange.state.progress.position
             for each in self.world.all_learners
             if not each.observer
         )
@@ -71,5 +67,5 @@ class ClaimChecker(Watcher):
 
     def _known(self) -> int:
         """What other processes have reached, and what learners have seen in truth."""
-        seen = (each.exchange._state.tick_seen for each in self.world.all_learners)
+        seen = (each.exchange.state.tick_seen for each in self.world.all_learners)
         return max((*self.ticks.values(), *seen), default=0)

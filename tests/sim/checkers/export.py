@@ -1,23 +1,20 @@
 """The end: every finished learner has the exported values, in all bits; the companion (rule 36)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from atoll_protos.codecs import base_encoding
+from atoll_protos.job.companion import WAITS_SECONDS
 from atoll_protos.names import REGISTRAR_SHARD
+from atoll_protos.transfer.codecs import base_encoding
 from atoll_syncer.model.effects import Effect, WriteIndex
-from atoll_syncer.model.log import Companion, Entry, ShardFinal
-from atoll_syncer.rules.companions import EXPORT_WAITS_SECONDS
+from atoll_syncer.model.log import CompanionStored, Entry, ShardFinal
 from atoll_syncer.storage.objects import decode
 from atoll_worker.link.messages import Finished
-from sim.learner_process import companion_of
+from sim.learner_process import LearnerProcess, companion_of
+from sim.shard_process import ShardProcess
 from sim.symbols import Key, Value
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.learner_process import LearnerProcess
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 
 class FinalChecker(Watcher):
@@ -29,7 +26,7 @@ class FinalChecker(Watcher):
 
     rule = "27 (values)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.finals: dict[Key, Value] = {}
         self.lost: set[int] = set()
@@ -45,7 +42,7 @@ class FinalChecker(Watcher):
         for fragment, value in values.items():
             self._final((shard, fragment), value, f"shard {shard} exports")
 
-    def commanded(self, learner: "LearnerProcess", command: Any) -> None:
+    def commanded(self, learner: LearnerProcess, command: Any) -> None:
         if not isinstance(command, Finished):
             return
         if not learner.observer:
@@ -69,7 +66,7 @@ class CompanionChecker(Watcher):
 
     rule = "36"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.kept: dict[bool, tuple[str, ...]] = {}  # by whether it is what has changed
         self.finals: set[int] = set()
@@ -92,7 +89,7 @@ class CompanionChecker(Watcher):
         if isinstance(entry, ShardFinal) and shard == REGISTRAR_SHARD:
             self.finals.add(entry.shard)
             self.whole_at = self.world.sim.now
-        if not isinstance(entry, Companion):
+        if not isinstance(entry, CompanionStored):
             return
         self.require(shard == REGISTRAR_SHARD, f"shard {shard} keeps a companion")
         store = self.world.stores[shard].data
@@ -104,12 +101,12 @@ class CompanionChecker(Watcher):
         self.require(found in known, f"{found!r} is no learner's")
         self.kept[entry.changed] = entry.objects
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if not any(isinstance(effect, WriteIndex) for effect in effects) or shard.shard is None:
             return
-        sessions = shard.shard.sessions.values()
+        sessions = shard.shard.state.sessions.open.values()
         there = [each.slot for each in sessions if each.welcomed and each.slot]
         waited_seconds = self.world.sim.now - self.whole_at
-        if there and waited_seconds < EXPORT_WAITS_SECONDS - 1.0:
+        if there and waited_seconds < WAITS_SECONDS - 1.0:
             both = len(self.kept) == 2
             self.require(both, f"the export does not wait for {', '.join(there)}")

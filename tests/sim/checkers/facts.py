@@ -6,18 +6,15 @@ shard while that process serves; a process that stood still begins again.
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.schedule import newest_due, start_distance
-from atoll_syncer.model.effects import Drop, Effect, EndSession, Merge, Send, Stage, Tape
+from atoll_protos.job.schedule import newest_due, start_distance
+from atoll_syncer.model.effects import Drop, Effect, EndSession, MergeOffers, Send, Stage, TapeLine
 from atoll_syncer.model.roster import STALL_SECONDS_MIN, STALL_STEPS
+from sim.learner_process import LearnerProcess
+from sim.shard_process import ShardProcess
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.learner_process import LearnerProcess
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 LOOK_SECONDS = 0.2  # between two looks at one process
 
@@ -27,7 +24,7 @@ class Told:
     """One session: what its learner has said, and what it was asked for."""
 
     slot: str
-    learner: "LearnerProcess"
+    learner: LearnerProcess
     welcomed: bool = False
     report: pb.Report = field(default_factory=pb.Report)
     stepped_at: float = 0.0
@@ -68,7 +65,7 @@ class Facts:
 class RoundWatcher(Watcher):
     """See the module. Subclasses look in `look`, some times a second for each process."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.sync = world.run_file.sync.with_fragments(world.layout.fragments)
         quorum = self.sync.quorum  # the word "all" is of modes without Calls, which are not watched
@@ -77,19 +74,19 @@ class RoundWatcher(Watcher):
 
     # ------------------------------------------------------------ what happens
 
-    def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
+    def shard_joined(self, shard: ShardProcess, session: int, join: pb.Join) -> None:
         if not join.observer:
             learner = self.world.instances[join.instance]
             lanes = max(1, join.lanes)
             told = Told(join.slot, learner, lanes=lanes, lanes_missing=lanes if lanes > 1 else 0)
             self.facts[shard.name].sessions[session] = told
 
-    def lane_opened(self, shard: "ShardProcess", session: int) -> None:
+    def lane_opened(self, shard: ShardProcess, session: int) -> None:
         told = self.facts[shard.name].sessions.get(session)
         if told is not None:
             told.lanes_missing -= 1
 
-    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         told = self.facts[shard.name].sessions.get(session)
         if told is not None and message.HasField("report"):
             report = message.report
@@ -98,7 +95,7 @@ class RoundWatcher(Watcher):
                 told.stepped_at = self.world.sim.now
             told.report = report
 
-    def offer_accepted(self, shard: "ShardProcess", session: int, transfer: pb.Transfer) -> None:
+    def offer_accepted(self, shard: ShardProcess, session: int, transfer: pb.Transfer) -> None:
         told = self.facts[shard.name].sessions.get(session)
         if told is not None:
             told.called.pop(transfer.offer.slice, None)
@@ -106,7 +103,7 @@ class RoundWatcher(Watcher):
                 told.sending.clear()  # one comes after the other
             told.sending[transfer.offer.slice] = transfer.offer.base
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         facts, now = self.facts[shard.name], self.world.sim.now
         for session in facts.sessions.keys() - shard.peers.keys():
             del facts.sessions[session]
@@ -116,7 +113,7 @@ class RoundWatcher(Watcher):
             facts.looked_at = now
             self.look(shard, facts, now)
 
-    def _note(self, shard: "ShardProcess", facts: Facts, effect: Effect) -> None:
+    def _note(self, shard: ShardProcess, facts: Facts, effect: Effect) -> None:
         now = self.world.sim.now
         match effect:
             case Send(session, message) if session in facts.sessions:
@@ -134,15 +131,15 @@ class RoundWatcher(Watcher):
             case Stage(slot=slot, slice=fragment):
                 facts.complete[fragment][slot] = facts.replaced.pop((slot, fragment, now), now)
                 self._arrived(facts, slot, fragment)
-            case Tape(record) if record["event"] == "late":
+            case TapeLine(record) if record["event"] == "late":
                 self._arrived(facts, str(record["slot"]), int(str(record["slice"])))
             case Drop(slot=slot, slice=fragment):
                 if (at := facts.complete[fragment].pop(slot, None)) is not None:
                     facts.replaced[slot, fragment, now] = at
-            case Merge(slice=fragment):
+            case MergeOffers(slice=fragment):
                 self.merges(shard, facts, effect)
                 assert shard.shard is not None
-                facts.merging[fragment] = shard.shard.history.heads[fragment].number
+                facts.merging[fragment] = shard.shard.state.history.heads[fragment].number
                 facts.complete[fragment].clear()
 
     def _arrived(self, facts: Facts, slot: str, fragment: int) -> None:
@@ -157,22 +154,22 @@ class RoundWatcher(Watcher):
 
     # ------------------------------------------------------------ what subclasses look at
 
-    def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
+    def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
         """Some time has passed."""
 
-    def called(self, shard: "ShardProcess", facts: Facts, told: Told, call: pb.Call) -> None:
+    def called(self, shard: ShardProcess, facts: Facts, told: Told, call: pb.Call) -> None:
         """A Call is sent."""
 
-    def merges(self, shard: "ShardProcess", facts: Facts, merge: Merge) -> None:
+    def merges(self, shard: ShardProcess, facts: Facts, merge: MergeOffers) -> None:
         """A round closes."""
 
     # ------------------------------------------------------------ questions
 
-    def counts(self, shard: "ShardProcess") -> bool:
+    def counts(self, shard: ShardProcess) -> bool:
         """Whether the process serves rounds that Calls drive, and the job is not at its end."""
         return self.serves(shard) and not self.is_over(shard)
 
-    def serves(self, shard: "ShardProcess") -> bool:
+    def serves(self, shard: ShardProcess) -> bool:
         """Whether the process has the shard and serves, in a mode with Calls."""
         if self.sync.lockstep or shard.shard is None:
             return False
@@ -180,21 +177,21 @@ class RoundWatcher(Watcher):
         newest = self.world.shards[shard.number] is shard
         return bool(newest and state.serving and not state.history.ended)
 
-    def is_over(self, shard: "ShardProcess") -> bool:
+    def is_over(self, shard: ShardProcess) -> bool:
         """Rule 27: t >= T."""
         return shard.shard is not None and shard.shard.state.over
 
-    def under_way(self, shard: "ShardProcess", facts: Facts, fragment: int) -> bool:
+    def under_way(self, shard: ShardProcess, facts: Facts, fragment: int) -> bool:
         """Whether a commit of the slice is not durable yet."""
         assert shard.shard is not None
         before = facts.merging.get(fragment)
-        if before is not None and shard.shard.history.heads[fragment].number > before:
+        if before is not None and shard.shard.state.history.heads[fragment].number > before:
             del facts.merging[fragment]
         return fragment in facts.merging
 
-    def is_due(self, shard: "ShardProcess", facts: Facts, fragment: int) -> bool:
+    def is_due(self, shard: ShardProcess, facts: Facts, fragment: int) -> bool:
         """Rule 9: a due tick has come since the one of the newest version."""
         assert shard.shard is not None
-        last = shard.shard.history.due.get(fragment, 0)
+        last = shard.shard.state.history.due.get(fragment, 0)
         due = newest_due(self.sync, fragment, facts.tick)
         return due - last >= start_distance(self.sync)

@@ -1,20 +1,18 @@
 """Rules 2 to 4, 28 and 35: what is said once is kept: ticks, words, cursors, tokens, the run."""
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Append, Effect, EndSession
 from atoll_syncer.model.log import Committed, Ended, Entry, Owned
 from atoll_worker.link.messages import Start
+from sim.learner_process import LearnerProcess
+from sim.shard_process import ShardProcess
 from sim.training_process import data_state_at
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.learner_process import LearnerProcess
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 
 class SeenChecker(Watcher):
@@ -22,15 +20,15 @@ class SeenChecker(Watcher):
 
     rule = "3 (tick seen)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.told: dict[str, int] = {}
 
-    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
-        if message.HasField("tick") and learner.exchange._state.shards[shard].welcomed:
+    def learner_message(self, learner: LearnerProcess, shard: int, message: pb.ToLearner) -> None:
+        if message.HasField("tick") and learner.exchange.state.shards[shard].welcomed:
             self.told[learner.name] = max(self.told.get(learner.name, 0), message.tick.tick)
 
-    def learner_joins(self, learner: "LearnerProcess", shard: int, join: pb.Join) -> None:
+    def learner_joins(self, learner: LearnerProcess, shard: int, join: pb.Join) -> None:
         told = self.told.get(learner.name, 0)
         self.require(join.tick_seen >= told, f"{learner.name} says {join.tick_seen}, not {told}")
 
@@ -58,7 +56,7 @@ class TokensChecker(Watcher):
 
     rule = "35 (tokens)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.heard: dict[str, Counter[str]] = defaultdict(Counter)  # by process, then instance
         self.written: dict[int, Counter[str]] = defaultdict(Counter)  # by shard, then instance
@@ -68,12 +66,12 @@ class TokensChecker(Watcher):
     def store_lost(self, shard: int) -> None:
         self.written.pop(shard, None)
 
-    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         peer = shard.peers.get(session)
         if message.HasField("report") and peer is not None and peer.incarnation and not peer.ended:
             self.said = session, peer.learner.instance, message.report.tokens
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         heard, said, self.said = self.heard[shard.name], self.said, None
         ended = [each.session for each in effects if isinstance(each, EndSession)]
         if said is not None and said[0] not in ended:
@@ -89,7 +87,7 @@ class TokensChecker(Watcher):
         if isinstance(entry, Committed):
             self.written[shard] |= self.under_way.pop(self._key(shard, entry), Counter())
 
-    def _look(self, shard: "ShardProcess", counted: int, known: Counter[str]) -> None:
+    def _look(self, shard: ShardProcess, counted: int, known: Counter[str]) -> None:
         trained = sum(each.training.tokens for each in self.world.all_learners)
         self.require(counted <= trained, f"{shard.name} counts {counted} tokens of {trained}")
         least = known.total()
@@ -104,16 +102,16 @@ class OldRunChecker(Watcher):
 
     rule = "2 (old run)"
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if shard.shard is not None:
             steps = sum(each.training.t_m for each in self.world.all_learners)
             most = 2 * steps + 2 * self.world.run_file.sync.period
             tick = shard.shard.state.clock.tick
             self.require(tick <= most, f"{shard.name}: tick {tick} after {steps} steps in all")
 
-    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+    def learner_message(self, learner: LearnerProcess, shard: int, message: pb.ToLearner) -> None:
         run = message.welcome.run
-        other = message.HasField("welcome") and learner.exchange.run not in ("", run)
+        other = message.HasField("welcome") and learner.exchange.state.run not in ("", run)
         self.require(not other or learner.observer, f"{learner.name} is welcomed to another run")
 
 
@@ -122,7 +120,7 @@ class WordChecker(Watcher):
 
     rule = "4 (word)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.named: dict[tuple[str, str], set[int]] = {}  # numbers read before naming this pod
         self.last: dict[str, int] = {}
@@ -147,7 +145,7 @@ class DataStateChecker(Watcher):
 
     rule = "28 (data state)"
 
-    def commanded(self, learner: "LearnerProcess", command: Any) -> None:
+    def commanded(self, learner: LearnerProcess, command: Any) -> None:
         if isinstance(command, Start) and not learner.observer:
             given, cursor = command.data_state, command.cursor
             right = given == data_state_at(learner.slot, cursor)
@@ -160,7 +158,7 @@ class CursorChecker(Watcher):
 
     rule = "28"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.cursors: dict[str, int] = {}
 
@@ -169,7 +167,7 @@ class CursorChecker(Watcher):
             for part in entry.participants:
                 self.cursors[part.slot] = max(self.cursors.get(part.slot, 0), part.cursor)
 
-    def commanded(self, learner: "LearnerProcess", command: Any) -> None:
+    def commanded(self, learner: LearnerProcess, command: Any) -> None:
         if isinstance(command, Start) and not self.world.scenario.loses_a_store:
             merged = self.cursors.get(learner.slot, 0)
             behind = command.cursor >= merged

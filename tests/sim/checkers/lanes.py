@@ -6,20 +6,17 @@ A frame is looked at when it is sent and when it comes, before production code s
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.frames import Kind, decode_frame
+from atoll_protos.transfer.frames import Kind, decode_frame
 from atoll_syncer.model.effects import Effect, Send
+from sim.channel import Lane
+from sim.learner_process import LearnerProcess
 from sim.rpc import LINGER_SECONDS
+from sim.shard_process import ShardProcess
 from sim.symbols import Key, Value
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.channel import Lane
-    from sim.learner_process import LearnerProcess
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 MISSING_SECONDS_MAX = 60.0  # of a lane, from the Welcome
 NOTICED_SECONDS = 1.0 + LINGER_SECONDS  # in which a shard that can move does what it must
@@ -31,16 +28,16 @@ Session = tuple[str, int]  # shard process, number
 class SessionsWatcher(Watcher):
     """How many lanes each session has that has several, and how many of them have opened."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.lanes: dict[Session, int] = {}
         self.missing: dict[Session, int] = {}
 
-    def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
+    def shard_joined(self, shard: ShardProcess, session: int, join: pb.Join) -> None:
         if join.lanes > 1:
             self.lanes[shard.name, session] = self.missing[shard.name, session] = join.lanes
 
-    def lane_opened(self, shard: "ShardProcess", session: int) -> None:
+    def lane_opened(self, shard: ShardProcess, session: int) -> None:
         self.missing[shard.name, session] -= 1
 
 
@@ -49,7 +46,7 @@ class TrainingChecker(SessionsWatcher):
 
     rule = "34 (Training)"
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Send) and effect.message.HasField("call"):
                 missing = self.missing.get((shard.name, effect.session), 0)
@@ -62,7 +59,7 @@ class WholeSessionChecker(SessionsWatcher):
 
     rule = "34 (lanes)"
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Send(session, message) if (
@@ -71,15 +68,15 @@ class WholeSessionChecker(SessionsWatcher):
                     since = self.world.sim.now + MISSING_SECONDS_MAX
                     self._look_later(shard, session, since, LACKS)
 
-    def lane_ended(self, lane: "Lane") -> None:
+    def lane_ended(self, lane: Lane) -> None:
         why = f"has lost lane {lane.number}"
         self._look_later(lane.shard, lane.session, self.world.sim.now, why)
 
-    def _look_later(self, shard: "ShardProcess", session: int, since: float, why: str) -> None:
+    def _look_later(self, shard: ShardProcess, session: int, since: float, why: str) -> None:
         look = partial(self._look, shard, session, since, why)
         self.world.sim.at(since + NOTICED_SECONDS, look)
 
-    def _look(self, shard: "ShardProcess", session: int, since: float, why: str) -> None:
+    def _look(self, shard: ShardProcess, session: int, since: float, why: str) -> None:
         """A process that stands still, or stood, looks at its clock a little later."""
         holds = why != LACKS or self.missing[shard.name, session]
         goes_on = session in shard.peers and not shard.peers[session].ended
@@ -106,13 +103,13 @@ class WholeVersionChecker(SessionsWatcher):
 
     rule = "34 (parts)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.heads: dict[tuple[Session, int], tuple[int, Version]] = {}  # by lane: the newest part
         self.parts: dict[tuple[Session, int], dict[int, Version]] = defaultdict(dict)
         self.whole: dict[str, set[Version]] = defaultdict(set)  # by learner
 
-    def frame_arrived(self, lane: "Lane", frame: bytes) -> None:
+    def frame_arrived(self, lane: Lane, frame: bytes) -> None:
         session, said = (lane.shard.name, lane.session), decode_frame(frame)
         if said.kind is Kind.HEAD:
             publish = pb.Transfer.FromString(bytes(said.payload)).publish
@@ -126,19 +123,17 @@ class WholeVersionChecker(SessionsWatcher):
             if len(parts) == self.lanes[session] and set(parts.values()) == {named}:
                 self.whole[lane.learner.name].add(named)
 
-    def adopted(
-        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
-    ) -> None:
+    def adopted(self, learner: LearnerProcess, key: Key, publish: pb.Publish, value: Value) -> None:
         if learner.lanes > 1:
             version = publish.version.version
             self._has(learner, Version(key, version.number, version.digest), "adopts")
 
-    def learner_joins(self, learner: "LearnerProcess", shard: int, join: pb.Join) -> None:
+    def learner_joins(self, learner: LearnerProcess, shard: int, join: pb.Join) -> None:
         if learner.lanes > 1:
             for each in join.held:
                 version = Version((shard, each.slice), each.version.number, each.version.digest)
                 self._has(learner, version, "says that it holds")
 
-    def _has(self, learner: "LearnerProcess", version: Version, does: str) -> None:
+    def _has(self, learner: LearnerProcess, version: Version, does: str) -> None:
         whole = version in self.whole[learner.name]
         self.require(whole, f"{learner.name} {does} {version}, of which a part is missing")

@@ -1,6 +1,6 @@
 """Rule 38: what cannot be true ends its own session at once, and nothing else follows."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -8,11 +8,9 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import COUNTER_MAX
 from atoll_syncer.model.effects import Append, Effect, EndSession
 from atoll_syncer.model.log import Entry
+from sim.shard_process import ShardProcess
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 
 class LiesChecker(Watcher):
@@ -20,21 +18,21 @@ class LiesChecker(Watcher):
 
     rule = "38"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.somebody_lies = any(fault.kind == "lie" for fault in world.scenario.faults)
         self.lied: dict[str, int] = {}  # process: the session whose lie is its input now
 
-    def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
+    def shard_joined(self, shard: ShardProcess, session: int, join: pb.Join) -> None:
         if self._cannot_be_true(join):
             self.lied[shard.name] = session
 
-    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         assert shard.shard is not None
-        if session in shard.shard.sessions and self._cannot_be_true(message):
+        if session in shard.shard.state.sessions.open and self._cannot_be_true(message):
             self.lied[shard.name] = session
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if (session := self.lied.pop(shard.name, None)) is None:
             return
         ends = {each.session: each.end.code for each in effects if isinstance(each, EndSession)}

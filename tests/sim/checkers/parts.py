@@ -1,21 +1,19 @@
 """Rules 32 and 33: slices that are cut into parts, and transfers that come in parts."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import Form
-from atoll_protos.frames import Kind, decode_frame
-from atoll_protos.gathering import key_of
+from atoll_protos.transfer.codecs import Form
+from atoll_protos.transfer.frames import Kind, decode_frame
+from atoll_protos.transfer.gathering import key_of
 from atoll_syncer.model.log import Committed, Entry
 from sim import payloads
+from sim.channel import Lane
 from sim.checkers.lanes import Session, SessionsWatcher
 from sim.symbols import merge, norms_of
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.channel import Lane
-    from sim.world import World
+from sim.world import World
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,11 +28,11 @@ class Sent:
 class PartsWatcher(SessionsWatcher):
     """What is sent on several lanes, part by part."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.sent: dict[tuple[Session, int, int], Sent] = {}  # the newest: by session, lane, side
 
-    def frame_sent(self, lane: "Lane", side: int, frame: bytes) -> None:
+    def frame_sent(self, lane: Lane, side: int, frame: bytes) -> None:
         stream = (lane.shard.name, lane.session), lane.number, side
         said = decode_frame(frame)
         if said.kind is Kind.HEAD:
@@ -47,10 +45,10 @@ class PartsWatcher(SessionsWatcher):
             self.bytes_follow(lane, part, said.payload)
             part.byte_count += len(said.payload)
 
-    def part_begins(self, lane: "Lane", side: int, part: Sent, last: Sent | None) -> None:
+    def part_begins(self, lane: Lane, side: int, part: Sent, last: Sent | None) -> None:
         """Its head is sent; `last` is the part before it on this lane."""
 
-    def bytes_follow(self, lane: "Lane", part: Sent, data: memoryview) -> None:
+    def bytes_follow(self, lane: Lane, part: Sent, data: memoryview) -> None:
         """Some of its values are sent."""
 
 
@@ -63,14 +61,14 @@ class PlacesChecker(PartsWatcher):
 
     rule = "32"
 
-    def part_begins(self, lane: "Lane", side: int, part: Sent, last: Sent | None) -> None:
+    def part_begins(self, lane: Lane, side: int, part: Sent, last: Sent | None) -> None:
         if (form := self._form(lane, part)) is None:
             self.require(lane.number == 0, f"{part.head} is not divided and comes on {lane.number}")
             return
         count = len(self._places(lane, part, form))
         self.require(part.head.byte_count == count, f"{part.head} on lane {lane.number} of {count}")
 
-    def bytes_follow(self, lane: "Lane", part: Sent, data: memoryview) -> None:
+    def bytes_follow(self, lane: Lane, part: Sent, data: memoryview) -> None:
         if (form := self._form(lane, part)) is None:
             return
         begun, lanes = part.byte_count, self.lanes[lane.shard.name, lane.session]
@@ -82,13 +80,13 @@ class PlacesChecker(PartsWatcher):
     def arrived(self, whole: bool) -> None:
         self.require(whole, "values lie elsewhere than their elements")
 
-    def _form(self, lane: "Lane", part: Sent) -> Form | None:
+    def _form(self, lane: Lane, part: Sent) -> Form | None:
         kind, fragment = key_of(part.head)
         if kind == "companion":
             return None
         return self.world.layout.slice(lane.shard.number, fragment).form
 
-    def _places(self, lane: "Lane", part: Sent, form: Form) -> Any:
+    def _places(self, lane: Lane, part: Sent, form: Form) -> Any:
         lanes = self.lanes[lane.shard.name, lane.session]
         return payloads.places_of(form, part.head.encoding, lanes, lane.number)
 
@@ -115,12 +113,12 @@ class TransferChecker(PartsWatcher):
 
     rule = "33"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.heads: dict[tuple[Session, int, int], pb.Transfer] = {}  # by session, side, number
         self.symbols: dict[tuple[Session, int], int] = {}
 
-    def part_begins(self, lane: "Lane", side: int, part: Sent, last: Sent | None) -> None:
+    def part_begins(self, lane: Lane, side: int, part: Sent, last: Sent | None) -> None:
         grows = last is None or last.number < part.number
         self.require(grows, f"lane {lane.number} sends transfer {part.number} after {last}")
         named, session = pb.Transfer(), (lane.shard.name, lane.session)

@@ -5,18 +5,16 @@ nothing stood in the way of: sessions, machines, stores and networks that were w
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from atoll_protos.schedule import start_distance
-from atoll_syncer.model.effects import Merge
+from atoll_protos.job.schedule import start_distance
+from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.model.log import Committed, Entry, Seeded
 from atoll_syncer.rules.ending import LAST_ROUND_SECONDS
 from sim.checkers.facts import Facts, RoundWatcher, Told
 from sim.scenario import SLOW_SECONDS
-
-if TYPE_CHECKING:
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.shard_process import ShardProcess
+from sim.world import World
 
 PROMPT_SECONDS = 0.8  # the rules look at everything four times a second
 
@@ -26,7 +24,7 @@ class CallChecker(RoundWatcher):
 
     rule = "9 and 10 (called)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.since: dict[tuple[str, str, int], float] = {}  # wanted: process, instance, slice
         self.due: dict[tuple[int, int], int] = {}
@@ -45,10 +43,10 @@ class CallChecker(RoundWatcher):
             drives = not (self.sync.lockstep or entry.recovered or entry.last or put_off)
             self.require(fits or not drives, f"shard {shard}: {before}, then {entry.due} is due")
 
-    def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
+    def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
         assert shard.shard is not None
         wanted = set()
-        for fragment in shard.shard.history.heads:
+        for fragment in shard.shard.state.history.heads:
             if not self._collects(shard, facts, fragment):
                 continue
             each = shard.shard.state.rounds.open.get(fragment)
@@ -65,16 +63,16 @@ class CallChecker(RoundWatcher):
             late = now - since > PROMPT_SECONDS
             self.require(not late, f"{key} is due at {facts.tick}, and no Call since {since:.2f}")
 
-    def _collects(self, shard: "ShardProcess", facts: Facts, fragment: int) -> bool:
+    def _collects(self, shard: ShardProcess, facts: Facts, fragment: int) -> bool:
         """Whether a round of the slice is due and has no quorum yet."""
         missing = len(facts.complete[fragment]) < self.quorum
         under_way = self.under_way(shard, facts, fragment)
         return missing and not under_way and self.is_due(shard, facts, fragment)
 
-    def _can_answer(self, shard: "ShardProcess", told: Told, fragment: int) -> bool:
+    def _can_answer(self, shard: ShardProcess, told: Told, fragment: int) -> bool:
         """Whether this session is usable, and has no Call that it may still answer."""
         assert shard.shard is not None
-        head, report = shard.shard.history.heads[fragment], told.report
+        head, report = shard.shard.state.history.heads[fragment], told.report
         progress = {each.slice: each for each in report.slices}.get(fragment)
         if progress is None or not told.trains(self.world.sim.now):
             return False
@@ -89,14 +87,14 @@ class CloseChecker(RoundWatcher):
 
     rule = "11 (close)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.quorum_at: dict[tuple[str, int], float] = {}
         self.all_since: dict[tuple[str, int], float] = {}
 
-    def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
+    def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
         assert shard.shard is not None
-        for fragment, head in shard.shard.history.heads.items():
+        for fragment, head in shard.shard.state.history.heads.items():
             key = shard.name, fragment
             count = len(facts.complete[fragment])
             if self.under_way(shard, facts, fragment) or count < self.quorum:
@@ -112,7 +110,7 @@ class CloseChecker(RoundWatcher):
             late = now - began > PROMPT_SECONDS
             self.require(not late, f"{key} waits for nobody since {began:.2f} and stays open")
 
-    def merges(self, shard: "ShardProcess", facts: Facts, merge: Merge) -> None:
+    def merges(self, shard: ShardProcess, facts: Facts, merge: MergeOffers) -> None:
         if not self.counts(shard):
             return
         assert shard.shard is not None
@@ -147,12 +145,12 @@ class CloseChecker(RoundWatcher):
 class SteadyWatcher(RoundWatcher):
     """Since when each learner has been well at each shard, and each shard itself."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.learners: dict[tuple[str, str], tuple[str, float]] = {}  # process, slot: instance
         self.shards: dict[str, float] = {}
 
-    def steady(self, shard: "ShardProcess", facts: Facts, now: float) -> list[float]:
+    def steady(self, shard: ShardProcess, facts: Facts, now: float) -> list[float]:
         """Since when each learner that is well has been so, the longest first; the shard too."""
         if not self._shard_is_well(shard):
             self.shards[shard.name] = now
@@ -182,13 +180,13 @@ class SteadyWatcher(RoundWatcher):
         steps = max((each.report.step_seconds for each in facts.sessions.values()), default=0.0)
         return 2.0 + network + disk + examine + 3 * steps
 
-    def _shard_is_well(self, shard: "ShardProcess") -> bool:
+    def _shard_is_well(self, shard: ShardProcess) -> bool:
         store, blocked = self.world.stores[shard.number], self.world.weather.blocked_until
         reached = blocked.get(f"shard{shard.number}", 0.0) <= self.world.sim.now
         well = not store.away and not store.lost_answers and not self.world.weather.damaged_share
         return shard.alive and not shard.paused and reached and well
 
-    def _is_well(self, shard: "ShardProcess", told: Told, now: float) -> bool:
+    def _is_well(self, shard: ShardProcess, told: Told, now: float) -> bool:
         learner = told.learner
         blocked = self.world.weather.blocked_until.get(learner.slot, 0.0) > now
         broken = any(
@@ -206,14 +204,14 @@ class ProgressChecker(SteadyWatcher):
 
     rule = "11 (progress)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.moved: dict[tuple[str, int], tuple[int, float]] = {}  # number of the head, since
 
-    def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
+    def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
         assert shard.shard is not None
         well = self.steady(shard, facts, now)
-        for fragment, head in shard.shard.history.heads.items():
+        for fragment, head in shard.shard.state.history.heads.items():
             key = shard.name, fragment
             if self.moved.get(key, (-1, 0.0))[0] != head.number or self._behind(facts):
                 self.moved[key] = head.number, now
@@ -239,19 +237,19 @@ class LastRoundChecker(SteadyWatcher):
 
     rule = "27"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.over_at: dict[str, float] = {}
         self.disturbed: set[str] = set()
 
-    def counts(self, shard: "ShardProcess") -> bool:
+    def counts(self, shard: ShardProcess) -> bool:
         """In the last rounds alone; a longer job may put them off."""
         over = self.is_over(shard)
         if not over:
             self.over_at.pop(shard.name, None)
         return self.serves(shard) and over
 
-    def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
+    def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
         began = self.over_at.setdefault(shard.name, now)
         well = self.steady(shard, facts, now)
         slots = len(self.world.run_file.slots)
@@ -267,12 +265,12 @@ class ClockChecker(SteadyWatcher):
 
     rule = "8 (lower bound)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.began: dict[str, tuple[int, dict[str, tuple[str, int]]]] = {}  # tick; instance, t_m
         self.somebody_claims = any(each.kind == "claim" for each in world.scenario.faults)
 
-    def look(self, shard: "ShardProcess", facts: Facts, now: float) -> None:
+    def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
         if self.somebody_claims:
             return  # steps that were not made count no more than they can have been (rule 39)
         self.steady(shard, facts, now)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
@@ -10,14 +10,12 @@ from atoll_syncer.model.log import Committed, Entry
 from atoll_worker.link.messages import Start
 from atoll_worker.ranks.control import HEAD
 from atoll_worker.ranks.peers import BEAT_SECONDS, END_SECONDS
+from sim.learner_process import LearnerProcess
+from sim.rank import Part, Rank
+from sim.shard_process import ShardProcess
 from sim.symbols import Key
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.learner_process import LearnerProcess
-    from sim.rank import Part, Rank
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 LATE_SECONDS = 4 * BEAT_SECONDS  # of beats, and of the word that a stream has ended
 
@@ -27,14 +25,14 @@ class LostRankChecker(Watcher):
 
     rule = "30"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.groups: dict[tuple[str, int], str] = {}  # slot, incarnation: whose
         self.incarnations: dict[str, int] = {}
         self.steps: dict[str, dict[int, int]] = defaultdict(dict)  # by group and rank
         self.end_seconds_max = world.scenario.silence_seconds + END_SECONDS + LATE_SECONDS
 
-    def rank_obeys(self, rank: "Rank", commands: list[Any]) -> None:
+    def rank_obeys(self, rank: Rank, commands: list[Any]) -> None:
         """All ranks of a group are one incarnation, and no other group is it."""
         for command in commands:
             if isinstance(command, Start):
@@ -44,10 +42,10 @@ class LostRankChecker(Watcher):
                 owner = self.groups.setdefault((rank.slot, found), name)
                 self.require(owner == name, f"{owner} and {name} are incarnation {found}")
 
-    def rank_stepped(self, rank: "Rank") -> None:
+    def rank_stepped(self, rank: Rank) -> None:
         self.steps[rank.group.name][rank.number] = rank.counts.own_steps
 
-    def rank_ended(self, rank: "Rank") -> None:
+    def rank_ended(self, rank: Rank) -> None:
         code, name = rank.exit_code, rank.process.name
         if code == 0:
             self.require(rank.finished, f"{name} leaves before the end of the job")
@@ -70,12 +68,12 @@ class LostRankChecker(Watcher):
                 fits = work.last <= least
                 self.require(fits, f"{work} of {name} is merged, some rank made {least} steps")
 
-    def _look_later(self, lost: "Rank", rank: "Rank", since: float) -> None:
+    def _look_later(self, lost: Rank, rank: Rank, since: float) -> None:
         """Look whether the rank has ended, when it has been able to for long enough."""
         look = partial(self._look, lost, rank, since)
         self.world.sim.at(max(since + self.end_seconds_max, self.world.sim.now + 1.0), look)
 
-    def _look(self, lost: "Rank", rank: "Rank", since: float) -> None:
+    def _look(self, lost: Rank, rank: Rank, since: float) -> None:
         process = rank.process
         if process.alive and (process.paused or process.woke_at > since):
             self._look_later(lost, rank, max(since, process.woke_at))
@@ -89,12 +87,12 @@ class OneOrderChecker(Watcher):
 
     rule = "31"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.boundaries: dict[tuple[str, int], int] = defaultdict(int)  # group, rank: how many
         self.carried_out: dict[tuple[str, int], tuple[int, list[Any]]] = {}  # steps, commands
 
-    def rank_obeys(self, rank: "Rank", commands: list[Any]) -> None:
+    def rank_obeys(self, rank: Rank, commands: list[Any]) -> None:
         name, number = rank.group.name, self.boundaries[rank.group.name, rank.number]
         self.boundaries[name, rank.number] += 1
         mine = rank.counts.own_steps, commands
@@ -104,7 +102,7 @@ class OneOrderChecker(Watcher):
             f"boundary {number} of {name}: {rank.process.name} carries out {mine}, not {others}",
         )
 
-    def captured(self, rank: "Rank", key: Key, parts: "dict[int, Part]") -> None:
+    def captured(self, rank: Rank, key: Key, parts: dict[int, Part]) -> None:
         """All parts of a capture are of one version, and of one boundary."""
         count = len(rank.group.ranks)
         self.require(len(parts) == count, f"{key} of {rank.process.name} has parts {parts}")
@@ -117,7 +115,7 @@ class HeadCountsChecker(Watcher):
 
     rule = "35 (head)"
 
-    def rank_counted(self, rank: "Rank") -> None:
+    def rank_counted(self, rank: Rank) -> None:
         """A rank knows what the head has counted until its last step."""
         assert rank.start is not None
         counts, steps = rank.counts, rank.counts.own_steps
@@ -125,7 +123,7 @@ class HeadCountsChecker(Watcher):
         said = counts.tokens, counts.cursor
         self.require(said == truth, f"{rank.process.name} goes on with {said}, not {truth}")
 
-    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         learner = shard.peers[session].learner if session in shard.peers else None
         if learner is None or not self._has_ranks(learner) or not message.HasField("report"):
             return
@@ -133,12 +131,12 @@ class HeadCountsChecker(Watcher):
         most = steps * self.world.scenario.tokens_per_step
         self.require(said <= most, f"{learner.name} reports {said} tokens of {steps} steps")
 
-    def handed_over(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
+    def handed_over(self, learner: LearnerProcess, key: Key, offer: pb.Offer) -> None:
         counters, tokens = offer.counters, self.world.scenario.tokens_per_step
         self.require(
             counters.tokens == counters.steps * tokens or not self._has_ranks(learner),
             f"{learner.name} offers {counters.tokens} tokens of {counters.steps} steps",
         )
 
-    def _has_ranks(self, learner: "LearnerProcess") -> bool:
+    def _has_ranks(self, learner: LearnerProcess) -> bool:
         return learner.slot in self.world.scenario.ranks

@@ -1,19 +1,17 @@
 """Rules 8, 10, 11 and 12: the clock, credit, quorum, and what an offer is."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.model.effects import Drop, Effect, EndSession, Merge, Send, Stage
+from atoll_syncer.model.effects import Drop, Effect, EndSession, MergeOffers, Send, Stage
 from atoll_syncer.model.log import Committed, Entry
 from atoll_worker.link.messages import Tick
+from sim.learner_process import LearnerProcess
+from sim.shard_process import ShardProcess
 from sim.symbols import Difference
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.learner_process import LearnerProcess
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 DAMAGED_MAX = 3  # transfers of a slot, until rounds do without it
 
@@ -23,7 +21,7 @@ class TickChecker(Watcher):
 
     rule = "8"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.said: dict[str, int] = {}  # by process
         self.logged: dict[int, int] = {}  # by shard
@@ -37,20 +35,20 @@ class TickChecker(Watcher):
         if isinstance(entry, Committed):
             self.logged[shard] = max(entry.tick, self.logged.get(shard, 0))
 
-    def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
+    def shard_joined(self, shard: ShardProcess, session: int, join: pb.Join) -> None:
         self.seen[shard.name, session] = 0 if join.observer else join.tick_seen
         if shard.name not in self.said:
             assert shard.shard is not None
             self.said[shard.name] = self.logged.get(shard.number, 0)
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         for effect in effects:
             if not isinstance(effect, Send):
                 continue
             kind = effect.message.WhichOneof("kind")
             if kind == "welcome":
                 welcome = effect.message.welcome
-                seen = self.seen[shard.name, effect.session] if welcome.heads else 0
+                seen = self.seen[shard.name, effect.session] if welcome.newest else 0
                 assert shard.shard is not None
                 confirmed = max(shard.shard.state.run.ticks.values(), default=0)
                 seen = min(seen, confirmed)  # rule 39
@@ -59,13 +57,13 @@ class TickChecker(Watcher):
             elif kind == "tick":
                 self._says(shard, effect.message.tick.tick)
 
-    def commanded(self, learner: "LearnerProcess", command: Any) -> None:
+    def commanded(self, learner: LearnerProcess, command: Any) -> None:
         if isinstance(command, Tick):
             before = self.last_tick.get(learner.name, 0)
             self.require(command.tick >= before, f"{learner.name}: {command.tick} < {before}")
             self.last_tick[learner.name] = command.tick
 
-    def _says(self, shard: "ShardProcess", tick: int) -> None:
+    def _says(self, shard: ShardProcess, tick: int) -> None:
         before = self.said.get(shard.name, 0)
         self.require(tick >= before, f"{shard.name} goes from tick {before} to {tick}")
         self.said[shard.name] = tick
@@ -81,35 +79,35 @@ class CreditChecker(Watcher):
 
     rule = "10"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.lockstep = world.run_file.sync.lockstep
         self.credit: dict[tuple[str, int, int], int] = {}  # process, session, slice: base
         self.reports: dict[tuple[str, int], pb.Report] = {}
 
-    def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
+    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         if message.HasField("report"):
             self.reports[shard.name, session] = message.report
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Send) and effect.message.HasField("call"):
                 self._called(shard, effect.session, effect.message.call)
 
-    def offer_accepted(self, shard: "ShardProcess", session: int, transfer: pb.Transfer) -> None:
+    def offer_accepted(self, shard: ShardProcess, session: int, transfer: pb.Transfer) -> None:
         if self.lockstep:
             return
         offer = transfer.offer
         base = self.credit.pop((shard.name, session, offer.slice), None)
         self.require(base == offer.base, f"{shard.name} takes an offer that it has not called for")
 
-    def _called(self, shard: "ShardProcess", session: int, call: pb.Call) -> None:
+    def _called(self, shard: ShardProcess, session: int, call: pb.Call) -> None:
         report = self.reports.get((shard.name, session), pb.Report())
         progress = {each.slice: each for each in report.slices}.get(call.slice)
         self.require(not self.lockstep, f"{shard.name} calls in lock-step")
         self.require(report.training, f"{shard.name} calls a learner that does not train")
         assert shard.shard is not None
-        head = shard.shard.history.heads[call.slice].number
+        head = shard.shard.state.history.heads[call.slice].number
         fits = progress is not None and progress.held == call.base == head
         self.require(fits, f"{shard.name} calls for base {call.base} who holds {progress}")
         steps = progress.since.steps if progress is not None else 0
@@ -125,23 +123,23 @@ class QuorumChecker(Watcher):
 
     rule = "11"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.damaged: Counter[tuple[str, str]] = Counter()  # by shard process and slot
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         staged = {(e.slot, e.slice) for e in effects if isinstance(e, Stage)}
         sync = self.world.run_file.sync
         for effect in effects:
             if isinstance(effect, Drop):
                 assert shard.shard is not None
-                taken = shard.shard.history.taken[effect.slot].incarnation
+                taken = shard.shard.state.history.taken[effect.slot].incarnation
                 reason = taken > effect.incarnation or (effect.slot, effect.slice) in staged
                 reason |= bool(self.world.scenario.lists)  # who is shut out (rule 41)
                 self.require(reason, f"{shard.name} drops a complete offer: {effect}")
             if isinstance(effect, EndSession) and effect.end.code == pb.BAD_TRANSFER:
                 self.damaged[shard.name, shard.peers[effect.session].learner.slot] += 1
-            if isinstance(effect, Merge) and not sync.lockstep:
+            if isinstance(effect, MergeOffers) and not sync.lockstep:
                 assert shard.shard is not None
                 count = len(effect.participants)
                 assert isinstance(sync.quorum, int), "only modes that wait ask for all"
@@ -151,7 +149,7 @@ class QuorumChecker(Watcher):
                 self.require(enough, f"{shard.name} merges {count} of {sync.quorum}")
 
     def merging(
-        self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]
+        self, shard: ShardProcess, merge: MergeOffers, offers: tuple[Difference | None, ...]
     ) -> None:
         left = sorted(name for name in shard.staged if name[2] == merge.slice)
         self.require(not left, f"{shard.name} leaves complete offers behind: {left}")
@@ -163,7 +161,7 @@ class OfferChecker(Watcher):
     rule = "12"
 
     def merging(
-        self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]
+        self, shard: ShardProcess, merge: MergeOffers, offers: tuple[Difference | None, ...]
     ) -> None:
         slots = [part.slot for part in merge.participants]
         self.require(slots == sorted(slots), f"{shard.name} sums in the order {slots}")

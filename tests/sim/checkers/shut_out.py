@@ -1,17 +1,13 @@
 """Rule 41: who is not on the list, or shows a certificate that is over, is shut out in time."""
 
-from typing import TYPE_CHECKING
-
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.expected import Expected
+from atoll_protos.job.expected import Expected
 from atoll_protos.names import split_slot
-from atoll_syncer.model.effects import Effect, EndSession, Merge, Send, Stage
+from atoll_syncer.model.effects import Effect, EndSession, MergeOffers, Send, Stage
 from atoll_syncer.model.roster import Certificate
+from sim.shard_process import ShardProcess
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 SLACK_SECONDS = 0.6  # the rules look four times a second
 
@@ -21,7 +17,7 @@ class ShutOutChecker(Watcher):
 
     rule = "41"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.lists: dict[str, Expected] = {}  # process: the last that it has read
         self.left: dict[tuple[str, str], float] = {}  # process, slot: read without it since
@@ -30,7 +26,7 @@ class ShutOutChecker(Watcher):
         self.welcomed: dict[str, set[int]] = {}  # process: sessions
         self.staged: dict[tuple[str, str, int], float] = {}  # process, slot, slice
 
-    def list_heard(self, shard: "ShardProcess", expected: Expected) -> None:
+    def list_heard(self, shard: ShardProcess, expected: Expected) -> None:
         before = self.lists.get(shard.name, self.world.scenario.expected)
         for slot in before.every - expected.every:
             self.left[shard.name, slot] = self.world.sim.now
@@ -42,11 +38,11 @@ class ShutOutChecker(Watcher):
         self.lists[shard.name] = expected
 
     def certificate_shown(
-        self, shard: "ShardProcess", session: int, slot: str, certificate: Certificate
+        self, shard: ShardProcess, session: int, slot: str, certificate: Certificate
     ) -> None:
         self.shown[shard.name, session] = slot, certificate
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if not self.world.scenario.lists:
             return
         now, name = self.world.sim.now, shard.name
@@ -61,12 +57,12 @@ class ShutOutChecker(Watcher):
                     self._ends(shard, session, end)
                 case Stage(slot=slot, slice=fragment):
                     self.staged[name, slot, fragment] = now
-                case Merge():
+                case MergeOffers():
                     self._merges(shard, effect)
         for session in served:
             self._serves(shard, *self.shown[name, session])
 
-    def _ends(self, shard: "ShardProcess", session: int, end: pb.End) -> None:
+    def _ends(self, shard: ShardProcess, session: int, end: pb.End) -> None:
         """Nobody is shut out before the grace of the list that this process has read."""
         if end.code == pb.UNKNOWN_SLOT:
             slot, _ = self.shown[shard.name, session]
@@ -75,7 +71,7 @@ class ShutOutChecker(Watcher):
             early = since is None or over < self.world.scenario.grace_seconds
             self.require(not early, f"{shard.name} shuts {slot} out after {over:.2f} s")
 
-    def _serves(self, shard: "ShardProcess", slot: str, certificate: Certificate) -> None:
+    def _serves(self, shard: ShardProcess, slot: str, certificate: Certificate) -> None:
         if not slot:
             return
         self._stays(shard, slot, certificate.until, "an expired certificate")
@@ -89,11 +85,11 @@ class ShutOutChecker(Watcher):
         ):
             self._stays(shard, slot, raised, "a revoked certificate")
 
-    def _stays(self, shard: "ShardProcess", slot: str, over: float, why: str) -> None:
+    def _stays(self, shard: ShardProcess, slot: str, over: float, why: str) -> None:
         late = self.world.sim.now - max(over, shard.woke_at)
         self.require(late <= SLACK_SECONDS, f"{shard.name} serves {slot} with {why}: {late:.2f} s")
 
-    def _merges(self, shard: "ShardProcess", merge: Merge) -> None:
+    def _merges(self, shard: ShardProcess, merge: MergeOffers) -> None:
         for part in merge.participants:
             if (out := self._out_at(shard, part.slot)) is not None:
                 self._stays(shard, part.slot, out, "an offer, and no place on the list")
@@ -101,7 +97,7 @@ class ShutOutChecker(Watcher):
             raised = self.raised.get((shard.name, split_slot(part.slot)[0]), 0.0)
             self.require(at >= raised, f"{shard.name} merges {part}, of a revoked certificate")
 
-    def _out_at(self, shard: "ShardProcess", slot: str) -> float | None:
+    def _out_at(self, shard: ShardProcess, slot: str) -> float | None:
         """When its grace was over; None while it is on the list."""
         since = self.left.get((shard.name, slot))
         return None if since is None else since + self.world.scenario.grace_seconds

@@ -1,18 +1,16 @@
 """Rules 1, 2, 4 and 5: who starts a run, who is admitted, and which incarnation counts."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.model.effects import Append, Effect, Merge
+from atoll_syncer.model.effects import Append, Effect, MergeOffers
 from atoll_syncer.model.log import Begun, Committed, Entry, Owned, RunStarted, Seeded, Taken
+from sim.learner_process import LearnerProcess
+from sim.shard_process import ShardProcess
 from sim.symbols import Key, Value, seed_value
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.learner_process import LearnerProcess
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 
 class StartChecker(Watcher):
@@ -20,7 +18,7 @@ class StartChecker(Watcher):
 
     rule = "1"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.run = ""
         self.begun: set[int] = set()
@@ -51,7 +49,7 @@ class RunChecker(Watcher):
 
     rule = "2"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.runs: list[str] = []
         self.holds: dict[int, str] = {}
@@ -70,9 +68,7 @@ class RunChecker(Watcher):
             run = document["run"]
             self.require(run == self.runs[-1], f"a commit of run {run}, not {self.runs[-1]}")
 
-    def adopted(
-        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
-    ) -> None:
+    def adopted(self, learner: LearnerProcess, key: Key, publish: pb.Publish, value: Value) -> None:
         run = publish.version.version.run
         self.require(run == self.runs[-1], f"{learner.name} adopts a value of run {run}")
 
@@ -94,7 +90,7 @@ class AdmissionChecker(Watcher):
 
     rule = "4"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.given: dict[str, tuple[str, int]] = {}  # instance: slot, incarnation
         self.highest: dict[str, int] = {}
@@ -116,14 +112,14 @@ class AdmissionChecker(Watcher):
             self.given[entry.instance] = entry.slot, entry.incarnation
             self.highest[entry.slot] = entry.incarnation
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if shard.number != 0 or self.lost:
             return
         for effect in effects:
             if isinstance(effect, Append) and isinstance(effect.entry, Taken):
                 self._admits(shard, effect.entry)
 
-    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+    def learner_message(self, learner: LearnerProcess, shard: int, message: pb.ToLearner) -> None:
         if learner.observer:
             return
         if shard == 0 and message.HasField("welcome") and learner.instance in self.given:
@@ -134,7 +130,7 @@ class AdmissionChecker(Watcher):
             lost = self.world.scenario.loses_a_store
             self.require(lost, f"{learner.name} is welcomed before it is admitted durably")
 
-    def _admits(self, shard: "ShardProcess", entry: Taken) -> None:
+    def _admits(self, shard: ShardProcess, entry: Taken) -> None:
         if self.owners.get(entry.slot) == entry.uid:
             return
         for peer in shard.peers.values():
@@ -154,7 +150,7 @@ class IncarnationChecker(Watcher):
 
     rule = "5"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.taken: dict[tuple[int, str], int] = {}
         self.given: set[tuple[str, int, str]] = set()  # slot, incarnation, instance
@@ -172,24 +168,24 @@ class IncarnationChecker(Watcher):
                 self.given.add(name)
             self.require(name in self.given, f"shard {shard} takes {entry}, which nobody gave")
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
-        if shard.shard is None or shard.shard.history.epoch != self._epoch(shard):
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
+        if shard.shard is None or shard.shard.state.history.epoch != self._epoch(shard):
             return  # deposed and does not know: its entries cannot be created
         for effect in effects:
-            if isinstance(effect, Merge):
+            if isinstance(effect, MergeOffers):
                 for part in effect.participants:
                     highest = self._heard(shard, part.slot)
                     zombie = part.incarnation < highest
                     self.require(not zombie, f"{part} is merged after {highest} was taken")
 
-    def learner_message(self, learner: "LearnerProcess", shard: int, message: pb.ToLearner) -> None:
+    def learner_message(self, learner: LearnerProcess, shard: int, message: pb.ToLearner) -> None:
         lost = self.world.scenario.loses_a_store or learner.observer
         if message.HasField("welcome") and not lost:
             number = message.welcome.incarnation
             durable = self.taken.get((shard, learner.slot), 0)
             self.require(number <= durable, f"{learner.name} is welcomed as {number} too early")
 
-    def stepped(self, learner: "LearnerProcess") -> None:
+    def stepped(self, learner: LearnerProcess) -> None:
         if learner.training.t_m > 1 or self.world.scenario.loses_a_store:
             return
         for shard in range(self.world.run_file.shards):
@@ -199,15 +195,15 @@ class IncarnationChecker(Watcher):
                 f"{learner.name} steps before shard {shard} has taken {learner.incarnation}",
             )
 
-    def _heard(self, shard: "ShardProcess", slot: str) -> int:
+    def _heard(self, shard: ShardProcess, slot: str) -> int:
         """The highest incarnation that this process knows to be durable."""
         assert shard.shard is not None
-        taken = shard.shard.history.taken.get(slot)
+        taken = shard.shard.state.history.taken.get(slot)
         return taken.incarnation if taken else 0
 
-    def _epoch(self, shard: "ShardProcess") -> int:
+    def _epoch(self, shard: ShardProcess) -> int:
         newest = [
-            p.shard.history.epoch
+            p.shard.state.history.epoch
             for p in self.world.all_shards
             if p.number == shard.number and p.shard is not None and p.store is shard.store
         ]

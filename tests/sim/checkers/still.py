@@ -1,18 +1,16 @@
 """Rule 40: whose training process says nothing, though it has something to say, is Stalled."""
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.effects import Effect
 from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Proceed, Start
+from sim.learner_process import LearnerProcess
+from sim.shard_process import ShardProcess
 from sim.symbols import Key
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.learner_process import LearnerProcess
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 STALLED_SECONDS_MAX = 10.0
 REPORTS_SECONDS, STEPS = 4.0, 3.0  # where three mean steps are longer
@@ -26,13 +24,13 @@ class StillChecker(Watcher):
 
     rule = "40"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.owes: dict[str, set[Key | str]] = defaultdict(set)  # instance: what it has to say
         self.since: dict[str, float] = {}  # when it began to owe, or said something
         self.well: dict[tuple[str, str], float] = {}  # shard process, instance: reaches it since
 
-    def training_told(self, learner: "LearnerProcess", command: Any) -> None:
+    def training_told(self, learner: LearnerProcess, command: Any) -> None:
         """In lock-step it waits in step() until it is told something."""
         owes, before = self.owes[learner.instance], self.since.get(learner.instance)
         if before is None or not owes:
@@ -47,7 +45,7 @@ class StillChecker(Watcher):
             case Finished():
                 owes.clear()
 
-    def training_said(self, learner: "LearnerProcess", message: Any) -> None:
+    def training_said(self, learner: LearnerProcess, message: Any) -> None:
         """A Boundary answers what it names; without lock-step the next step is owed at once."""
         owes = self.owes[learner.instance]
         self.since[learner.instance] = self.world.sim.now
@@ -57,10 +55,10 @@ class StillChecker(Watcher):
             if not message.again and self.world.run_file.sync.lockstep:
                 owes.discard(STEP)
 
-    def learner_ended(self, learner: "LearnerProcess") -> None:
+    def learner_ended(self, learner: LearnerProcess) -> None:
         self.owes.pop(learner.instance, None)
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         state = None if shard.shard is None else shard.shard.state
         if state is None or not state.serving:
             return
@@ -83,7 +81,7 @@ class StillChecker(Watcher):
             what = f"{instance} is Training at {shard.name}, and still since {since:.2f}"
             self.require(now - since <= bound, what)
 
-    def _reaches(self, shard: "ShardProcess", learner: "LearnerProcess") -> bool:
+    def _reaches(self, shard: ShardProcess, learner: LearnerProcess) -> bool:
         """Whether what its transport says comes at once."""
         blocked, now = self.world.weather.blocked_until, self.world.sim.now
         if any(blocked.get(name, 0.0) > now for name in (learner.slot, f"shard{shard.number}")):

@@ -1,12 +1,10 @@
 """Rule 29: every commit is on its shard's tape, whoever was killed when."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atoll_syncer.model.log import Committed, Entry
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.world import World
+from sim.world import World
 
 Line = tuple[int, int, int]  # slice, version, epoch
 
@@ -16,7 +14,7 @@ class TapeChecker(Watcher):
 
     rule = "29"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.durable: dict[int, set[Line]] = {}  # by shard
 

@@ -1,18 +1,16 @@
 """Rules 13, 19, 20 and 22, from the values themselves: nothing lost, repeated or rolled back."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.model.effects import Effect, Merge, Send
+from atoll_syncer.model.effects import Effect, MergeOffers, Send
 from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
+from sim.learner_process import LearnerProcess
+from sim.shard_process import ShardProcess
 from sim.symbols import Difference, Key, Value, Work
 from sim.watch import Watcher
-
-if TYPE_CHECKING:
-    from sim.learner_process import LearnerProcess
-    from sim.shard_process import ShardProcess
-    from sim.world import World
+from sim.world import World
 
 Unit = tuple[str, int, int, int, int]
 SETTLING_SECONDS = 10.0
@@ -24,7 +22,7 @@ class MergedOnceChecker(Watcher):
 
     rule = "13"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.units: dict[Key, set[Unit]] = {}
 
@@ -46,9 +44,7 @@ class MergedOnceChecker(Watcher):
     def store_lost(self, shard: int) -> None:
         self.units = {key: units for key, units in self.units.items() if key[0] != shard}
 
-    def adopted(
-        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
-    ) -> None:
+    def adopted(self, learner: LearnerProcess, key: Key, publish: pb.Publish, value: Value) -> None:
         newest = newest_work(value, learner.slot)
         said = (publish.merged.incarnation, publish.merged.capture)
         truth = (newest.incarnation, newest.steps) if newest is not None else (0, 0)
@@ -59,7 +55,6 @@ Base = tuple[int, str]  # number and digest of a version
 
 
 def base_of(version: pb.Version) -> Base:
-    """As an offer names it."""
     return version.number, version.digest
 
 
@@ -68,7 +63,7 @@ class LawChecker(Watcher):
 
     rule = "13 (law)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.since: dict[tuple[str, Key], int] = {}  # t_m at the last adoption
         self.expected: dict[tuple[str, Key, int], tuple[int, int]] = {}  # merged, all
@@ -76,9 +71,7 @@ class LawChecker(Watcher):
         self.spans: dict[tuple[str, Key, int], tuple[Base, int, int]] = {}  # base, t_m from and to
         self.adopted_tokens: dict[tuple[str, Key], int] = {}
 
-    def adopted(
-        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
-    ) -> None:
+    def adopted(self, learner: LearnerProcess, key: Key, publish: pb.Publish, value: Value) -> None:
         now, tokens = learner.training.t_m, self.world.scenario.tokens_per_step
         begin = self.since.get((learner.name, key), 0)
         merged = {
@@ -93,13 +86,13 @@ class LawChecker(Watcher):
         said = len(merged) * tokens, (now - begin) * tokens
         self.expected[learner.name, key, number] = said
         self.since[learner.name, key] = now
-        before = learner.transport.bases.get(key)
+        before = learner.transport.values.bases.get(key)
         base = base_of(before.publish.version.version) if before is not None else (-1, "")
         self.spans[learner.name, key, number] = base, begin, now
         total = self.adopted_tokens.get((learner.name, key), 0)
         self.adopted_tokens[learner.name, key] = total + said[1]
 
-    def recorded(self, learner: "LearnerProcess", fields: dict[str, Any]) -> None:
+    def recorded(self, learner: LearnerProcess, fields: dict[str, Any]) -> None:
         for record in fields.get("adopted", ()):
             key = record["shard"], record["slice"]
             merged, total = self.expected.pop((learner.name, key, record["version"]))
@@ -123,18 +116,18 @@ class LawChecker(Watcher):
                 )
 
     def _late(
-        self, learner: "LearnerProcess", record: dict[str, Any], steps: int, offered: list[int]
+        self, learner: LearnerProcess, record: dict[str, Any], steps: int, offered: list[int]
     ) -> None:
         """Late is what was offered in vain, overlap what was trained after it; else all is late."""
         late = max(offered, default=steps) * self.world.scenario.tokens_per_step
         self.require(record["late"] == late, f"{learner.name}: {record}, late were {late}")
 
-    def handed_over(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
+    def handed_over(self, learner: LearnerProcess, key: Key, offer: pb.Offer) -> None:
         """Also one that dies with its session: what is trained from here on is overlap."""
         name = learner.name, key, (offer.base, offer.base_digest)
         self.offered.setdefault(name, []).append(offer.capture)
 
-    def capture_lost(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
+    def capture_lost(self, learner: LearnerProcess, key: Key, offer: pb.Offer) -> None:
         offered = self.offered.get((learner.name, key, (offer.base, offer.base_digest)), [])
         if offer.capture in offered:
             offered.remove(offer.capture)
@@ -145,7 +138,7 @@ class DurableChecker(Watcher):
 
     rule = "19"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.versions: dict[tuple[int, int, int], set[str]] = {}  # all durable ever
         self.heads: dict[Key, tuple[int, str]] = {}
@@ -179,9 +172,7 @@ class DurableChecker(Watcher):
         for key, names in self.objects.items():
             self.require(name not in names, f"an object of {key} is collected, of {names}")
 
-    def adopted(
-        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
-    ) -> None:
+    def adopted(self, learner: LearnerProcess, key: Key, publish: pb.Publish, value: Value) -> None:
         version = publish.version.version
         durable = self.versions.get((*key, version.number), set())
         self.require(version.digest == value.digest, f"{key}: another value than its name says")
@@ -206,7 +197,7 @@ class FenceChecker(Watcher):
 
     rule = "20"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.terms: dict[int, tuple[int, str]] = {}  # epoch, instance
         self.since: dict[int, float] = {}
@@ -243,7 +234,7 @@ class LossChecker(Watcher):
 
     rule = "22"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.begun: set[int] = set()
         self.lost: set[int] = set()
@@ -261,10 +252,10 @@ class LossChecker(Watcher):
             lost = shard in self.lost and self._is_known(shard)
             self.require(not lost, f"shard {shard} takes a seed for what it lost")
 
-    def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
+    def shard_joined(self, shard: ShardProcess, session: int, join: pb.Join) -> None:
         self.joins[shard.name, session] = join
 
-    def shard_did(self, shard: "ShardProcess", effects: list[Effect]) -> None:
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         """Who is asked holds as much as anybody who has joined (but for damaged transfers)."""
         if any(fault.kind == "damage" for fault in self.world.scenario.faults):
             return
@@ -278,21 +269,21 @@ class LossChecker(Watcher):
                         self.require(fits, f"{shard.name} asks for {wanted}, {held} is held")
                 self._waits_for_all(shard, wanted)
 
-    def _waits_for_all(self, shard: "ShardProcess", wanted: pb.SliceVersion) -> None:
+    def _waits_for_all(self, shard: ShardProcess, wanted: pb.SliceVersion) -> None:
         """Who lives and could have joined by now holds no higher version."""
         if self.world.sim.now - shard.began_at >= WAIT_SECONDS:
             return
         for learner in self.world.learners.values():
-            held = learner.exchange.slices[shard.number, wanted.slice].held
+            held = learner.exchange.state.slices[shard.number, wanted.slice].held
             if held is None or not learner.alive or held.run != wanted.version.run:
                 continue
             fits = held.number <= wanted.version.number
             self.require(fits, f"{shard.name} asks for {wanted}, {learner.name} has {held.number}")
 
-    def _held(self, shard: "ShardProcess", session: int, fragment: int) -> int:
+    def _held(self, shard: ShardProcess, session: int, fragment: int) -> int:
         """What a session's Join named of this run."""
         assert shard.shard is not None
-        join, run = self.joins[shard.name, session], shard.shard.history.run
+        join, run = self.joins[shard.name, session], shard.shard.state.history.run
         numbers = [
             each.version.number
             for each in join.held
@@ -325,11 +316,11 @@ class LossChecker(Watcher):
         held = {
             learner.bases[key].digest
             for learner in self.world.all_learners
-            if learner.exchange.incarnation > 0 and key in learner.bases
+            if learner.exchange.state.incarnation > 0 and key in learner.bases
         }
         self.require(entry.digest in held, f"{key} is recovered as a value that no learner held")
         for learner in self.world.learners.values():
-            each = learner.exchange.slices[key].held
+            each = learner.exchange.state.slices[key].held
             fits = each is None or not learner.alive or each.epoch < entry.epoch
             self.require(fits, f"{key} is recovered in epoch {entry.epoch}, and {each} is held")
         self.require(not entry.participants, f"{key} is recovered with participants")
@@ -340,13 +331,11 @@ class NumberChecker(Watcher):
 
     rule = "21"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.held: dict[tuple[str, Key], tuple[int, int]] = {}
 
-    def adopted(
-        self, learner: "LearnerProcess", key: Key, publish: pb.Publish, value: Value
-    ) -> None:
+    def adopted(self, learner: LearnerProcess, key: Key, publish: pb.Publish, value: Value) -> None:
         version = publish.version.version
         before = self.held.get((learner.name, key), (-1, 0))
         after = version.number, version.epoch
@@ -360,13 +349,13 @@ class MomentumChecker(Watcher):
 
     rule = "19 (momentum)"
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
         self.merges: dict[Key, int] = {}  # in the momentum of the newest version
         self.used: dict[Key, set[float]] = {}  # by any process, since the newest version
 
     def merging(
-        self, shard: "ShardProcess", merge: Merge, offers: tuple[Difference | None, ...]
+        self, shard: ShardProcess, merge: MergeOffers, offers: tuple[Difference | None, ...]
     ) -> None:
         self.used.setdefault((shard.number, merge.slice), set()).add(merge.momentum)
 

@@ -1,4 +1,3 @@
-import io
 import json
 from pathlib import Path
 
@@ -32,9 +31,7 @@ def test_the_loss_is_the_mean_over_all_predicted_bytes_and_the_mode_stays() -> N
     model = ByteGPT(SMALL, seed=1)
     windows = torch.randint(256, (evaluate.BATCH + 3, 9))
     expected = torch.stack([model.loss(each[None]) for each in windows]).mean().item()
-    measured = heldout_loss(model, windows)
-    assert measured.loss == pytest.approx(expected, rel=1e-5)
-    assert measured.bytes == 8 * len(windows)
+    assert heldout_loss(model, windows) == pytest.approx(expected, rel=1e-5)
     assert model.training
 
 
@@ -48,51 +45,23 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     found = json.loads(said.out)
     assert found["bytes"] == 800
     assert 4 < found["loss"] < 8
-    first, *shares = said.err.splitlines()
-    assert first == f"{tmp_path}: the loss on 800 held-out bytes of {text}"
-    assert shares == [" 60% is measured", "100% is measured"]  # of 100 windows 64, and then all
+    assert said.err == f"{tmp_path}: the loss on held-out bytes of {text}\n"
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stream", "said"),
-    [
-        (io.StringIO(), " 30% is measured\n 50% is measured\n100% is measured\n"),
-        (Terminal(), "\r 31% is measured\r 32% is measured\r 50% is measured\r100% is measured\n"),
-    ],
-)
-def test_each_share_is_said_once_on_one_line_of_a_terminal(stream: io.StringIO, said: str) -> None:
-    tell = evaluate.teller(stream)
-    for share in (0.001, 0.315, 0.32, 0.325, 0.5, 1.0):
-        tell(share)
-    assert stream.getvalue() == said
-
-
-def test_a_loaded_model_is_the_exported_one(tmp_path: Path) -> None:
-    before = exported(tmp_path)
-    after = ByteGPT(SMALL, seed=0)
+def test_a_missing_export_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main([*OPTIONS, "--export", str(tmp_path / "no")]) == 64
+    assert "cannot be read" in capsys.readouterr().err
+    before, after = exported(tmp_path), ByteGPT(SMALL, seed=0)
     evaluate.load(after, tmp_path)
     for name, value in before.state_dict().items():
         assert torch.equal(value, after.state_dict()[name])
-
-
-def test_a_missing_export_and_another_size_are_errors_with_the_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluate.main([*OPTIONS, "--export", str(tmp_path / "no")]) == 64
-    assert "cannot be read" in capsys.readouterr().err
-    exported(tmp_path)
-    with pytest.raises(SpecError, match=r"of another size: it has no blocks\.1"):
+    with pytest.raises(SpecError, match=r"of another size: Missing key.* \"blocks\.1"):
         evaluate.load(ByteGPT(Size(layers=2, heads=2, width=16), seed=0), tmp_path)
-    with pytest.raises(SpecError, match=r"is \(48, 16\), not \(96, 32\); give --layers, --w"):
+    with pytest.raises(SpecError, match=r"size: size mismatch for .*; give --layers, --w"):
         evaluate.load(ByteGPT(Size(layers=1, heads=2, width=32, context=8), seed=0), tmp_path)
 
 
-def test_a_model_of_somebody_else_is_one_short_line(
+def test_anothers_model_is_one_short_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = {f"encoder.{number}.weight": torch.zeros(2) for number in range(30)}

@@ -10,9 +10,7 @@ from unit.worker.fake_transport import FakeTransport, playing
 SMALL = ["--layers", "2", "--heads", "2", "--width", "16", "--context", "8"]
 
 
-def test_the_evaluator_reports_the_loss_of_the_outer_parameters(
-    data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_evaluator_reports_the_outer_loss(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     niceness: list[int] = []
     monkeypatch.setattr(os, "nice", niceness.append)
     found: list[Evaluated] = []

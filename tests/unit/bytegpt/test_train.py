@@ -9,7 +9,7 @@ from bytegpt import train
 from bytegpt.data import Batches
 from bytegpt.model import ByteGPT
 from bytegpt.train import TrainOptions, length, shard_of, warmup_then_cosine
-from unit.worker.fake_transport import RUN_FILE, FakeTransport, playing
+from unit.worker.fake_transport import RUN_FILE, FakeTransport, job_of, playing
 
 SMALL = ["--layers", "2", "--heads", "2", "--width", "16", "--context", "8"]
 
@@ -83,11 +83,8 @@ def test_processes_of_a_learner_average_their_gradients(monkeypatch: pytest.Monk
     assert weight.flatten().tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
     assert bias.tolist() == [3.5, 4, 4.5]
     assert frozen.weight.grad is None
-
-
-def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert train.group(torch.device("cpu")) == (0, 1)
+    assert train.group(torch.device("cpu")) == (0, 1)  # one process is no group
     assert not torch.distributed.is_initialized()
 
 
@@ -111,15 +108,15 @@ def test_the_learning_rate_warms_up_and_then_falls_to_its_floor() -> None:
 def test_a_length_in_tokens_becomes_ticks_of_all_slots() -> None:
     text = RUN_FILE.to_json().replace('"steps": 100', '"steps": null')
     run_file = RUN_FILE.from_json(text.replace('"tokens": null', '"tokens": 1001'))
-    assert length(run_file, 100) == 6
-    assert length(RUN_FILE, 100) == 100
+    assert length(job_of(run_file), 100) == 6
+    assert length(job_of(), 100) == 100
 
 
 def test_the_slots_of_a_job_share_no_text(data: str) -> None:
-    first, second = (shard_of(RUN_FILE, slot, [data]) for slot in RUN_FILE.slots)
+    first, second = (shard_of(job_of(slot=slot), [data]) for slot in RUN_FILE.slots)
     assert not torch.equal(first[:1000], second[:1000])
     with pytest.raises(SpecError, match="there-0 is not a slot of the job; use one of here-0"):
-        shard_of(RUN_FILE, "there-0", [data])
+        shard_of(job_of(slot="there-0"), [data])
 
 
 def test_wrong_options_are_refused_by_name() -> None:

@@ -3,23 +3,21 @@
 from pathlib import Path
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import channels
-from atoll_protos.frames import CHUNK_BYTES, HEADER
-from atoll_protos.layout import TENSORS_MAX
+from atoll_protos.job.layout import TENSORS_MAX
+from atoll_protos.network import channels
+from atoll_protos.transfer.frames import CHUNK_BYTES, HEADER
 from unit.certificate_values import DAY, NOW, authorities, leaf
 
 ENDS = [channels.control_options(), channels.bulk_options(), channels.server_options()]
 
 
-def test_every_message_that_a_client_may_send_a_server_takes() -> None:
+def test_every_message_that_a_client_may_send_a_server_takes_and_a_frame_fits() -> None:
     server = dict(channels.server_options())
     for options in map(dict, ENDS):
         sent = options["grpc.max_send_message_length"]
         assert sent <= server["grpc.max_receive_message_length"]
         assert server["grpc.max_send_message_length"] >= sent
-
-
-def test_a_frame_fits_into_a_bulk_message() -> None:
+        assert options["grpc.keepalive_time_ms"] + options["grpc.keepalive_timeout_ms"] <= 20_000
     sizes = dict(channels.bulk_options())
     assert CHUNK_BYTES + HEADER.size <= sizes["grpc.max_receive_message_length"]
 
@@ -37,15 +35,7 @@ def test_a_server_allows_pings_as_often_as_its_clients_send_them() -> None:
     for options in map(dict, ENDS[:2]):
         every = options["grpc.keepalive_time_ms"]
         assert server["grpc.http2.min_ping_interval_without_data_ms"] < every
-
-
-def test_a_dead_peer_is_noticed_by_both_ends_within_twenty_seconds() -> None:
-    for options in map(dict, ENDS):
-        assert options["grpc.keepalive_time_ms"] + options["grpc.keepalive_timeout_ms"] <= 20_000
-
-
-def test_each_channel_has_a_connection_of_its_own() -> None:
-    assert all(dict(options)["grpc.use_local_subchannel_pool"] == 1 for options in ENDS[:2])
+        assert options["grpc.use_local_subchannel_pool"] == 1  # a connection of its own
 
 
 def test_a_server_tells_when_the_certificate_in_its_folder_expires(tmp_path: Path) -> None:

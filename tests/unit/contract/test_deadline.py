@@ -3,7 +3,9 @@
 import asyncio
 import time
 
-from atoll_protos.deadline import Deadline
+import pytest
+
+from atoll_protos.network.deadline import Deadline
 
 SOON, LATE = 0.02, 300.0
 
@@ -20,59 +22,34 @@ class Due:
         self.deadline.moved()
 
 
-def test_it_returns_when_it_is_due_and_not_before() -> None:
+def test_it_returns_when_it_is_due_and_can_be_waited_for_again() -> None:
     due = Due(SOON)
-    asyncio.run(due.deadline.wait())
-    assert time.monotonic() >= due.at
-
-
-def test_one_that_comes_forward_returns_earlier() -> None:
-    due = Due(LATE)
 
     async def scenario() -> None:
+        for _ in range(2):
+            await due.deadline.wait()
+            assert time.monotonic() >= due.at
+            due.move(SOON)  # without a waiter this means nothing
         waits = asyncio.create_task(due.deadline.wait())
         await asyncio.sleep(0)
-        due.move(SOON)
-        await asyncio.wait_for(waits, LATE / 3)
-
-    asyncio.run(scenario())
-
-
-def test_one_that_moves_back_is_waited_for() -> None:
-    due = Due(SOON)
-
-    async def scenario() -> None:
-        waits = asyncio.create_task(due.deadline.wait())
-        await asyncio.sleep(0)
-        due.move(4 * SOON)
-        await waits
-        assert time.monotonic() >= due.at
-
-    asyncio.run(scenario())
-
-
-def test_it_can_be_waited_for_again_and_moves_without_a_waiter_mean_nothing() -> None:
-    due = Due(SOON)
-
-    async def scenario() -> None:
-        await due.deadline.wait()
-        due.move(SOON)
-        await due.deadline.wait()
-        assert time.monotonic() >= due.at
-
-    asyncio.run(scenario())
-
-
-def test_a_waiter_that_is_cancelled_leaves_no_timer() -> None:
-    due = Due(SOON)
-
-    async def scenario() -> None:
-        waits = asyncio.create_task(due.deadline.wait())
-        await asyncio.sleep(0)
-        waits.cancel()
+        waits.cancel()  # leaves no timer
         await asyncio.gather(waits, return_exceptions=True)
         await asyncio.sleep(2 * SOON)
         due.move(SOON)
         await due.deadline.wait()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("first", "then"), [(LATE, SOON), (SOON, 4 * SOON)])
+def test_one_that_moves_is_waited_for_at_its_new_time(first: float, then: float) -> None:
+    due = Due(first)
+
+    async def scenario() -> None:
+        waits = asyncio.create_task(due.deadline.wait())
+        await asyncio.sleep(0)
+        due.move(then)
+        await asyncio.wait_for(waits, LATE / 3)
+        assert time.monotonic() >= due.at
 
     asyncio.run(scenario())

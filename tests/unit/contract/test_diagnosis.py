@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -11,10 +12,17 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from atoll_protos.channels import Folder, ServerFiles
-from atoll_protos.credentials import Credentials
-from atoll_protos.diagnosis import MismatchError, OtherRunError, RefusedError, Seen, judge, look
-from atoll_protos.identity import Owner, Role
+from atoll_protos.network.channels import Folder, ServerFiles
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.diagnosis import (
+    AnsweringPeer,
+    MismatchError,
+    OtherRunError,
+    RefusedError,
+    judge,
+    look,
+)
+from atoll_protos.network.identity import JobIdentity, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity, leaf
 
 ISSUERS = authorities()
@@ -27,73 +35,61 @@ def der(credentials: Credentials) -> bytes:
     return certificate.public_bytes(serialization.Encoding.DER)
 
 
-def shard_of(owner: Owner) -> bytes:
-    return der(leaf(authorities(owner=owner), identity(Role.SHARD, owner=owner)))
+def shard_of(owner: JobIdentity) -> AnsweringPeer:
+    return AnsweringPeer(
+        certificate=der(leaf(authorities(owner=owner), identity(Role.SHARD, owner=owner)))
+    )
 
 
-@pytest.mark.parametrize(
-    ("seen", "credentials"),
-    [
-        (None, None),
-        (None, OURS),
-        (Seen(certificate=None), None),
-        (Seen(certificate=der(SHARD), spoke=True), OURS),
-    ],
-)
-def test_nothing_is_said_where_both_would_take_each_other(
-    seen: Seen | None, credentials: Credentials | None
-) -> None:
-    assert judge(seen, credentials, NOW) is None
+def job(name: str, uid: str) -> JobIdentity:
+    return JobIdentity(namespace="team", job=name, uid=uid)
+
+
+PLAIN, TLS = AnsweringPeer(certificate=None), AnsweringPeer(certificate=der(SHARD))
+EXPIRED = AnsweringPeer(certificate=der(leaf(ISSUERS, identity(Role.SHARD), now=NOW - 31 * DAY)))
+WHOSE = "shard of region us-east of team"
 
 
 @pytest.mark.parametrize(
     ("seen", "credentials", "kind", "words"),
     [
-        (Seen(certificate=None), OURS, RefusedError, "it serves plain text, and this process has"),
+        (None, None, None, ""),  # where both would take each other nothing is said
+        (None, OURS, None, ""),
+        (PLAIN, None, None, ""),
+        (replace(TLS, spoke=True), OURS, None, ""),
+        (PLAIN, OURS, RefusedError, "it serves plain text, and this process has"),
+        (TLS, None, MismatchError, "ATOLL_TLS_DIR: the shard serves TLS alone, and this process "),
+        (TLS, OURS, RefusedError, "it does not take this process's certificate, of learner of reg"),
         (
-            Seen(certificate=der(SHARD)),
-            None,
-            MismatchError,
-            "ATOLL_TLS_DIR: the shard serves TLS alone, and this process has no credentials; set",
-        ),
-        (
-            Seen(certificate=der(SHARD)),
-            OURS,
-            RefusedError,
-            "it does not take this process's certificate, of learner of region us-east of team/by",
-        ),
-        (
-            Seen(certificate=shard_of(Owner(namespace="team", job="words", uid="1"))),
+            shard_of(job("words", "1")),
             OURS,
             MismatchError,
-            "credentials: the shard has those of shard of region us-east of team/words (UID 1)",
+            f"credentials: the shard has those of {WHOSE}/words (UID 1)",
         ),
         (
-            Seen(certificate=shard_of(Owner(namespace="team", job="bytes", uid="former"))),
+            shard_of(job("bytes", "former")),
             OURS,
             OtherRunError,
-            "it has credentials of another run, shard of region us-east of team/bytes (UID former)",
+            f"it has credentials of another run, {WHOSE}/bytes (UID former)",
         ),
         (
-            Seen(certificate=shard_of(OWNER)),
+            shard_of(OWNER),
             OURS,
             RefusedError,
-            "its certificate, of shard of region us-east of team/bytes (UID 0b-1), was not issued",
+            f"its certificate, of {WHOSE}/bytes (UID 0b-1), was not issued",
         ),
-        (
-            Seen(certificate=der(leaf(ISSUERS, identity(Role.SHARD), now=NOW - 31 * DAY))),
-            OURS,
-            RefusedError,
-            "its certificate expired at 2026-09-20 14:13:20 UTC",
-        ),
+        (EXPIRED, OURS, RefusedError, "its certificate expired at 2026-09-20 14:13:20 UTC"),
     ],
 )
 def test_each_reason_is_one_line(
-    seen: Seen, credentials: Credentials | None, kind: type[Exception], words: str
+    seen: AnsweringPeer | None,
+    credentials: Credentials | None,
+    kind: type[Exception] | None,
+    words: str,
 ) -> None:
     error = judge(seen, credentials, NOW)
-    assert type(error) is kind
-    assert str(error).startswith(words)
+    assert type(error) is (kind or type(None))
+    assert error is None or str(error).startswith(words)
     assert "\n" not in str(error)
 
 
@@ -116,37 +112,25 @@ async def server(credentials: Credentials | None) -> AsyncIterator[str]:
         await one.stop(None)
 
 
-def seen_by(mine: Credentials | None, its: Credentials | None) -> Seen | None:
-    async def scenario() -> Seen | None:
-        async with server(its) as endpoint:
-            return await look(endpoint, mine)
-
-    return asyncio.run(scenario())
+async def seen_by(mine: Credentials | None, its: Credentials | None) -> AnsweringPeer | None:
+    async with server(its) as endpoint:
+        return await look(endpoint, mine)
 
 
-def test_a_server_of_plain_text_is_seen_with_and_without_credentials() -> None:
-    assert seen_by(None, None) == seen_by(OURS, None) == Seen(certificate=None)
-
-
-def test_a_server_with_tls_is_seen_with_its_certificate_and_whether_it_takes_ours() -> None:
+async def test_a_server_is_seen_with_its_certificate_and_whether_it_takes_ours() -> None:
+    assert await seen_by(None, None) == await seen_by(OURS, None) == PLAIN
     now = time.time()
     issuers = authorities(now)
     its = leaf(issuers, identity(Role.SHARD), now)
     taken = leaf(issuers, now=now)
-    assert seen_by(taken, its) == Seen(certificate=der(its), spoke=True)
+    assert await seen_by(taken, its) == AnsweringPeer(certificate=der(its), spoke=True)
     for refused in (None, leaf(authorities(now), now=now), leaf(issuers, now=now - 31 * DAY)):
-        assert seen_by(refused, its) == Seen(certificate=der(its), spoke=False)
+        assert await seen_by(refused, its) == AnsweringPeer(certificate=der(its), spoke=False)
 
 
-def test_where_nobody_answers_nothing_is_seen() -> None:
-    assert asyncio.run(look("127.0.0.1:1", OURS)) is None
-
-
-def test_a_server_that_is_neither_is_not_taken_for_one() -> None:
-    async def scenario() -> Seen | None:
-        closes = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-        port = closes.sockets[0].getsockname()[1]
-        async with closes:
-            return await look(f"127.0.0.1:{port}", OURS)
-
-    assert asyncio.run(scenario()) is None
+async def test_a_server_that_is_neither_is_not_taken_for_one() -> None:
+    closes = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = closes.sockets[0].getsockname()[1]
+    async with closes:
+        assert await look(f"127.0.0.1:{port}", OURS) is None
+    assert await look("127.0.0.1:1", OURS) is None  # nobody answers

@@ -6,64 +6,51 @@ from pathlib import Path
 import pytest
 
 from atoll_protos import environment
-from atoll_protos.environment import BY_NAME, VARIABLES, Env, Role
+from atoll_protos.environment import BY_NAME, VARIABLES, Env, VariableReader
 from atoll_protos.errors import SpecError
 
 ROOT = Path(__file__).parents[3]
 NAMES = {name for key, name in vars(Env).items() if key.isupper()}
+OF_PROCESS = environment.of_process(run_file="/run.json", endpoints="a:1")
+SHARD = environment.of_shard(
+    shard=1,
+    listen="h:1",
+    slots_file="/slots.json",
+    length_file="/length.json",
+    store="/s",
+    tape="/t",
+    export="/e",
+    metrics_port=9,
+)
 
 
-def test_every_name_has_one_row() -> None:
-    assert {variable.name for variable in VARIABLES} == NAMES
+def test_every_name_has_one_row_and_the_chart_sets_those_that_it_should() -> None:
+    assert BY_NAME.keys() == NAMES
     assert len(VARIABLES) == len(NAMES)
-
-
-def test_what_the_chart_sets_for_the_operator_is_in_the_table() -> None:
     text = (ROOT / "helm/atoll/templates/deployment.yaml").read_text()
     set_by_chart = {row.name for row in VARIABLES if row.set_by == environment.CHART}
     assert set(re.findall(r"name: (ATOLL_\w+)", text)) == set_by_chart
-    assert all(BY_NAME[name].roles == (Role.OPERATOR,) for name in set_by_chart)
+    assert all(BY_NAME[name].roles == (VariableReader.OPERATOR,) for name in set_by_chart)
 
 
-@pytest.mark.parametrize("role", Role)
-def test_each_role_reads_some_variables(role: Role) -> None:
-    assert [variable for variable in VARIABLES if role in variable.roles]
+@pytest.mark.parametrize(
+    ("role", "given"),
+    [
+        (VariableReader.LEARNER, environment.of_learner(region="us", slot="us-0")),
+        (VariableReader.SHARD, SHARD),
+    ],
+)
+def test_a_process_is_given_all_that_it_must_have(
+    role: VariableReader, given: dict[str, str]
+) -> None:
+    needed = {row.name for row in VARIABLES if role in row.roles and row.default is None}
+    assert needed <= {*OF_PROCESS, *given}
+    assert (SHARD[Env.SHARD], SHARD[Env.METRICS_PORT]) == ("1", "9")
 
 
-def test_a_learner_is_given_all_that_it_must_have() -> None:
-    given = {
-        **environment.of_process(run_file="/run.json", endpoints="a:1"),
-        **environment.of_learner(region="us", slot="us-0"),
-    }
-    needed = {v.name for v in VARIABLES if Role.LEARNER in v.roles and v.default is None}
-    assert needed <= given.keys()
-
-
-def test_a_shard_is_given_all_that_it_must_have() -> None:
-    given = {
-        **environment.of_process(run_file="/run.json", endpoints="a:1"),
-        **environment.of_shard(
-            shard=1,
-            listen="h:1",
-            slots_file="/slots.json",
-            length_file="/length.json",
-            store="/s",
-            tape="/t",
-            export="/e",
-            metrics_port=9,
-        ),
-    }
-    needed = {v.name for v in VARIABLES if Role.SHARD in v.roles and v.default is None}
-    assert needed <= given.keys()
-    assert (given[Env.SHARD], given[Env.METRICS_PORT]) == ("1", "9")
-
-
-def test_an_absent_variable_means_its_default() -> None:
+def test_an_absent_variable_means_its_default_and_an_empty_one_counts_where_there_is_one() -> None:
     assert environment.value({}, Env.LISTEN) == environment.default(Env.LISTEN) == "127.0.0.1:0"
     assert environment.value({Env.LISTEN: "h:1"}, Env.LISTEN) == "h:1"
-
-
-def test_an_empty_value_counts_where_there_is_a_default() -> None:
     assert environment.value({Env.TELEMETRY_DIR: ""}, Env.TELEMETRY_DIR) == ""
 
 

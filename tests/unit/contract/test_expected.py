@@ -6,8 +6,8 @@ import json
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_protos.expected import NOBODY, Expected, Limit
-from atoll_protos.run import Region
+from atoll_protos.job.expected import NOBODY, Expected, Limit
+from atoll_protos.job.run_file import Region
 
 TWO = Expected(regions=(Region(name="us", learners=1), Region(name="eu", learners=1)))
 

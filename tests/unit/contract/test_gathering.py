@@ -7,10 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import Form
-from atoll_protos.frames import CHUNK_BYTES, FrameError, Kind, Whole, encode_frame, transfer_frames
-from atoll_protos.gathering import Gathering
-from atoll_protos.parts import part_spans, span_bytes
+from atoll_protos.transfer.codecs import Form
+from atoll_protos.transfer.division import part_spans, span_bytes
+from atoll_protos.transfer.frames import (
+    CHUNK_BYTES,
+    FrameError,
+    Kind,
+    Whole,
+    encode_frame,
+    transfer_frames,
+)
+from atoll_protos.transfer.gathering import Gathering
 
 FORM = Form(3, 1500)
 BYTES = FORM.byte_count(pb.INT8)
@@ -139,12 +146,15 @@ def test_a_part_that_is_not_the_lanes_part_of_the_transfer_ends_the_session(
     assert receiver.captures == []
 
 
-def test_numbers_grow_on_a_lane_so_no_part_comes_twice() -> None:
-    receiver = Receiver(2)
+def test_numbers_grow_on_a_lane_and_a_dropped_part_needs_a_known_encoding() -> None:
+    receiver, unknown = Receiver(2), head(0, 1)
+    unknown.encoding = pb.ENCODING_UNSPECIFIED
     receiver.feed(0, *part(2, 0, 2, head(0, 1)))
     for number in (2, 1):
         with pytest.raises(FrameError, match="numbers must grow"):
             receiver.feed(0, part(2, 0, number, head(0, 1))[0])
+    with pytest.raises(FrameError, match="encoding 0 is unknown"):
+        receiver.feed(1, part(2, 1, 1, unknown)[0])
 
 
 def test_what_is_refused_or_has_the_wrong_size_takes_no_memory_rule_25() -> None:
@@ -156,14 +166,6 @@ def test_what_is_refused_or_has_the_wrong_size_takes_no_memory_rule_25() -> None
         wrong.feed(0, *part(2, 0, 1, head(0, 1)))
     assert not refused.gathering.byte_count
     assert not wrong.gathering.byte_count
-
-
-def test_a_dropped_part_in_an_unknown_encoding_is_refused() -> None:
-    receiver, unknown = Receiver(2), head(0, 1)
-    unknown.encoding = pb.ENCODING_UNSPECIFIED
-    receiver.feed(0, *part(2, 0, 2, head(0, 2)))
-    with pytest.raises(FrameError, match="encoding 0 is unknown"):
-        receiver.feed(1, part(2, 1, 1, unknown)[0])
 
 
 def test_what_is_of_no_slice_goes_over_lane_0_alone() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_protos.errors import SpecError
-from atoll_protos.identity import Identity, Role
+from atoll_protos.network.identity import Identity, Role
 
 PARTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 OURS = Identity(namespace="team", job="bytes", uid="0b-1", region="us-east", role=Role.LEARNER)
@@ -23,16 +23,14 @@ def test_an_identity_is_read_back_from_its_uri(
     assert Identity.parse(one.uri) == one
 
 
-def test_the_generation_of_a_regions_certificates_is_read_back() -> None:
-    third = dataclasses.replace(OURS, generation=3)
-    assert third.uri == f"{URI}/generation/3"
-    assert Identity.parse(third.uri) == third
-
-
-def test_the_uri_and_the_server_name_stay_as_they_are() -> None:
+def test_the_uri_and_the_names_stay_as_they_are() -> None:
     """Certificates of a former version of the operator are believed by the next one."""
-    assert OURS.uri == URI
+    third = dataclasses.replace(OURS, generation=3)
+    assert (OURS.uri, third.uri) == (URI, f"{URI}/generation/3")
+    assert Identity.parse(third.uri) == third
     assert OURS.server_name == OURS.owner.server_name == "bytes.team.job.atoll.dev"
+    assert OURS.learner_name == f"bytes.team.{OURS.region}.learner.atoll.dev"
+    assert str(OURS) == "learner of region us-east of team/bytes (UID 0b-1)"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,3 @@ def test_a_part_that_could_be_read_as_another_one_cannot_be_made(field: str, val
     parts: Any = whole | {field: value}
     with pytest.raises(SpecError, match=f"^identity.{field}: "):
         Identity(role=Role.LEARNER, **parts)
-
-
-def test_an_identity_reads_in_words() -> None:
-    assert str(OURS) == "learner of region us-east of team/bytes (UID 0b-1)"

@@ -6,8 +6,8 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.length import ENDS_MAX, Length, LengthFile, at_start, heard, of_run_file, read
-from atoll_protos.run import Region, RunFile
+from atoll_protos.job.length import ENDS_MAX, Length, LengthFile, at_start, heard, of_run_file, read
+from atoll_protos.job.run_file import Region, RunFile
 
 JOB = RunFile(job="x", regions=(Region(name="a", learners=1),), steps=100)
 
@@ -33,16 +33,13 @@ def test_the_length_of_the_highest_revision_counts_and_all_ends_are_kept(
     assert [position for position in range(2000) if known.is_end(position)] == [100, 200, 1000]
 
 
-def test_of_one_revision_what_is_known_stays() -> None:
-    assert ticks(2, 50).also(ticks(2, 60)).steps == 50
-
-
 def test_none_and_one_of_the_other_kind_say_nothing() -> None:
     for known in (ticks(1, 5), tokens(1, 5)):
         for nothing in (Length(), heard(pb.Length()), Length(revision=9)):
             assert known.also(nothing) == known
     assert ticks(1, 5).also(tokens(2, 7)) == ticks(1, 5)
     assert tokens(1, 7).also(ticks(2, 5)) == tokens(1, 7)
+    assert ticks(2, 50).also(ticks(2, 60)).steps == 50  # of one revision, what is known stays
 
 
 def test_it_travels_and_begins_with_the_run_file() -> None:

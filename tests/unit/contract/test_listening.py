@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from atoll_protos.addresses import joined
-from atoll_protos.listening import EVERYWHERE, listening_socket, serve_http
+from atoll_protos.network.addresses import joined
+from atoll_protos.network.listening import EVERYWHERE, listening_socket, serve_http
 
 NO_IPV6 = Path(__file__).resolve().parents[2] / "no_ipv6.py"
 BOTH = ("127.0.0.1", "::1")
 SECONDS_MAX = 20.0
 WITHOUT = """
 import socket
-from atoll_protos.listening import listening_socket
+from atoll_protos.network.listening import listening_socket
 try:
     socket.socket(socket.AF_INET6)
 except OSError as error:

@@ -1,11 +1,14 @@
-"""Slots, and the errors that name a field."""
+"""Slots, addresses, and the texts of states that people have always seen."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
+from atoll_protos.job.shown_states import SHARD_TEXTS, SLOT_TEXTS, UNKNOWN, shard_text, slot_text
 from atoll_protos.names import REGION_PATTERN, slot_name, split_slot
+from atoll_protos.network.addresses import joined, split
 
 
 @given(st.from_regex(REGION_PATTERN, fullmatch=True), st.integers(0, 10**6))
@@ -25,3 +28,35 @@ def test_a_spec_error_reads_as_field_problem_remedy() -> None:
     error = SpecError("sync.quorum", "is 9", "use at most 3")
     assert str(error) == "sync.quorum: is 9; use at most 3"
     assert (error.field, error.problem, error.remedy) == ("sync.quorum", "is 9", "use at most 3")
+
+
+def test_the_texts_of_states_are_those_that_people_know() -> None:
+    shards = ["Starting", "Seeding", "Recovering", "Serving", "Final", "Complete", "Failed"]
+    assert list(SHARD_TEXTS.values()) == shards
+    slots = ["Joining", "Recovering", "Training", "Stalled", "Lost", "Left"]
+    assert list(SLOT_TEXTS.values()) == slots
+    assert (shard_text(pb.SHARD_SERVING), slot_text(pb.SLOT_LOST)) == ("Serving", "Lost")
+    for unknown in (0, 99):  # an absent one, and one of a newer version
+        assert shard_text(unknown) == slot_text(unknown) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "address"),
+    [
+        ("10.0.0.1", 7700, "10.0.0.1:7700"),
+        ("tiny-syncer-0", 7700, "tiny-syncer-0:7700"),
+        ("fd00::1", 7700, "[fd00::1]:7700"),
+        ("", 0, ":0"),
+    ],
+)
+def test_an_address_is_joined_and_split_again(host: str, port: int, address: str) -> None:
+    assert joined(host, port) == address
+    assert split(address) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "7700", "shard", "shard:", "shard:http", "[::1]", "a:-1", "fd00::1:7700"]
+)
+def test_what_is_not_host_and_port_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"is not host:port|an IPv6 address without brackets"):
+        split(address)

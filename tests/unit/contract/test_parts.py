@@ -3,15 +3,15 @@
 from itertools import pairwise
 from typing import cast
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import arrays, tensors
-from atoll_protos.codecs import BLOCK_MAX, CODECS, Codec, Form
-from atoll_protos.parts import ALL, LANES_MAX, Share, part_edges, part_spans, span_bytes
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.codecs import BLOCK_MAX, CODECS, Codec, Form
+from atoll_protos.transfer.division import ALL, LANES_MAX, Share, part_edges, part_spans, span_bytes
 
 codecs = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.wire)
 sizes = st.integers(0, 4000)
@@ -53,14 +53,14 @@ def test_an_encoded_part_is_a_piece_of_the_encoded_slice_rule_32(
     codec: Codec, exact: int, coded: int, parts: int
 ) -> None:
     form = Form(exact, coded)
-    values = torch.randn(form.element_count, generator=torch.Generator().manual_seed(exact + coded))
-    whole = arrays.pack(values.numpy(), codec.encoding, form)
+    values = np.random.default_rng(exact + coded).standard_normal(form.element_count, np.float32)
+    whole = arrays.pack(values, codec.encoding, form)
     spans, edges = part_spans(form, codec.encoding, parts), part_edges(form, parts)
     for of_part, (start, stop) in zip(spans, pairwise(edges), strict=True):
         exact_values = values[start : min(stop, exact)]
         coded_values = values[max(start, exact) : max(stop, exact)]
-        alone = [*tensors.byte_view(exact_values.contiguous())] if len(exact_values) else []
-        alone += [*tensors.encode(coded_values, codec.encoding)] if len(coded_values) else []
+        alone = [*exact_values.tobytes()]
+        alone += [*arrays.encode(coded_values, codec.encoding)]
         assert [byte for span in of_part for byte in whole[span.start : span.stop]] == alone
         own = Form(len(exact_values), len(coded_values))
         assert span_bytes(of_part) == own.byte_count(codec.encoding)
@@ -73,15 +73,15 @@ def test_what_a_process_holds_and_encodes_alone_are_its_parts_of_the_encoded_sli
     codec: Codec, exact: int, coded: int, hosts: int, lanes: int
 ) -> None:
     form, parts = Form(exact, coded), hosts * lanes
-    values = torch.randn(form.element_count, generator=torch.Generator().manual_seed(exact + coded))
-    whole = arrays.pack(values.numpy(), codec.encoding, form)
+    values = np.random.default_rng(exact + coded).standard_normal(form.element_count, np.float32)
+    whole = arrays.pack(values, codec.encoding, form)
     expected, edges = part_spans(form, codec.encoding, parts), part_edges(form, hosts)
     for host in range(hosts):
         share = Share(host * lanes, (host + 1) * lanes, parts)
         held = share.elements(form)
         assert (held.start, held.stop) == (edges[host], edges[host + 1])  # however many lanes
         assert share.form(form).element_count == len(held)
-        own = arrays.pack(values.numpy()[held.start : held.stop], codec.encoding, share.form(form))
+        own = arrays.pack(values[held.start : held.stop], codec.encoding, share.form(form))
         for part, spans in enumerate(share.spans(form, codec.encoding)):
             here = expected[part] if part in share.lanes else ()
             assert [*joined(own, spans)] == [*joined(whole, here)]

@@ -3,12 +3,11 @@
 import math
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_protos.run import Sync
-from atoll_protos.schedule import (
+from atoll_protos.job.run_file import Sync
+from atoll_protos.job.schedule import (
     EARLY_SHARE,
     EARLY_TICKS_MAX,
     STARTS_MAX,
@@ -33,23 +32,14 @@ SYNCS = st.integers(1, 24).flatmap(
 )
 
 
-@pytest.mark.parametrize(
-    ("fragment", "tick", "due"),
-    [(0, 7, 0), (0, 8, 8), (1, 8, 2), (1, 9, 2), (1, 10, 10), (3, 5, -2)],
-)
-def test_a_fragment_is_due_at_its_offset_and_every_period_rule_9(
-    fragment: int, tick: int, due: int
-) -> None:
-    assert newest_due(EIGHT, fragment, tick) == due
-
-
 @given(sync=SYNCS, tick=st.integers(0, 200))
-def test_every_fragment_is_next_due_within_a_period_at_its_offset(sync: Sync, tick: int) -> None:
+def test_every_fragment_is_due_at_its_offset_and_every_period_rule_9(sync: Sync, tick: int) -> None:
     for p in range(sync.fragment_count):
         due = next_due(sync, p, tick)
         assert tick < due <= tick + sync.period
         assert due % sync.period == offset(sync, p) == p * sync.period // sync.fragment_count
         assert newest_due(sync, p, due) == due
+        assert newest_due(sync, p, tick) == due - sync.period
 
 
 def test_a_due_tick_that_is_jumped_over_still_starts_a_round_rule_9() -> None:

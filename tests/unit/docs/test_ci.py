@@ -81,21 +81,30 @@ def test_a_group_says_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"^== python: \d+ s$", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_clusters_are_prepared_beside_other_groups_only_while_much_is_missing(
+def test_clusters_are_prepared_before_all_tests_and_only_for_groups_that_need_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(GROUPS, "missing_programs", list[str])
-    prepare = GROUPS.Prepare(tmp_path)
-    assert prepare.process is None
-    prepare.stop()
+    ran: list[tuple[str, ...]] = []
+
+    def noted(*words: str) -> int:
+        ran.append(words)
+        return 0
+
+    monkeypatch.setattr(GROUPS, "run", noted)
+    prepare = ("python", "tests/cluster", "prepare")
+    GROUPS.run_groups(["seeds", "cluster"], tmp_path)
+    assert [words == prepare for words in ran] == [True, False, False]
+    ran.clear()
+    GROUPS.run_groups(["seeds", "local"], tmp_path)
+    assert prepare not in ran
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], 2),
-        (["-k", "grace"], 2),
-        (["tests/unit"], 2),
+        ([], 3),
+        (["-k", "grace"], 3),
+        (["tests/unit"], 3),
         (["-m", "seeds"], 2),
         (["tests/local", "tests/wire"], 3),
         (["tests/unit/docs/test_ci.py"], 0),

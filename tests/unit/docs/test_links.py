@@ -1,4 +1,4 @@
-"""Links between the pages lead somewhere, and diagrams can be drawn."""
+"""Links between the pages lead somewhere, what they name is there, and diagrams can be drawn."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,11 @@ from unit.docs.tree import ROOT, documents, files, name, prose
 LINK = re.compile(r"(?:\[[^\]]*\]\(|<img src=\")([^)\s\"]+)[)\"]")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
+PATH = re.compile(
+    r"`((?:\.ci|docs|examples|helm|operator|protos|requirements|syncer|tests|worker)/[^`\s<>*{}…]+)`"
+)
+SHORT = re.compile(r"`((?:atoll_\w+|kube|plan|edges|rules|training)/[\w/]+\.py)`")
+PAGES = ("CONTRIBUTING.md", "docs/architecture.md", "docs/decisions.md", "docs/protocol.md")
 MERMAID = re.compile(r"```mermaid\n\s*(\S+)")
 DIAGRAMS = {"flowchart", "sequenceDiagram", "stateDiagram-v2"}
 
@@ -55,3 +60,28 @@ def test_pictures_are_small_and_load_nothing_else() -> None:
 @pytest.mark.parametrize("page", documents(), ids=name)
 def test_a_diagram_begins_with_a_type_that_mermaid_knows(page: Path) -> None:
     assert set(MERMAID.findall(page.read_text())) <= DIAGRAMS
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_is_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = [path for path in PATH.findall(text) if not (ROOT / path).exists()]
+    sources = [
+        str(path)
+        for folder in ("operator", "syncer", "worker")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    short = [
+        path for path in SHORT.findall(text) if not any(s.endswith(f"/{path}") for s in sources)
+    ]
+    assert named + short == []
+    assert page != "CONTRIBUTING.md" or len(PATH.findall(text)) > 10
+
+
+def test_every_file_that_asks_for_the_type_of_storage_is_named() -> None:
+    """A new backend changes what asks for the type, so that row has to be whole."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (row,) = re.findall(r"^\| a storage backend \|.*$", page, re.MULTILINE)
+    plan = (ROOT / "operator/atoll_operator/kube/plan").rglob("*.py")
+    asking = {path.name for path in plan if "StorageType." in path.read_text()}
+    assert asking == set(re.findall(r"(\w+\.py)`", row.partition("kube/plan")[2]))

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 import yaml
 
-from atoll_operator.api.reasons import REASONS
+from atoll_operator.api.status.reasons import REASONS
 from atoll_operator.cli.app import app
 from unit.docs.tree import ROOT, files, name
 

@@ -1,7 +1,9 @@
-"""The docstring of each package lists all that is in it, so that a reader finds the place."""
+"""The docstring of each package lists all that is in it, and one name is one thing."""
 
+import ast
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,11 @@ import pytest
 from unit.docs.tree import ROOT, files, name
 
 PACKAGES = ("operator/**", "syncer/**", "worker/**", "protos/**")
+SAME = {
+    "AtollCallback": "the callback, for each of two trainers",
+    "Effect": "what rules ask their driver to do, for shards and for learners",
+    "Job": "the job, as its manifest has it and as a learner's process knows it",
+}
 
 
 def packages() -> list[Path]:
@@ -57,7 +64,7 @@ def test_a_contract_names_every_module_of_every_package() -> None:
     contracts = read["tool"]["importlinter"]["contracts"]
     whole = [each for each in contracts if each["type"] == "layers" and each.get("exhaustive")]
     named = {container for each in whole for container in each.get("containers", ())}
-    public = {"atoll", "atoll.integrations"}  # the callbacks have contracts of their own
+    public = {"atoll"}
     assert {dotted(each) for each in packages() if len(parts(each)) > 1} - public <= named
 
 
@@ -66,3 +73,17 @@ def test_the_page_on_the_architecture_names_every_package() -> None:
     block = page.split("```")[1]
     names = {part for each in packages() for part in dotted(each).split(".")}
     assert not [each for each in names if not re.search(rf"\b{each}\b", block)]
+
+
+def test_no_two_public_classes_share_a_name_unless_they_are_the_same_thing() -> None:
+    sources = [
+        each for each in files(*PACKAGES) if each.suffix == ".py" and "_pb2" not in each.name
+    ]
+    names = Counter(
+        node.name
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert len(names) > 500
+    assert {name for name, count in names.items() if count > 1} == set(SAME)

@@ -1,4 +1,4 @@
-"""What the pages on support and on sizing state is that of the requirements and of the formulas."""
+"""What pages state of versions, sizes and steps is that of the project, formulas and code."""
 
 import inspect
 import re
@@ -7,8 +7,8 @@ import tomllib
 import pytest
 import yaml
 
-from atoll_operator.kube.plan import replacements
-from atoll_operator.kube.repair import Repair
+from atoll_operator.kube.effects.repair import Repair
+from atoll_operator.kube.plan.losses import replacements
 from unit.docs.tree import ROOT
 
 SUPPORT = (ROOT / "docs/support.md").read_text()
@@ -96,7 +96,7 @@ def test_the_page_has_the_steps_of_a_replacement_in_the_order_of_the_code() -> N
     """`repair.replace` has the last three; what comes before them is in the plan's docstring."""
     page = (ROOT / "docs/operating.md").read_text().partition("in this order:")[2]
     steps = re.findall(r"^\d\. (.*)$", page, re.MULTILINE)[:5]
-    order = replacements.__doc__.partition("chosen (`decide`)")[2]
+    order = replacements.__doc__.partition("chosen (`placement_of`)")[2]
     marks = ("excludes", "observed", "Lease is still silent", "owner is retired", "deleted")
     assert [order.index(mark) for mark in marks] == sorted(order.index(mark) for mark in marks)
     words = ("keeps new pods off", "has observed", "still silent", "retires", "deletes")
@@ -104,3 +104,17 @@ def test_the_page_has_the_steps_of_a_replacement_in_the_order_of_the_code() -> N
     code = inspect.getsource(Repair.replace)
     calls = ("_still_silent", "_retire(", "self.delete(")
     assert [code.index(call) for call in calls] == sorted(code.index(call) for call in calls)
+
+
+def test_the_chart_has_the_version_of_the_wheel() -> None:
+    chart = yaml.safe_load((ROOT / "helm/atoll/Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (PROJECT["version"],) * 2
+
+
+@pytest.mark.parametrize(
+    "page", ["helm/atoll/values.yaml", "docs/kubernetes.md", "docs/clusters.md"]
+)
+def test_images_are_named_with_the_version_of_the_wheel(page: str) -> None:
+    tags = re.findall(r"atoll-(?:operator|worker|syncer):(\S+)", (ROOT / page).read_text())
+    assert len(tags) >= 3
+    assert set(tags) == {PROJECT["version"]}

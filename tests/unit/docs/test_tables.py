@@ -1,15 +1,14 @@
-"""What the code lists, the documents list: exit codes, metrics, variables, events.
-
-The manifest: tests/unit/api/test_docs.py.
-"""
+"""What the code lists, the documents list: the manifest, exit codes, metrics, variables, events."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from atoll_operator.api.job import presets
+from atoll_operator.api.status import reasons
 from atoll_protos.environment import BY_NAME
-from unit.docs.tables import PAGES, PLACE, TABLES, renewed
+from unit.docs.tables import PAGES, PLACE, SPEC, TABLES, conditions_table, renewed, spec_page
 from unit.docs.tree import ROOT, files, name
 
 RUN_FOLDER = (ROOT / "docs/run-folder.md").read_text()
@@ -51,3 +50,30 @@ def test_every_word_of_the_glossary_comes_once_and_in_order() -> None:
     found = re.findall(r"^\| \*\*([^*]+)\*\*", glossary, re.MULTILINE)
     assert found == sorted(found, key=str.lower)
     assert len(found) == len(set(found))
+
+
+def test_spec_md_is_current() -> None:
+    assert SPEC.read_text() == spec_page(), "run python tests/unit/docs/tables.py"
+
+
+def test_every_object_that_a_table_links_to_has_a_section() -> None:
+    text = spec_page()
+    headings = {
+        "".join(letter for letter in line.lower() if letter.isalnum())
+        for line in text.splitlines()
+        if line.startswith("## ")
+    }
+    links = {part.partition(")")[0] for part in text.split("[object](#")[1:]}
+    assert links
+    assert links <= headings
+
+
+def test_every_preset_and_every_reason_is_there() -> None:
+    for preset in presets.Preset:
+        assert f"| `{preset}` |" in spec_page()
+    table = conditions_table()
+    for each in reasons.REASONS:
+        assert re.search(
+            rf"{each.status} `{each.reason}` \| (as at |{re.escape(each.meaning)})", table
+        )
+        assert f" | {each.meaning} | {each.remedy} |\n" in table.replace("\\|", "|")

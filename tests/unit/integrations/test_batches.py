@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from atoll.integrations.batches import slot_seed, tokens_in
+from atoll_integrations.batches import slot_seed, tokens_in
 
 TEXT = torch.zeros(4, 32, dtype=torch.int64)
 IMAGES = torch.zeros(6, 3, 8, 8)

@@ -6,7 +6,7 @@ import sys
 LIBRARIES = ("transformers", "accelerate", "lightning", "pytorch_lightning", "peft")
 
 NONE_IS_IMPORTED = f"""
-import sys, atoll.integrations.batches, atoll.integrations.schedules, atoll.integrations.steps
+import sys, atoll_integrations.batches, atoll_integrations.schedules, atoll_integrations.steps
 assert not [name for name in {LIBRARIES} if name in sys.modules]
 """
 
@@ -14,7 +14,7 @@ WITHOUT_THEM = f"""
 sys.modules.update(dict.fromkeys({LIBRARIES}))  # as if they were not installed
 for module in ("transformers", "lightning"):
     try:
-        __import__("atoll.integrations." + module)
+        __import__("atoll_integrations." + module)
     except ImportError as error:
         assert f"pip install -e '.[local,{{module}}]'" in str(error), error
     else:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
 from atoll import Learner
-from atoll.integrations.schedules import EveryTicks, NotStepped
+from atoll_integrations.schedules import EveryTicks, NotStepped
 
 
 def halved_each_step() -> StepLR:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from atoll.integrations.steps import OptimizerSteps, unwrapped
+from atoll_integrations.steps import OptimizerSteps, unwrapped
 
 
 def test_a_step_that_a_scaler_skips_is_none_for_plain_and_fused_optimizers() -> None:

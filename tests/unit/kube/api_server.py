@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,11 @@ from typing import Any
 
 from aiohttp import web
 
-from atoll_operator.api.spec import KIND
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.kube.edges.api import Api
+from atoll_operator.kube.edges.connection import connect
+from atoll_operator.kube.edges.fence import Fence
+from atoll_operator.kube.edges.limiter import Limiter
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION
 
 SECONDS_MAX = 60.0
@@ -129,33 +133,26 @@ class ApiServer:
         """Apply an object, or the status of one, to the collection of the whole cluster."""
         where, name, status = self._place(path)
         raw = await request.json()
-        name = name or raw["metadata"]["name"]
-        if refused := self._conditions(request, where, name, raw):
-            return refused
+        name = name or raw["metadata"].get("name", "")
+        known = next((each for each in self.items[where] if each["metadata"]["name"] == name), None)
+        if problem := self._problem(request, known, raw):
+            body = {"kind": "Status", "code": problem, "message": name}
+            return web.json_response(body, status=problem)
         if status:
-            known = next(each for each in self.items[where] if each["metadata"]["name"] == name)
-            raw = {**known, "status": raw["status"]}
+            raw = {**(known or {}), "status": raw["status"]}
         del raw["kind"]
         return web.json_response(self.put(where, name, **raw))
 
-    def _conditions(
-        self, request: web.Request, where: str, name: str, raw: dict[str, Any]
-    ) -> web.Response | None:
-        """Answer as a real one where an object is there already, is not, or is another version."""
-        known = [each for each in self.items[where] if each["metadata"]["name"] == name]
-        problem = 0
-        if request.method == "POST" and known:
-            problem = 409
+    def _problem(
+        self, request: web.Request, known: dict[str, Any] | None, raw: dict[str, Any]
+    ) -> int:
+        """What a real one answers where an object is there, is not, or is another version."""
         if request.content_type == "application/merge-patch+json":
             version = raw["metadata"].get("resourceVersion")
-            if not known:
-                problem = 404
-            elif version not in (None, known[0]["metadata"]["resourceVersion"]):
-                problem = 409
-        if not problem:
-            return None
-        body = {"kind": "Status", "code": problem, "message": name}
-        return web.json_response(body, status=problem)
+            if known is None:
+                return 404
+            return 0 if version in (None, known["metadata"]["resourceVersion"]) else 409
+        return 409 if request.method == "POST" and known else 0
 
     def _page(self, request: web.Request, path: str) -> web.Response:
         first = int(request.query.get("continue", "0"))
@@ -193,22 +190,41 @@ async def serving(server: ApiServer, folder: Path) -> AsyncIterator[Path]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     config = folder / "kubeconfig"
-    config.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": url}}],
-                "users": [{"name": "u", "user": {"token": "t"}}],
-            }
-        )
-    )
+    whole = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }  # fmt: skip
+    config.write_text(json.dumps(whole))
     try:
         yield config
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def connected(
+    server: ApiServer, folder: Path, fence: Fence | None = None
+) -> AsyncIterator[Api]:
+    """The operator's connection to a server on loopback."""
+    async with serving(server, folder) as config:
+        connection = await connect(Limiter(per_second=1e6, burst=1), str(config), fence=fence)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def running(part: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task[None]"]:
+    """A part that runs until the end of the block."""
+    task = asyncio.create_task(part)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -4,14 +4,15 @@ from dataclasses import replace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.manifest import parse
-from atoll_operator.api.spec import Job
+from atoll_operator.api.job.parsing import parse
+from atoll_operator.api.job.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
-from atoll_operator.kube.observation import Node, Pod
-from atoll_operator.kube.plan.children import JobChildren
-from atoll_operator.kube.plan.exclusions import Exclusions
-from atoll_operator.kube.plan.owner import Owner
-from atoll_operator.kube.plan.phase import Running
+from atoll_operator.kube.observed.objects import key_of
+from atoll_operator.kube.observed.observation import Node, Pod
+from atoll_operator.kube.plan.losses.exclusions import Exclusions
+from atoll_operator.kube.plan.manifest.phase import Running
+from atoll_operator.kube.plan.owner import JobOwner
+from atoll_operator.kube.plan.workloads.children import JobChildren
 from atoll_operator.kube.settings import Settings
 
 MANIFEST = """
@@ -26,7 +27,7 @@ spec:
   evaluator: {everySteps: 50}
 """
 SETTINGS = Settings(worker_image="worker:1", syncer_image="syncer:1")
-OWNER = Owner(namespace="demo", name="tiny", uid="job-uid")
+OWNER = JobOwner(namespace="demo", name="tiny", uid="job-uid")
 EVERYTHING = Running(learners=True, shards=True, evaluator=True)
 
 
@@ -45,6 +46,30 @@ def children(
         job=job(*changes), owner=OWNER, settings=settings, running=running, exclusions=exclusions,
         **more,
     )  # fmt: skip
+
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+
+
+def keyed(*changes: str, **more: Any) -> Objects:
+    """The children by kind and name."""
+    return {key_of(each): each for each in children(*changes, **more).objects()}
+
+
+def template(found: Objects, kind: str, name: str) -> dict[str, Any]:
+    inner: dict[str, Any] = found[kind, name]["spec"]["template"]
+    return inner
+
+
+def first_container(pod: dict[str, Any]) -> dict[str, Any]:
+    """The first container of a template, with what its variables hold in place of their list."""
+    found: dict[str, Any] = pod["spec"]["containers"][0]
+    env = {
+        each["name"]: each.get("value")
+        or each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        for each in found["env"]
+    }
+    return found | env
 
 
 def learner(name: str, node: str, **more: Any) -> Pod:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.runfile import run_file
-from atoll_operator.kube.observation import Observation, Remembered
+from atoll_operator.api.job.process_inputs import run_file
+from atoll_operator.kube.observed.observation import Observation, Remembered
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
 from unit.kube.cluster_values import SETTINGS, children, job, reply

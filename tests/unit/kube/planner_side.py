@@ -1,14 +1,14 @@
 """Observations of one job, and what the planner answers to them."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube import observation
-from atoll_operator.kube.objects import workload
-from atoll_operator.kube.observation import Observation, Pod, Remembered
+from atoll_operator.kube.observed import objects, observation
+from atoll_operator.kube.observed.observation import Observation, Pod, Remembered, Workload
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
 from unit.kube.cluster_values import MANIFEST, SETTINGS, children, job, learner, node, reply, shard
@@ -33,6 +33,11 @@ def applied(*changes: str) -> list[dict[str, Any]]:
     return found
 
 
+def workloads_of(live: list[dict[str, Any]]) -> dict[str, Workload]:
+    found = [each for each in live if each["kind"] in ("StatefulSet", "Deployment")]
+    return observation.by_name([objects.workload(each) for each in found])
+
+
 def seen(*changes: str, pods: tuple[Pod, ...] = (), **more: Any) -> Observation:
     """A job whose children are applied, with these pods on nodes that are well."""
     live = more.pop("children", applied(*changes))
@@ -44,7 +49,11 @@ def seen(*changes: str, pods: tuple[Pod, ...] = (), **more: Any) -> Observation:
         "children": tuple(live),
         "pods": pods,
         "workloads": observation.by_name(
-            [workload(each) for each in live if each["kind"] in ("StatefulSet", "Deployment")]
+            [
+                objects.workload(each)
+                for each in live
+                if each["kind"] in ("StatefulSet", "Deployment")
+            ]
         ),
         "nodes": {name: node(name) for name in ("n1", "n2", "n3")},
         "remembered": remembered,
@@ -72,3 +81,13 @@ def lost(**more: Any) -> Observation:
         remembered=answers(reply(us_east_0="Lost")),
         **more,
     )
+
+
+def settled(found: Observation) -> Observation:
+    """The next pass: what was planned has been applied, and its controllers have seen it."""
+    changed = {objects.key_of(each): each for each in planned(found).children.apply}
+    live = [copy.deepcopy(changed.get(objects.key_of(each), each)) for each in found.children]
+    for each in live:
+        each["metadata"] |= {"generation": 2}
+        each["status"] = {"observedGeneration": 2}
+    return replace(found, children=tuple(live), workloads=workloads_of(live))

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from atoll_operator.api.manifest import from_object
-from atoll_operator.kube.plan import accepted
-from atoll_operator.kube.plan.accepted import Reading
+from atoll_operator.api.job.parsing import from_object
+from atoll_operator.kube.plan.manifest import accepted
+from atoll_operator.kube.plan.manifest.accepted import Reading
 from unit.kube.cluster_values import MANIFEST
 
 CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -16,7 +16,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"syncer": {"storage": {"type": "Tape"}}}, "Invalid", "spec.syncer.storage.type",
     ),
     "a type that is wrong": ({"steps": "many"}, "Invalid", "spec.steps"),
-    "an export elsewhere": ({"export": {"url": "s3://x/y"}}, "NotSupported", "spec.export.url"),
+    "an export elsewhere": ({"export": {"url": "s3://x/y"}}, "Invalid", "spec.export.url"),
 }  # fmt: skip
 
 

@@ -1,30 +1,27 @@
 """Credentials that a person brings into a cluster without the syncer."""
 
-import base64
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from kubernetes import client
 from typer.testing import CliRunner
 
-from atoll_operator import certificates, cli
-from atoll_operator.certificates import Authorities
-from atoll_operator.kube import credentials as verb
+from atoll_operator import cli
+from atoll_operator.authority import job_authority
+from atoll_operator.authority.job_authority import Authorities
 from atoll_operator.kube.edges.api import path
+from atoll_operator.kube.effects.secrets import HURRY_SECONDS
 from atoll_operator.kube.names import TLS_VOLUME, authority_name, credentials_name
-from atoll_operator.kube.objects import rfc3339
-from atoll_operator.kube.observation import Certificates, SecretSeen, ShardRefusal
-from atoll_operator.kube.person import Reach
-from atoll_operator.kube.plan import brought
-from atoll_operator.kube.plan.certificates import decide_brought
-from atoll_operator.kube.secrets import HURRY_SECONDS
-from atoll_protos.credentials import Credentials
-from atoll_protos.identity import Owner, Role
+from atoll_operator.kube.observed.objects import rfc3339
+from atoll_operator.kube.observed.observation import Certificates, SecretSeen, ShardRefusal
+from atoll_operator.kube.plan.certificates import region_secret
+from atoll_operator.kube.plan.certificates.issuing import work_of_region_secrets
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.identity import JobIdentity, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
 from unit.kube.cluster_values import MANIFEST, SETTINGS, job, reply
+from unit.kube.person_side import COLLECTIONS, Cluster
 from unit.kube.world import KEY, World
 
 NAME = "bytes-credentials-eu-west"
@@ -32,13 +29,13 @@ ISSUERS = authorities()
 
 
 def brought_secret(
-    issuers: Authorities = ISSUERS, owner: Owner = OWNER, region: str = "eu-west"
+    issuers: Authorities = ISSUERS, owner: JobIdentity = OWNER, region: str = "eu-west"
 ) -> dict[str, Any]:
-    return brought.secret(issuers, owner, region, NAME, NOW, 30 * DAY)
+    return region_secret.secret(issuers, owner, region, NAME, NOW, 30 * DAY)
 
 
-def judged(raw: dict[str, Any] | None, now: float = NOW) -> brought.Brought:
-    return brought.judged(raw, NAME, "bytes", "eu-west", now)
+def judged(raw: dict[str, Any] | None, now: float = NOW) -> region_secret.JudgedSecret:
+    return region_secret.judged(raw, "bytes", "eu-west", now)
 
 
 def test_a_secret_holds_a_leaf_for_learners_and_one_for_the_operator_and_no_authoritys_key() -> (
@@ -61,32 +58,27 @@ def with_entry(**entries: str) -> dict[str, Any]:
     return {**raw, "data": {**raw["data"], **changed}}
 
 
+OURS = brought_secret()["data"]
+FORMER = brought_secret(owner=JobIdentity(namespace="team", job="bytes", uid="former"))["data"]
+
+
 @pytest.mark.parametrize(
     ("raw", "now", "words"),
-    [
+    [  # what else may be wrong with a leaf is in tests/unit/contract/test_credentials.py
         (None, NOW, "it is not there"),
         (brought_secret(region="us-east"), NOW, "region us-east, and region eu-west is needed"),
-        (
-            brought_secret(owner=Owner(namespace="team", job="other", uid="1")),
-            NOW,
-            "job other, and job bytes is needed",
-        ),
         (brought_secret(), NOW + 31 * DAY, "tls.crt expired"),
-        (with_entry(tls_key=brought_secret()["data"]["tls.key"]), NOW, "tls.key is not the key"),
         (with_entry(operator_crt=""), NOW, "operator.crt"),
         (with_entry(operator_crt="no base64!"), NOW, "operator.crt"),
         (
-            with_entry(
-                operator_crt=brought_secret()["data"]["tls.crt"],
-                operator_key=brought_secret()["data"]["tls.key"],
-            ),
+            with_entry(operator_crt=OURS["tls.crt"], operator_key=OURS["tls.key"]),
             NOW,
             "operator.",
         ),
         (
-            with_entry(ca_crt=brought_secret(issuers=authorities())["data"]["ca.crt"]),
+            with_entry(operator_crt=FORMER["operator.crt"], operator_key=FORMER["operator.key"]),
             NOW,
-            "was not issued by an authority of ca.crt",
+            "UID former",
         ),
     ],
 )
@@ -98,19 +90,13 @@ def test_what_is_wrong_with_a_secret_is_named(
     assert found.operator is None
 
 
-def test_two_leaves_of_two_runs_are_not_taken_together() -> None:
-    former = brought_secret(owner=Owner(namespace="team", job="bytes", uid="former"))["data"]
-    mixed = with_entry(operator_crt=former["operator.crt"], operator_key=former["operator.key"])
-    assert "UID former" in judged(mixed).fault
-
-
 # ---------------------------------------------------------------- what a pass makes of it
 
 
 def decided(*refusals: str, now: float = NOW, **seen: Any) -> Any:
     name = "tiny-credentials-eu-west"
-    known = Certificates(leaves={name: SecretSeen(name=name, **seen)})
-    return decide_brought(job(), "demo", lambda r: r == "eu-west", known, refusals, now)
+    known = Certificates(secrets={name: SecretSeen(name=name, **seen)})
+    return work_of_region_secrets(job(), "demo", lambda r: r == "eu-west", known, refusals, now)
 
 
 COMMAND = "atoll credentials tiny -n demo --region eu-west > eu-west.yaml"
@@ -147,14 +133,14 @@ def test_a_secret_is_asked_for_again_before_it_expires() -> None:
 
 SYNCER = {"shards": 1, "endpoints": ["lb:7700"], "tls": {"mode": "Required"}}
 EU_WEST = replace(SETTINGS, regions=("eu-west",))
-TINY = Owner(namespace="demo", job="tiny", uid="uid-at-home")
+TINY = JobIdentity(namespace="demo", job="tiny", uid="uid-at-home")
 SECRET = path("Secret", "demo", "tiny-credentials-eu-west")
 STILL = 1_800_000_000.0  # as `still` says
 
 
 def bring(world: World, region: str = "eu-west") -> None:
     issuers = authorities(STILL, TINY)
-    raw = brought.secret(issuers, TINY, region, "tiny-credentials-eu-west", STILL, 30 * DAY)
+    raw = region_secret.secret(issuers, TINY, region, "tiny-credentials-eu-west", STILL, 30 * DAY)
     raw["metadata"] |= {"uid": "brought", "resourceVersion": "1"}
     world.server.children[SECRET] = raw
     world.reconciler.memories[KEY].certificates.next_at = 0.0
@@ -249,55 +235,24 @@ def test_of_a_job_that_is_over_the_shards_are_asked_a_while_and_then_no_more() -
 # ---------------------------------------------------------------- the command
 
 
-class Cluster:
-    """The two objects that the command reads."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.job = yaml.safe_load(MANIFEST)
-        self.job["metadata"] |= {"name": "bytes", "namespace": "team", "uid": OWNER.uid}
-        self.job["metadata"] |= {"resourceVersion": "1"}
-        self.job["spec"]["syncer"] = {"shards": 1, "tls": {"mode": "Required"}}
-        files = {name: each.decode() for name, each in ISSUERS.to_files().items()}
-        self.files: dict[str, str] | None = files
-        self.status = 404
-        monkeypatch.setattr(verb, "reach", self.reach)
-        for name in ("CustomObjectsApi", "CoreV1Api"):
-            monkeypatch.setattr(client, name, lambda _: self)
-
-    def reach(self, what: str, namespace: str, context: str) -> Any:
-        assert (what, context) == ("", "east"), "a run folder has no credentials"
-        return Reach(None, namespace or "team")
-
-    def get_namespaced_custom_object(self, *where: str, **_: Any) -> Any:
-        assert where[2:] == ("team", "decoupledtrainingjobs", "bytes")
-        return self.job
-
-    def patch_namespaced_custom_object(self, *where: Any, **_: Any) -> None:
-        assert where[2:5] == ("team", "decoupledtrainingjobs", "bytes")
-        self.job["metadata"]["annotations"] = where[5]["metadata"]["annotations"]
-
-    def read_namespaced_secret(self, name: str, namespace: str, **_: Any) -> Any:
-        assert (name, namespace) == (authority_name("bytes"), "team")
-        if self.files is None:
-            refusal = client.ApiException(status=self.status, reason="No")
-            refusal.body = '{"message": "secrets is forbidden: you cannot get"}'
-            raise refusal
-        data = {key: base64.b64encode(text.encode()).decode() for key, text in self.files.items()}
-        return SimpleNamespace(data=data)
-
-
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    return Cluster(monkeypatch)
+def stored(cluster: Cluster) -> dict[str, Any]:
+    """The job in the cluster of its syncer, where the Secret of its authority is too."""
+    raw = yaml.safe_load(MANIFEST)
+    raw["metadata"] |= {"name": "bytes", "uid": OWNER.uid, "resourceVersion": "1"}
+    raw["spec"]["syncer"] = {"shards": 1, "tls": {"mode": "Required"}}
+    cluster.put("Secret", authority_name("bytes"), {"data": ISSUERS.to_files()})
+    return cluster.put("Job", "bytes", raw)
 
 
 def typed(*more: str) -> Any:
-    words = ["credentials", "bytes", "--context", "east", *more]
+    words = ["credentials", "bytes", "--context", "here", *more]
     return CliRunner().invoke(cli.app, words)
 
 
+@pytest.mark.usefixtures("stored")
 def test_the_command_prints_a_secret_that_is_taken_where_it_is_applied(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("atoll_operator.cli.credentials.time.time", lambda: NOW)
     done = typed("--region", "eu-west", "--days", "3")
@@ -310,7 +265,7 @@ def test_the_command_prints_a_secret_that_is_taken_where_it_is_applied(
     assert found.operator is not None
     assert isinstance(found.operator, Credentials)
     assert found.operator.authority == ISSUERS.bundle
-    assert certificates.due(found.operator.certificate, NOW + 2.1 * DAY)
+    assert job_authority.due_at(found.operator.certificate) == pytest.approx(NOW + 2 * DAY, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -321,43 +276,43 @@ def test_the_command_prints_a_secret_that_is_taken_where_it_is_applied(
     ],
 )
 def test_where_nothing_can_be_printed_the_command_says_why(
-    cluster: Cluster, tls: dict[str, Any], words: str
+    stored: dict[str, Any], tls: dict[str, Any], words: str
 ) -> None:
-    cluster.job["spec"]["syncer"]["tls"] = tls
+    stored["spec"]["syncer"]["tls"] = tls
     done = typed("--region", "eu-west")
     assert words in str(done.exception)
     assert not done.output
 
 
-def test_a_region_a_job_or_an_authority_that_is_not_there_is_named(cluster: Cluster) -> None:
+def test_a_region_a_job_or_an_authority_that_is_not_there_is_named(
+    cluster: Cluster, stored: dict[str, Any]
+) -> None:
     assert "give one of eu-west" in str(typed("--region", "eu").exception)
     home = str(typed("--region", "us-east").exception)
     assert "us-east is where the syncer runs" in home
     assert home.endswith("give one of eu-west")
-    cluster.files = None
+    del cluster.objects[f"{COLLECTIONS['Secret']}/bytes-ca"]
     assert "there is no such job in the namespace team" in str(
         typed("--region", "eu-west").exception
     )
-    cluster.status = 403
+    cluster.refused["/secrets/bytes-ca"] = (403, "secrets is forbidden: you cannot get")
     said = str(typed("--region", "eu-west").exception)
     assert said.startswith("bytes: the cluster refuses: secrets is forbidden: you cannot get; ask")
-    cluster.job["spec"]["regions"] = [{"name": "us-east", "learners": 2}]
+    stored["spec"]["regions"] = [{"name": "us-east", "learners": 2}]
     assert "no region in another cluster" in str(typed("--region", "us-east").exception)
 
 
+@pytest.mark.usefixtures("stored")
 @pytest.mark.parametrize("days", ["0", "-1", "60.5", "10000", "nan", "inf"])
-def test_days_that_are_not_possible_are_refused_with_those_that_are(
-    cluster: Cluster, days: str
-) -> None:
+def test_days_that_are_not_possible_are_refused_with_those_that_are(days: str) -> None:
     done = typed("--region", "eu-west", "--days", days)
     assert "--days" in str(done.exception)
     assert "give 0.001 (86 seconds) to 60" in str(done.exception)
     assert not done.output
 
 
-def test_what_is_printed_after_a_revocation_counts_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("stored")
+def test_what_is_printed_after_a_revocation_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("atoll_operator.cli.credentials.time.time", lambda: NOW)
     for count in (1, 2):
         done = typed("--revoke", "eu-west")
@@ -374,7 +329,8 @@ def test_what_is_printed_after_a_revocation_counts_again(
     assert operator.identity.generation == 2
 
 
-def test_a_revocation_needs_a_region_of_the_job(cluster: Cluster) -> None:
+@pytest.mark.usefixtures("stored")
+def test_a_revocation_needs_a_region_of_the_job() -> None:
     said = str(typed("--revoke", "eu").exception)
     assert "give one of us-east, eu-west; regions that a job has not any more are shut out" in said
     assert "exactly one is needed" in str(typed().exception)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.plan.budgets import share
+from atoll_operator.kube.plan.workloads.budgets import share
 from atoll_protos.names import Label
 from unit.kube.cluster_values import SETTINGS, children, job
 
@@ -18,13 +18,6 @@ def budgets(*changes: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_a_pod_that_crashes_never_blocks_a_drain() -> None:
-    found = budgets()
-    assert found
-    for budget in found.values():
-        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-
-
 @pytest.mark.parametrize(
     ("sync", "spare"),
     [("{quorum: 1}", 2), ("{quorum: 2}", 1), ("{quorum: 3}", 1), ("{preset: DiLoCo}", 1)],
@@ -34,6 +27,7 @@ def test_a_drain_takes_what_the_quorum_can_spare_of_all_regions_together(
 ) -> None:
     spec = budgets(f"spec.sync={sync}")["tiny-learner"]["spec"]
     assert spec["maxUnavailable"] == spare
+    assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"  # a crash never blocks a drain
     labels = {Label.JOB: "tiny", Label.JOB_UID: "job-uid", Label.ROLE: "learner"}
     assert spec["selector"] == {"matchLabels": labels}
 

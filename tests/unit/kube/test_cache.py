@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from atoll_operator.api.spec import KIND
-from atoll_operator.kube.cache import Cache, Failure, Sight, failure, slim, slim_node
+import pytest
+
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.kube.observed.cache import Cache, EventFailure, Sight, failure, slim, slim_node
 from atoll_protos.names import Label
 
 KEY = ("demo", "tiny")
@@ -43,13 +45,7 @@ def test_what_was_written_is_there_at_once_and_older_news_change_nothing() -> No
     assert cache.seen("Pod", pod("a", 7, node="older")) == set()
     assert cache.seen("Pod", pod("a", 9, node="the same")) == set()
     assert cache.children(KEY)[0]["spec"]["nodeName"] == "written"
-    assert cache.seen("Pod", pod("a", 10, node="newer")) == {KEY}
-
-
-def test_versions_are_compared_as_numbers() -> None:
-    cache = Cache()
-    cache.written(pod("a", 1000))
-    assert cache.seen("Pod", pod("a", 999)) == set()
+    assert cache.seen("Pod", pod("a", 10, node="newer")) == {KEY}  # versions are numbers
 
 
 def test_what_was_deleted_does_not_come_back_by_older_news() -> None:
@@ -83,13 +79,8 @@ def test_a_list_of_one_namespace_or_kind_says_nothing_of_others() -> None:
     cache.listed("Pod", "elsewhere", [], 10)
     cache.listed("Service", "", [], 10)
     assert names(cache) == ["a"]
-
-
-def test_an_object_that_loses_the_label_is_no_child_any_more() -> None:
-    cache = Cache()
-    cache.seen("Pod", pod("a", 1))
     assert cache.seen("Pod", pod("a", 2, job="other")) == {KEY, ("demo", "other")}
-    assert names(cache) == []
+    assert names(cache) == []  # it has lost the label
 
 
 def test_jobs_with_pods_on_a_node() -> None:
@@ -115,7 +106,7 @@ def test_nothing_is_judged_before_all_is_listed_or_while_a_watch_is_broken() -> 
     assert cache.problem("demo") == ""
 
 
-def test_of_a_pod_only_what_is_read_is_kept() -> None:
+def test_of_a_pod_and_of_a_node_only_what_is_read_is_kept() -> None:
     container = {"name": "learner", "image": "i", "env": [{"name": "A"}], "args": ["x"]}
     raw = pod("a", 1)
     raw["metadata"]["managedFields"] = [{"manager": "kubelet"}]
@@ -123,67 +114,43 @@ def test_of_a_pod_only_what_is_read_is_kept() -> None:
     kept = slim("Pod", raw)
     assert kept["spec"]["containers"] == [{"name": "learner", "image": "i"}]
     assert "managedFields" not in kept["metadata"]
-
-
-def test_of_a_node_its_conditions_and_taints_are_kept_and_not_its_images() -> None:
-    kept = slim_node(
-        {
-            "metadata": {
-                "name": "n",
-                "uid": "u",
-                "resourceVersion": "1",
-                "annotations": {"a": ""},
-                "creationTimestamp": "then",
-            },
-            "spec": {"taints": [{"key": "k"}], "podCIDR": "10.0.0.0/24"},
-            "status": {
-                "conditions": [{"type": "Ready"}],
-                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
-                "images": [{"names": ["x"]}],
-            },
-        }
-    )
-    assert kept == {
-        "metadata": {
-            "name": "n",
-            "uid": "u",
-            "resourceVersion": "1",
-            "creationTimestamp": "then",
-        },
+    node = {
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "creationTimestamp": "then"},
         "spec": {"taints": [{"key": "k"}]},
-        "status": {
-            "conditions": [{"type": "Ready"}],
-            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
-        },
+        "status": {"conditions": [{"type": "Ready"}], "addresses": [{"address": "10.0.0.1"}]},
     }
+    more = {"metadata": {"annotations": {}}, "spec": {"podCIDR": "x"}, "status": {"images": []}}
+    assert slim_node({part: node[part] | more[part] for part in node}) == node  # type: ignore[operator]
 
 
-def test_the_latest_failure_of_a_workload_is_kept_in_whatever_order_a_list_has_them() -> None:
+def said(message: str, minute: int) -> EventFailure:
+    """An Event's failure, said at this minute."""
+    at = f"2026-11-01T10:{minute:02}:00Z"
+    return EventFailure(uid="u", namespace="demo", event=f"e{minute}", message=message, at=at)
+
+
+WHY = said('secret "data" not found', 1)
+SUMMARY = said("Unable to attach or mount volumes: timed out", 2)
+
+
+@pytest.mark.parametrize(
+    ("events", "kept"),
+    [
+        ([said("old", 1), said("new", 2)], said("new", 2)),
+        ([said("new", 2), said("old", 1)], said("new", 2)),
+        ([WHY, SUMMARY], WHY),  # that volumes could not be mounted is less than why
+        ([SUMMARY, WHY], WHY),
+        ([SUMMARY], SUMMARY),
+    ],
+)
+def test_the_latest_failure_of_a_workload_is_kept_in_whatever_order_a_list_has_them(
+    events: list[EventFailure], kept: EventFailure
+) -> None:
     cache = Cache()
-    old, new = (
-        Failure(uid="u", namespace="demo", event=name, message=name, at=at)
-        for name, at in (("z", "2026-11-01T10:00:00Z"), ("a", "2026-11-01T11:00:00Z"))
-    )
-    cache.failures_listed("", [new, old])
-    assert cache.failures["u"] == new
-    cache.failed("DELETED", old)
-    assert cache.failures["u"] == new
-
-
-def test_that_volumes_could_not_be_mounted_is_less_than_why() -> None:
-    cache = Cache()
-    why, summary = (
-        Failure(uid="u", namespace="demo", event=event, message=message, at=at)
-        for event, message, at in (
-            ("a", 'secret "data" not found', "2026-11-01T10:00:00Z"),
-            ("b", "Unable to attach or mount volumes: timed out", "2026-11-01T10:02:00Z"),
-        )
-    )
-    for events in ([why, summary], [summary, why]):
-        cache.failures_listed("", events)
-        assert cache.failures["u"] == why
-    cache.failures_listed("", [summary])
-    assert cache.failures["u"] == summary
+    cache.failures_listed("", events)
+    assert cache.failures == {"u": kept}
+    cache.failed("DELETED", said("another", 3))
+    assert cache.failures == {"u": kept}
 
 
 def test_a_sandbox_that_is_tried_again_and_again_is_one_message() -> None:

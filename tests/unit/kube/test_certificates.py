@@ -6,14 +6,14 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from atoll_operator import certificates
-from atoll_operator.certificates import Authorities, due, due_at, issue, renewal, turned
-from atoll_protos.credentials import Credentials
+from atoll_operator.authority import job_authority
+from atoll_operator.authority.job_authority import Authorities, due_at, issue, renewal, turned
 from atoll_protos.errors import SpecError
-from atoll_protos.identity import Owner, Role
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.identity import JobIdentity, Role
 from unit.certificate_values import DAY, HOUR, NOW, OWNER, authorities, identity, leaf
 
-YEAR = certificates.AUTHORITY_DAYS * DAY
+YEAR = job_authority.AUTHORITY_DAYS * DAY
 
 
 def parsed(pem: bytes) -> x509.Certificate:
@@ -38,13 +38,15 @@ def test_a_leaf_is_good_for_its_identity_and_nobody_elses(role: Role) -> None:
     assert uris == [identity(role).uri]
 
 
-def test_shards_alone_can_serve_and_under_the_jobs_name_alone() -> None:
+def test_shards_and_learners_alone_can_serve_each_under_one_name_of_their_own() -> None:
+    """No learner's certificate is one with which it could serve as a shard."""
     for role in Role:
         made = leaf(authorities(), identity(role))
         served = names_of(made).get_values_for_type(x509.DNSName)
-        assert served == ([OWNER.server_name] if role is Role.SHARD else [])
+        names = {Role.SHARD: OWNER.server_name, Role.LEARNER: identity(role).learner_name}
+        assert served == ([names[role]] if role in names else [])
         serves = ExtendedKeyUsageOID.SERVER_AUTH in usages_of(made)
-        assert serves == (role is Role.SHARD)
+        assert serves == (role in names)
         assert ExtendedKeyUsageOID.CLIENT_AUTH in usages_of(made)
 
 
@@ -79,25 +81,18 @@ def test_a_leaf_is_due_at_two_thirds_of_its_life(life: float) -> None:
     issuers = authorities()
     made = leaf(issuers, life=life)
     assert due_at(made.certificate) == NOW + life * 2 / 3
-    assert not due(made.certificate, NOW + life * 2 / 3 - 1)
-    assert due(made.certificate, NOW + life * 2 / 3)
-    assert not renewal(issuers, made, identity(), NOW + life / 2).due
-    late = renewal(issuers, made, identity(), NOW + life * 2 / 3)
-    assert late.due
-    assert "two thirds" in late.reason
+    assert not renewal(issuers, made, identity(), NOW + life * 2 / 3 - 1)
+    assert "two thirds" in renewal(issuers, made, identity(), NOW + life * 2 / 3)
 
 
 def test_a_leaf_that_is_not_the_one_that_is_needed_is_issued_again() -> None:
     issuers = authorities()
-    other = renewal(issuers, leaf(issuers, identity(region="eu")), identity(), NOW)
-    assert other.due
-    assert "region eu" in other.reason
-    broken = renewal(issuers, Credentials(b"", b"", b""), identity(), NOW)
-    assert broken.due
-    assert "tls.crt is empty" in broken.reason
-    former = renewal(issuers, leaf(authorities()), identity(), NOW)
-    assert former.due
-    assert "another authority" in former.reason
+    for other, said in (
+        (leaf(issuers, identity(region="eu")), "region eu"),
+        (Credentials(b"", b"", b""), "tls.crt is empty"),
+        (leaf(authorities()), "another authority"),
+    ):
+        assert said in renewal(issuers, other, identity(), NOW)
 
 
 def test_an_authority_is_replaced_while_every_peer_believes_both() -> None:
@@ -126,10 +121,10 @@ def test_leaves_are_renewed_with_each_change_of_the_authorities() -> None:
     switched, _ = turned(with_successor, OWNER, NOW + YEAR * 5 / 6)
     now = NOW + YEAR * 5 / 6
     old = issue(first, identity(), now - DAY)
-    assert "are believed" in renewal(with_successor, old, identity(), now).reason
+    assert "are believed" in renewal(with_successor, old, identity(), now)
     new = issue(with_successor, identity(), now - DAY)
-    assert not renewal(with_successor, new, identity(), now).due
-    assert "another authority signs" in renewal(switched, new, identity(), now).reason
+    assert not renewal(with_successor, new, identity(), now)
+    assert "another authority signs" in renewal(switched, new, identity(), now)
 
 
 def test_a_former_authority_is_forgotten_once_it_has_expired() -> None:
@@ -179,6 +174,6 @@ def test_the_key_of_another_authority_is_refused() -> None:
 
 
 def test_a_long_name_of_a_job_fits() -> None:
-    owner = Owner(namespace="n" * 63, job="j" * 63, uid="u")
-    made = leaf(certificates.make_authorities(owner, NOW), identity(owner=owner))
+    owner = JobIdentity(namespace="n" * 63, job="j" * 63, uid="u")
+    made = leaf(job_authority.make_authorities(owner, NOW), identity(owner=owner))
     assert made.check(NOW).owner == owner

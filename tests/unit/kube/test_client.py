@@ -2,52 +2,47 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from atoll_operator import cli
-from atoll_operator.api.conditions import decide
-from atoll_operator.api.facts import Facts, Kind, Phase
-from atoll_operator.api.shown import Condition
-from atoll_operator.api.status import Status
+from atoll_operator.api.status.condition_facts import Facts, Phase, PhaseKind
+from atoll_operator.api.status.conditions import conditions_of
+from atoll_operator.api.status.job_status import Condition, Status
 from atoll_operator.client import (
     FailedError,
     JobClient,
     NotFoundError,
     TrainingJob,
     WaitTimeoutError,
-    is_there,
 )
-from atoll_operator.local import progress
+from atoll_operator.client.job_client import is_there
+from atoll_operator.local.progress import local_status
 from atoll_protos.errors import SpecError
-from unit.kube.person_side import kubeconfig
-from unit.local.test_progress import MANIFEST, NOW, job, reply
+from unit.kube.person_side import COLLECTIONS, Cluster
+from unit.local.test_local_status import MANIFEST, NOW, job, reply
 
-JOBS = "/apis/atoll.dev/v1alpha1/namespaces/team/decoupledtrainingjobs"
+JOBS = COLLECTIONS["Job"]
+TINY = f"{JOBS}/tiny"
 AN_HOUR = 3600.0
+ONE_SHARD = MANIFEST.replace("shards: 2", "shards: 1")
 
 
-def phase(kind: Kind, reason: str, message: str = "") -> list[Condition]:
+def phase(kind: PhaseKind, reason: str, message: str = "") -> list[Condition]:
     why = Phase(kind=kind, reason=reason, message=message)
-    return list(decide(Facts(phase=why, shard_states=())))
+    return list(conditions_of(Facts(phase=why, shard_states=())))
 
 
 def stored(
-    conditions: list[Condition] | None = None,
-    *,
-    name: str = "tiny",
-    generation: int = 1,
-    observed: int = 1,
+    conditions: list[Condition] | None = None, *, name: str = "tiny", generation: int = 1
 ) -> dict[str, Any]:
-    """A job as the API server has it; in training, unless it is given conditions."""
-    found = progress.status(job(), [reply(training=("a-0", "b-0")), reply()], NOW)
-    update: dict[str, Any] = {"observed_generation": observed}
+    """A job of which the operator saw generation 1; in training, unless it is given conditions."""
+    found = local_status.status(job(), [reply(training=("a-0", "b-0")), reply()], NOW)
+    update: dict[str, Any] = {"observed_generation": 1}
     if conditions is not None:
         update["conditions"] = conditions
     raw: dict[str, Any] = yaml.safe_load(MANIFEST)
@@ -55,73 +50,21 @@ def stored(
     return raw | {"status": found.model_copy(update=update).to_object()}
 
 
-@dataclass
-class Jobs:
-    """Jobs behind the API of Kubernetes; `before` is called with each request."""
-
-    items: dict[str, dict[str, Any]] = field(default_factory=dict)
-    refusals: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    before: Callable[[], None] = lambda: None
-
-    def answer(self, verb: str, path: str, query: dict[str, str], body: str) -> tuple[int, str]:
-        self.asked.append((verb, path))
-        self.before()
-        if self.refusals:
-            status, said = self.refusals.pop(0)
-            return status, json.dumps(said)
-        if path == JOBS:
-            return self._collection(verb, query, body)
-        name = path.removeprefix(f"{JOBS}/")
-        if name not in self.items:
-            return 404, json.dumps({"message": f"{name} not found"})
-        found = self.items.pop(name) if verb == "DELETE" else self.items[name]
-        return 200, json.dumps(found)
-
-    def _collection(self, verb: str, query: dict[str, str], body: str) -> tuple[int, str]:
-        if verb == "POST":
-            raw = json.loads(body)
-            if raw["metadata"]["name"] in self.items:
-                return 409, json.dumps({"message": "already exists"})
-            raw["metadata"] |= {"namespace": "team", "generation": 1}
-            self.items[raw["metadata"]["name"]] = raw
-            return 201, json.dumps(raw)
-        names = list(self.items)
-        start = int(query.get("continue") or 0)
-        page = names[start : start + 2]  # a server may give less than was asked for
-        more = str(start + 2) if start + 2 < len(names) else ""
-        return 200, json.dumps(
-            {"items": [self.items[each] for each in page], "metadata": {"continue": more}}
-        )
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
-    found = Jobs()
-    with kubeconfig(tmp_path / "config", found.answer):
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-        monkeypatch.chdir(tmp_path)
-        yield found
-
-
-def test_a_job_is_created_from_text_a_mapping_or_a_file_and_read_again(
-    cluster: Jobs, tmp_path: Path
-) -> None:
+def test_a_job_is_created_from_text_a_mapping_or_a_file(cluster: Cluster, tmp_path: Path) -> None:
     jobs = JobClient()
-    text = MANIFEST.replace("shards: 2", "shards: 1")
-    (tmp_path / "job.yaml").write_text(text)
-    other = yaml.safe_load(text) | {"metadata": {"name": "other"}}
+    (tmp_path / "job.yaml").write_text(ONE_SHARD)
+    other = yaml.safe_load(ONE_SHARD) | {"metadata": {"name": "other"}}
     assert jobs.create(tmp_path / "job.yaml").name == "tiny"
     assert jobs.create(other).name == "other"
-    assert jobs.create(text.replace("name: tiny", "name: third")).namespace == "team"
+    assert jobs.create(ONE_SHARD.replace("name: tiny", "name: third")).namespace == "team"
     assert [each.name for each in jobs.list()] == ["other", "third", "tiny"]
     assert jobs.get("other").manifest["spec"] == other["spec"]
     jobs.delete("other")
-    assert set(cluster.items) == {"tiny", "third"}
+    assert cluster.objects.keys() == {TINY, f"{JOBS}/third"}
     with pytest.raises(NotFoundError, match="the namespace team has no such job"):
         jobs.delete("other")
     with pytest.raises(SpecError, match="tiny: is there already in the namespace team; delete"):
-        jobs.create(text)
+        jobs.create(ONE_SHARD)
 
 
 @pytest.mark.parametrize(
@@ -130,40 +73,38 @@ def test_a_job_is_created_from_text_a_mapping_or_a_file_and_read_again(
         ("steps: 200", "steps: 0", "spec.steps"),
         ("steps: 200", "stepz: 200", "spec.stepz"),
         ("{name: tiny}", "{name: tiny, namespace: elsewhere}", "metadata.namespace"),
-        ("shards: 2", "shards: 1, storage: {type: ObjectStore}", "spec.syncer.storage.type"),
+        ("shards: 1", "shards: 1, storage: {type: ObjectStore}", "spec.syncer.storage.type"),
     ],
 )
 def test_a_manifest_that_no_cluster_accepts_is_never_sent(
-    cluster: Jobs, old: str, new: str, field: str
+    cluster: Cluster, old: str, new: str, field: str
 ) -> None:
-    text = MANIFEST.replace("shards: 2", "shards: 1")
-    text = MANIFEST if old == "shards: 2" else text
-    assert old in text
+    assert old in ONE_SHARD
     with pytest.raises(SpecError) as found:
-        JobClient().create(text.replace(old, new))
+        JobClient().create(ONE_SHARD.replace(old, new))
     assert found.value.field == field
     assert cluster.asked == []
 
 
-def test_what_the_api_server_refuses_is_told_with_its_field(cluster: Jobs) -> None:
+def test_what_the_api_server_refuses_is_told_with_its_field(cluster: Cluster) -> None:
     said = {"message": "it is invalid", "details": {"causes": [{"field": "spec.regions"}]}}
-    cluster.refusals = [(422, said), (403, {"message": "you may not"})]
+    no_right = 'pods is forbidden: User "me" cannot list resource "pods"'
+    cluster.refusals = [(422, said), (403, {"message": "no"}), (403, {"message": no_right})]
     with pytest.raises(SpecError, match=r"spec\.regions: it is invalid; change it"):
         JobClient().get("tiny")
-    with pytest.raises(SpecError, match="tiny: the cluster refuses: you may not; check"):
-        JobClient().get("tiny")
+    for words in ("no; check", f"{no_right}; ask for that right"):
+        with pytest.raises(SpecError, match=f"tiny: the cluster refuses: {words}"):
+            JobClient().get("tiny")
 
 
-def test_a_wait_ends_when_the_condition_is_true_and_bears_a_server_that_is_away(
-    cluster: Jobs,
-) -> None:
-    cluster.items["tiny"] = stored()
+def test_a_wait_ends_with_its_condition_and_bears_a_server_that_is_away(cluster: Cluster) -> None:
+    cluster.objects[TINY] = stored()
     cluster.refusals = [(503, {"message": "starting"}), (429, {"message": "too many"})]
 
     def then_it_completes() -> None:
         if len(cluster.asked) == 4:
-            done = phase(Kind.COMPLETE, "Trained", "trained to step 200")
-            cluster.items["tiny"] = stored(done)
+            done = phase(PhaseKind.COMPLETE, "Trained", "trained to step 200")
+            cluster.objects[TINY] = stored(done)
 
     cluster.before = then_it_completes
     found = JobClient().wait_for("tiny", timeout_seconds=60, look_seconds=0.01)
@@ -173,8 +114,8 @@ def test_a_wait_ends_when_the_condition_is_true_and_bears_a_server_that_is_away(
     assert reached.status.progress is not None
 
 
-def test_a_wait_that_is_over_says_how_the_job_stands(cluster: Jobs) -> None:
-    cluster.items["tiny"] = stored()
+def test_a_wait_that_is_over_says_how_the_job_stands(cluster: Cluster) -> None:
+    cluster.objects[TINY] = stored()
     with pytest.raises(WaitTimeoutError, match=r"tiny: is not Complete after 0 s: it is Training;"):
         JobClient().wait_for("tiny", timeout_seconds=0)
     with pytest.raises(SpecError, match="condition: there is no Done; use Accepted, "):
@@ -183,27 +124,25 @@ def test_a_wait_that_is_over_says_how_the_job_stands(cluster: Jobs) -> None:
         JobClient().wait_for("other")
 
 
-def seen(
-    conditions: list[Condition] | None, *, generation: int = 1, observed: int = 1
-) -> TrainingJob:
-    return TrainingJob.read(stored(conditions, generation=generation, observed=observed))
+def seen(conditions: list[Condition] | None, generation: int = 1) -> TrainingJob:
+    return TrainingJob.read(stored(conditions, generation=generation))
 
 
-FAILED = phase(Kind.FAILED, "StoreLost", "shard 1 has lost its state")
-COMPLETE = phase(Kind.COMPLETE, "Trained")
-REJECTED = phase(Kind.REJECTED, "Invalid", "spec.steps: must be at least 1")
+FAILED = phase(PhaseKind.FAILED, "StoreLost", "shard 1 has lost its state")
+COMPLETE = phase(PhaseKind.COMPLETE, "Trained")
+REJECTED = phase(PhaseKind.REJECTED, "Invalid", "spec.steps: must be at least 1")
 
 
 @pytest.mark.parametrize(
-    ("conditions", "wanted", "said", "reason"),
+    ("conditions", "wanted", "reason", "said"),
     [
-        (FAILED, "Complete", "tiny: has become Failed: StoreLost: shard 1 has lost", "StoreLost"),
-        (COMPLETE, "Suspended", "tiny: has become Complete: Trained", "Trained"),
-        (REJECTED, "Ready", "tiny: is not accepted: Invalid: spec.steps: must be", "Invalid"),
+        (FAILED, "Complete", "StoreLost", "tiny: has become Failed: StoreLost: shard 1 has lost"),
+        (COMPLETE, "Suspended", "Trained", "tiny: has become Complete: Trained"),
+        (REJECTED, "Ready", "Invalid", "tiny: is not accepted: Invalid: spec.steps: must be"),
     ],
 )
 def test_what_a_job_cannot_become_any_more_ends_the_wait_with_reason_and_remedy(
-    conditions: list[Condition], wanted: str, said: str, reason: str
+    conditions: list[Condition], wanted: str, reason: str, said: str
 ) -> None:
     with pytest.raises(FailedError) as found:
         is_there(seen(conditions), wanted)
@@ -212,23 +151,35 @@ def test_what_a_job_cannot_become_any_more_ends_the_wait_with_reason_and_remedy(
     assert found.value.remedy
 
 
-def test_what_was_said_of_an_earlier_manifest_ends_no_wait_but_complete_does() -> None:
-    assert not is_there(seen(FAILED, generation=2), "Complete")
-    assert not is_there(seen(None, generation=2), "Ready")
-    assert is_there(seen(COMPLETE, generation=2), "Complete")
-    assert is_there(seen(FAILED), "Failed")
-    assert is_there(seen(None), "Ready")
+@pytest.mark.parametrize(
+    ("conditions", "generation", "wanted", "there"),
+    [
+        (FAILED, 2, "Complete", False),  # said of an earlier manifest
+        (None, 2, "Ready", False),
+        (COMPLETE, 2, "Complete", True),
+        (FAILED, 1, "Failed", True),
+        (None, 1, "Ready", True),
+    ],
+)
+def test_what_was_said_of_an_earlier_manifest_ends_no_wait_but_complete_does(
+    conditions: list[Condition] | None, generation: int, wanted: str, there: bool
+) -> None:
+    assert is_there(seen(conditions, generation), wanted) == there
 
 
-def status_of(cluster: Jobs, raw: dict[str, Any], *options: str) -> str:
-    cluster.items["tiny"] = raw
-    found = CliRunner().invoke(cli.app, ["status", "tiny", *options])
+def atoll(*words: str) -> Result:
+    return CliRunner().invoke(cli.app, words)
+
+
+def status_of(cluster: Cluster, raw: dict[str, Any], *options: str) -> str:
+    cluster.objects[TINY] = raw
+    found = atoll("status", "tiny", *options)
     assert found.exit_code == 0, found.output
     return found.output
 
 
-def test_the_status_of_a_job_is_told_in_the_words_of_a_run_folder(
-    cluster: Jobs, monkeypatch: pytest.MonkeyPatch
+def test_a_status_is_told_as_of_a_run_folder(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = stored()
     at = Status.read(raw["status"]).progress
@@ -246,7 +197,7 @@ def test_the_status_of_a_job_is_told_in_the_words_of_a_run_folder(
     assert json.loads(status_of(cluster, raw, "--json")) == raw["status"]
 
 
-def test_a_job_that_no_operator_has_looked_at_is_told_so(cluster: Jobs) -> None:
+def test_a_job_that_no_operator_has_looked_at_is_told_so(cluster: Cluster) -> None:
     new = stored()
     del new["status"]
     assert "no operator has looked at it yet" in status_of(cluster, new)
@@ -254,36 +205,40 @@ def test_a_job_that_no_operator_has_looked_at_is_told_so(cluster: Jobs) -> None:
     assert "has not looked at the last change" in status_of(cluster, edited)
 
 
-def test_a_name_with_a_namespace_or_context_is_a_jobs_also_where_a_folder_has_it(
-    cluster: Jobs, tmp_path: Path
-) -> None:
+def test_a_job_is_suspended_resumed_and_deleted_by_its_name(cluster: Cluster) -> None:
+    cluster.objects = {TINY: stored()}
+    for verb, wanted in (("suspend", True), ("resume", False)):
+        done = atoll(verb, "tiny")
+        assert (done.exit_code, done.output[:6]) == (0, "tiny: "), done.output
+        assert cluster.objects[TINY]["spec"]["suspend"] is wanted
+    assert atoll("delete", "tiny", "-n", "team").output == "tiny: deleted\n"
+    assert cluster.objects == {}
+    gone = atoll("resume", "tiny")
+    assert isinstance(gone.exception, NotFoundError)
+    folder = atoll("suspend", "runs/tiny")
+    assert isinstance(folder.exception, SpecError)
+    assert "Ctrl-C" in folder.exception.remedy
+
+
+def test_a_name_with_a_namespace_or_context_is_no_folders(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny/run.json").write_text("{}")
-    here = CliRunner().invoke(cli.app, ["status", "tiny"])
+    here = atoll("status", "tiny")
     assert "has no status.json" in str(here.exception)
     assert "tiny: Training" in status_of(cluster, stored(), "-n", "team")
     assert cluster.asked
-    other = CliRunner().invoke(cli.app, ["status", "tiny", "--context", "other"])
+    other = atoll("status", "tiny", "--context", "other")
     assert "the namespace default has no such job" in str(other.exception)
 
 
-def test_without_a_cluster_the_kubeconfig_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_a_folder_nor_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
     with pytest.raises(SpecError, match=r"kubeconfig: no cluster can be asked .* set KUBECONFIG"):
         JobClient()
-
-
-def test_a_name_that_is_no_folder_is_named_where_there_is_no_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
-    said = str(CliRunner().invoke(cli.app, ["status", "tiny"]).exception)
-    assert said.startswith("tiny: is no run folder, and no cluster can be asked")
+    said = str(atoll("status", "tiny").exception)
+    assert said.startswith("tiny: is not a run folder, and no cluster can be asked")
     assert said.endswith("give the folder of a run, or --context, or set KUBECONFIG")
-    asked = ["credentials", "tiny", "--region", "eu-west"]
-    said = str(CliRunner().invoke(cli.app, asked).exception)
+    said = str(atoll("credentials", "tiny", "--region", "eu-west").exception)
     assert said.startswith("kubeconfig: no cluster can be asked")
 
 
@@ -297,24 +252,26 @@ def offers(typed: str) -> list[str]:
     return CliRunner().invoke(cli.app, env=asked, prog_name="atoll").output.split()
 
 
-@pytest.mark.parametrize("verb", ["status", "top", "logs", "plot", "export", "credentials"])
-def test_a_shell_offers_the_names_of_jobs(verb: str, cluster: Jobs) -> None:
-    cluster.items = {name: stored(name=name) for name in ("tiny", "tidy", "large")}
+@pytest.mark.parametrize(
+    "verb", ["status", "top", "logs", "plot", "export", "credentials", "suspend", "delete"]
+)
+def test_a_shell_offers_the_names_of_jobs(verb: str, cluster: Cluster) -> None:
+    cluster.objects = {f"{JOBS}/{name}": stored(name=name) for name in ("tiny", "tidy", "large")}
     assert offers(f"atoll {verb} ti") == ["tidy", "tiny"]
     assert offers(f"atoll {verb} ") == ["large", "tidy", "tiny"]
 
 
-def test_a_shell_asks_the_cluster_that_was_named_and_nobody_about_a_path(cluster: Jobs) -> None:
-    cluster.items = {"tiny": stored()}
+def test_a_shell_asks_the_cluster_that_was_named_and_nobody_about_a_path(cluster: Cluster) -> None:
+    cluster.objects = {TINY: stored()}
     assert offers("atoll status -n other ti") == []
     assert cluster.asked == [("GET", JOBS.replace("/team/", "/other/"))]
     assert offers("atoll status ./ti") == []
     assert len(cluster.asked) == 1
+    cluster.refusals = [(403, {"message": "you cannot list"})]
+    assert offers("atoll status t") == []
 
 
-def test_a_shell_offers_run_folders_too_and_needs_no_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shell_offers_run_folders_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("here", "runs/tiny-1", "runs/tiny-2"):
         (tmp_path / name / "logs").mkdir(parents=True)
     (tmp_path / "runs/other").mkdir()
@@ -323,8 +280,3 @@ def test_a_shell_offers_run_folders_too_and_needs_no_cluster(
     assert offers("atoll status ") == ["here", "runs/tiny-1", "runs/tiny-2"]
     assert offers("atoll status runs/t") == ["runs/tiny-1", "runs/tiny-2"]
     assert offers("atoll credentials ") == []
-
-
-def test_a_cluster_that_refuses_or_does_not_answer_offers_nothing(cluster: Jobs) -> None:
-    cluster.refusals = [(403, {"message": "you cannot list"})]
-    assert offers("atoll status t") == []

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.plan.drift import differences, drift, quantity
+from atoll_operator.kube.observed.quantities import quantity
+from atoll_operator.kube.plan.changes.drift import drift
 from unit.kube.cluster_values import children
 
 STORAGE = "spec.syncer.storage={type: PersistentVolumeClaim, size: 1024Mi}"
@@ -60,7 +61,7 @@ def as_stored(child: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_an_api_server_and_others_add_is_no_drift_of_any_child() -> None:
     for child in objects():
-        assert differences(child, as_stored(child)) == (), child["kind"]
+        assert drift(child, as_stored(child)) == (), child["kind"]
 
 
 CHANGES: list[tuple[str, str, Any]] = [
@@ -87,9 +88,7 @@ CHANGES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "path", "value"), CHANGES, ids=lambda each: str(each)[:40])
-def test_a_change_of_any_applied_field_of_any_kind_is_drift(
-    kind: str, path: str, value: Any
-) -> None:
+def test_a_change_of_any_applied_field_is_drift(kind: str, path: str, value: Any) -> None:
     child = [each for each in objects() if each["kind"] == kind][-1]
     live = as_stored(child)
     *above, last = path.split(".")
@@ -97,7 +96,7 @@ def test_a_change_of_any_applied_field_of_any_kind_is_drift(
     for name in above:
         place = place[int(name)] if isinstance(place, list) else place[name]
     place[int(last) if isinstance(place, list) else last] = value
-    assert differences(child, live)
+    assert drift(child, live)
 
 
 def test_a_port_of_a_service_that_is_taken_away_is_drift_and_one_more_is_not() -> None:
@@ -105,15 +104,15 @@ def test_a_port_of_a_service_that_is_taken_away_is_drift_and_one_more_is_not() -
     child = next(each for each in services if "ports" in each["spec"])
     live = as_stored(child)
     live["spec"]["ports"].append({"name": "debug", "port": 1, "protocol": "TCP"})
-    assert differences(child, live) == ()
+    assert drift(child, live) == ()
     del live["spec"]["ports"][0]
-    (found,) = differences(child, live)
+    (found,) = drift(child, live)
     assert found.path == "spec.ports[7700,TCP]"
 
 
 def test_what_the_server_writes_in_its_own_way_is_settled_until_it_changes() -> None:
     child, live = {"spec": {"a": "one"}}, {"spec": {"a": "ONE"}}
-    (found,) = differences(child, live)
+    (found,) = drift(child, live)
     settled = frozenset({found.mark})
     assert drift(child, live, settled) == ()
     assert drift(child, {"spec": {"a": "two"}}, settled)
@@ -136,7 +135,7 @@ def test_quantities_are_compared_by_their_value(one: Any, other: Any) -> None:
 
 def test_a_template_of_the_wrong_shape_is_left_to_the_api_server_to_refuse() -> None:
     wanted = {"spec": {"volumes": ["data"], "env": [{"value": "x"}], "ports": ["80"]}}
-    assert differences(wanted, {"spec": {"volumes": [{"name": "data"}], "ports": 80}})
+    assert drift(wanted, {"spec": {"volumes": [{"name": "data"}], "ports": 80}})
 
 
 def test_a_word_is_no_quantity() -> None:

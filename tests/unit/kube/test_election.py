@@ -1,23 +1,18 @@
 """Who leads, decided: one holder at a time, whatever the clocks of the machines say."""
 
+from typing import Any
+
 import pytest
 
 from atoll_operator.kube.election import (
     NOBODY,
     TIMES,
-    Record,
-    Renew,
-    Seen,
-    StepDown,
-    Take,
-    Wait,
-    decide,
+    Lease,
+    Move,
+    next_move,
     pause,
-    record,
-    released,
+    renewed,
     see,
-    to_object,
-    written,
 )
 
 LEASE_SECONDS, RENEW_SECONDS_MAX = TIMES.lease_seconds, TIMES.renew_seconds_max
@@ -25,109 +20,82 @@ A, B = "pod-a_1", "pod-b_2"
 NOW = "2026-01-01T00:00:00.000000Z"
 
 
-def held(by: str, version: str = "7", **more: object) -> Record:
-    return Record(holder=by, version=version, renewed=NOW, acquired=NOW, **more)  # type: ignore[arg-type]
+def held(by: str, version: str = "7", renewed: str = NOW, **more: object) -> dict[str, Any]:
+    """The Lease as the API server has it."""
+    spec = {"holderIdentity": by, "renewTime": renewed, "acquireTime": NOW, **more}
+    return {"metadata": {"resourceVersion": version}, "spec": spec}
 
 
-def test_a_lease_that_nobody_holds_is_taken_at_once() -> None:
-    for found in (Record(), held(NOBODY)):
-        assert isinstance(decide(A, Seen(record=found, at=5.0), None, 5.0), Take)
+LONG: dict[str, Any] = {"leaseDurationSeconds": 40}
 
 
-def test_a_standby_waits_for_as_long_as_the_holder_has_promised_to_renew_in() -> None:
-    for seconds in (LEASE_SECONDS, 40):
-        seen = Seen(record=held(B, seconds=seconds), at=100.0)
-        waits = decide(A, seen, None, 100.0 + seconds - 0.1)
-        assert waits == Wait(reason=f"{B} leads")
-        taken = decide(A, seen, None, 100.0 + seconds)
-        assert taken == Take(reason=f"{B} has not renewed the Lease for {seconds:.1f} s")
+@pytest.mark.parametrize(
+    ("me", "found", "sent_at", "seconds", "move", "why"),
+    [
+        (A, None, None, 0.0, Move.TAKE, "nobody holds the Lease"),
+        (A, held(NOBODY), None, 0.0, Move.TAKE, "nobody holds the Lease"),
+        (A, held(B), None, LEASE_SECONDS - 0.1, Move.WAIT, f"{B} leads"),
+        (A, held(B), None, LEASE_SECONDS, Move.TAKE, f"{B} has not renewed the Lease for 15.0 s"),
+        (A, held(B, **LONG), None, 39.9, Move.WAIT, f"{B} leads"),
+        (A, held(B, **LONG), None, 40.0, Move.TAKE, f"{B} has not renewed the Lease for 40.0 s"),
+        (A, held(A), 100.0, RENEW_SECONDS_MAX - 0.1, Move.RENEW, ""),
+        (A, held(A), 100.0, 10.0, Move.STEP_DOWN, "the Lease was not renewed for 10.0 s"),
+        (B, held(A), None, RENEW_SECONDS_MAX, Move.WAIT, f"{A} leads"),  # when its leader ends
+        (A, held(B), 40.0, 0.0, Move.STEP_DOWN, f"the Lease was taken by {B}"),  # it has woken up
+        (A, held(A), None, 12.0, Move.TAKE, "nobody has taken the Lease since this replica"),
+    ],
+)
+def test_what_is_done_follows_from_who_holds_the_lease_and_since_when(
+    me: str, found: Any, sent_at: float | None, seconds: float, move: Move, why: str
+) -> None:
+    """A leader counts from when it sent its last renewal, others from when they saw it."""
+    decided = next_move(me, see(None, found, 100.0), sent_at, 100.0 + seconds)
+    assert decided[0] is move
+    assert decided[1].startswith(why)
 
 
-def test_the_time_of_day_in_a_lease_is_compared_with_no_clock() -> None:
-    """A holder whose clock is an hour ahead, or behind, or stands, keeps what it renews."""
-    seen, now = None, 0.0
-    for hour in ("23", "00", "01", "12"):
-        now += 10.0
-        renewed = f"2026-01-01T{hour}:00:00.000000Z"
-        seen = see(seen, Record(holder=B, version=hour, renewed=renewed), now)
-        assert isinstance(decide(A, seen, None, now + LEASE_SECONDS - 0.1), Wait)
-
-
-def test_reading_an_unchanged_lease_does_not_prolong_it() -> None:
-    first = see(None, held(B), 0.0)
-    again = see(first, held(B), 14.0)
-    assert isinstance(decide(A, again, None, 15.0), Take)
-    labelled = see(first, held(B, version="8"), 14.0)  # somebody has set a label on it
-    assert isinstance(decide(A, labelled, None, 15.0), Take)
-    assert labelled.record.version == "8"
-
-
-def test_a_lease_that_is_deleted_is_waited_for_as_if_it_were_there() -> None:
-    seen = see(see(None, held(B), 0.0), Record(), 14.0)
-    assert isinstance(decide(A, seen, None, 14.9), Wait)
-    assert isinstance(decide(A, seen, None, 15.0), Take)
-    assert seen.record.version == ""  # it has to be made
-
-
-def test_a_leader_whose_lease_is_deleted_makes_it_again() -> None:
-    seen = see(see(None, held(A), 0.0), Record(), 2.0)
-    assert decide(A, seen, 0.0, 2.0) == Renew()
-    assert "resourceVersion" not in to_object("l", "n", written(A, seen.record, NOW))["metadata"]
-
-
-def test_a_leader_steps_down_before_another_may_take_its_lease() -> None:
-    """It counts from when it sent its last renewal, others from when they saw it."""
-    sent_at, seen_at = 100.0, 100.0  # seen as soon as it was sent: the least that others may wait
-    ours = Seen(record=held(A), at=sent_at)
-    assert decide(A, ours, sent_at, sent_at + RENEW_SECONDS_MAX - 0.1) == Renew()
-    last = decide(A, ours, sent_at, sent_at + RENEW_SECONDS_MAX)
-    assert last == StepDown(reason="the Lease was not renewed for 10.0 s")
-    theirs = Seen(record=held(A), at=seen_at)
-    assert isinstance(decide(B, theirs, None, sent_at + RENEW_SECONDS_MAX), Wait)
-
-
-def test_a_leader_that_wakes_up_finds_its_lease_taken_or_too_old() -> None:
-    woken = decide(A, Seen(record=held(B), at=60.0), 0.0, 60.0)
-    assert woken == StepDown(reason=f"the Lease was taken by {B}")
-    assert isinstance(decide(A, Seen(record=held(A), at=0.0), 0.0, 60.0), StepDown)
-
-
-def test_one_that_stepped_down_takes_its_own_lease_again_if_nobody_has() -> None:
-    assert isinstance(decide(A, Seen(record=held(A), at=0.0), None, 12.0), Take)
+@pytest.mark.parametrize(
+    ("later", "takes_at"),
+    [
+        *((held(B, "8", renewed=f"2026-01-01T{hour}:00:00.000000Z"), 29.0) for hour in (23, 12)),
+        (held(B), 15.0),  # a look at it does not prolong it
+        (held(B, "8"), 15.0),  # nor does a label that somebody has set on it
+        (None, 15.0),  # it is deleted: it is waited for as if it were there
+    ],
+)
+def test_a_lease_lives_on_when_it_was_seen_to_change_whatever_time_of_day_it_names(
+    later: Any, takes_at: float
+) -> None:
+    seen = see(see(None, held(B), 0.0), later, 14.0)
+    assert seen.version == (later["metadata"]["resourceVersion"] if later else "")
+    assert next_move(A, seen, None, takes_at - 0.1)[0] is Move.WAIT
+    assert next_move(A, seen, None, takes_at)[0] is Move.TAKE
 
 
 @pytest.mark.parametrize(("before", "transitions"), [(A, 3), (B, 4), (NOBODY, 4)])
 def test_a_change_of_holder_is_counted_and_a_renewal_is_not(before: str, transitions: int) -> None:
-    old = Record(holder=before, transitions=3, acquired="then", version="7")
-    new = written(A, old, NOW)
-    assert (new.transitions, new.holder, new.seconds) == (transitions, A, LEASE_SECONDS)
-    assert new.acquired == ("then" if before == A else NOW)
+    old = see(None, held(before, leaseTransitions=3, acquireTime="then"), 0.0)
+    assert renewed(A, old, NOW) == {
+        "holderIdentity": A,
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "acquireTime": "then" if before == A else NOW,
+        "renewTime": NOW,
+        "leaseTransitions": transitions,
+    }
+    assert renewed(A, Lease(at=0.0), NOW)["leaseTransitions"] == 0
 
 
-def test_what_is_sent_names_the_version_that_it_replaces_and_is_read_back_the_same() -> None:
-    new = written(A, held(B, transitions=1), NOW)
-    raw = to_object("atoll", "system", new)
-    assert raw["metadata"] == {"name": "atoll", "namespace": "system", "resourceVersion": "7"}
-    assert record(raw) == new
-
-
-def test_a_lease_that_is_given_back_names_nobody() -> None:
-    given = released(held(A, transitions=2), NOW)
-    assert (given.holder, given.transitions, given.version) == (NOBODY, 2, "7")
-    assert isinstance(decide(B, see(None, given, 0.0), None, 0.0), Take)
-
-
-def test_a_lease_without_a_spec_is_nobodys() -> None:
-    assert record({"metadata": {"resourceVersion": "3"}}) == Record(version="3")
-    assert record(None) == Record()
-
-
-def test_looks_keep_their_pace_however_slowly_the_api_server_answers() -> None:
-    assert pause(took=0.1, left=None, spread=1.0) == pytest.approx(1.9)
-    assert pause(took=1.5, left=8.5, spread=0.8) == pytest.approx(0.1)
-    assert pause(took=4.0, left=6.0, spread=1.0) == 0.0  # the renewal is late already
-
-
-def test_a_leader_looks_when_its_time_is_over() -> None:
-    assert pause(took=0.1, left=0.5, spread=1.0) == 0.5
-    assert pause(took=0.1, left=-0.5, spread=1.0) == 0.0
+@pytest.mark.parametrize(
+    ("took", "left", "spread", "seconds"),
+    [
+        (0.1, None, 1.0, 1.9),
+        (1.5, 8.5, 0.8, 0.1),
+        (4.0, 6.0, 1.0, 0.0),  # the renewal is late already
+        (0.1, 0.5, 1.0, 0.5),
+        (0.1, -0.5, 1.0, 0.0),
+    ],
+)
+def test_looks_keep_their_pace_however_slow_the_api_server_is_until_a_leaders_time_is_over(
+    took: float, left: float | None, spread: float, seconds: float
+) -> None:
+    assert pause(took=took, left=left, spread=spread) == pytest.approx(seconds)

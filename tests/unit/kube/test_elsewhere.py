@@ -7,10 +7,11 @@ from typing import Any
 from pydantic import BaseModel
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.runfile import field_of, run_file
-from atoll_operator.kube.observation import Node, Observation, Remembered, ShardRefusal
-from atoll_operator.kube.plan import accepted, brought, elsewhere
+from atoll_operator.api.job.process_inputs import field_of, run_file
+from atoll_operator.kube.observed.observation import Node, Observation, Remembered, ShardRefusal
 from atoll_operator.kube.plan.actions import Plan
+from atoll_operator.kube.plan.certificates import region_secret
+from atoll_operator.kube.plan.manifest import accepted, elsewhere
 from unit.docs.tree import ROOT
 from unit.kube.cluster_values import SETTINGS, children, job, learner, shard
 from unit.kube.other_cluster import (
@@ -71,7 +72,7 @@ def test_the_page_has_the_commands_that_conditions_name() -> None:
     error = accepted.read(stored(), [], serves=EU_WEST.serves).error
     endpoints = error.split("`")[1]
     assert endpoints.startswith("kubectl get dtj tiny ")
-    bring, _, apply = brought.command("NAME", "NAMESPACE", "eu-west").partition(", ")
+    bring, _, apply = region_secret.command("NAME", "NAMESPACE", "eu-west").partition(", ")
     apply = apply[apply.index("kubectl apply") :]
     for command in (endpoints.replace("tiny", "NAME"), bring, apply.removesuffix(" here")):
         assert command in walk
@@ -98,7 +99,7 @@ def test_an_install_that_forgets_its_regions_starts_no_second_syncer() -> None:
     assert "chart's value `regions`" in new.error
     found = decided(Observation(at=0.0, raw=raw(), reason=new.reason, error=new.error), SETTINGS)
     assert said(found, "Accepted") == ("False", "TwoHomes")
-    assert not found.apply
+    assert not found.children.apply
     joined = live_children()  # learners of eu-west, which dial the endpoints
     named = accepted.read(one, joined, serves=replace(EU_WEST, regions=("us-east",)).serves)
     assert named.reason == "TwoHomes"
@@ -120,7 +121,7 @@ def test_an_install_that_serves_no_region_of_the_job_says_so_and_makes_nothing()
     assert not reading.error
     found = decided(seen(children=[], remembered=heard()), ap_south)
     assert said(found, "Accepted") == ("True", "NotServed")
-    assert not found.apply
+    assert not found.children.apply
 
 
 def test_a_region_that_leaves_the_manifest_takes_its_learners_with_it() -> None:
@@ -128,7 +129,7 @@ def test_a_region_that_leaves_the_manifest_takes_its_learners_with_it() -> None:
     live = live_children()
     pods = (learner("eu-west-0", "n1"),)
     found = decided(seen(WAY, only, children=live, pods=pods, remembered=heard(serving())))
-    assert ("StatefulSet", "tiny-eu-west") in {(e.kind, e.name) for e in found.prune}
+    assert ("StatefulSet", "tiny-eu-west") in {(e.kind, e.name) for e in found.children.prune}
 
 
 def test_a_job_that_restores_another_one_asks_for_no_volumes_here() -> None:
@@ -153,8 +154,7 @@ def test_the_status_is_that_of_the_syncers_cluster_but_for_what_only_pods_show()
     home_pods = (learner("us-east-0", "n1"), learner("us-east-1", "n2"), shard(0, "n1"))
     live = live_children(settings=US_EAST)
     home = decided(
-        there(settings=US_EAST, children=live, pods=home_pods, remembered=heard(registrar)),
-        US_EAST,
+        there(settings=US_EAST, children=live, pods=home_pods, remembered=heard(registrar)), US_EAST
     )
     assert here.status is not None
     assert home.status is not None
@@ -217,7 +217,7 @@ def test_other_counts_than_the_homes_are_told_and_hold_nobody_up() -> None:
     assert "spec.steps is 600 here and 900 in the cluster of us-east, where the syncer" in words
     assert "spec.regions gives us-east 2 learners here and 5 in the cluster of us-east" in words
     assert "eu-west 1 " not in words  # that is the same
-    assert not any(each["kind"] == "StatefulSet" for each in found.apply)
+    assert not any(each["kind"] == "StatefulSet" for each in found.children.apply)
 
 
 def test_a_region_that_the_home_does_not_have_is_told() -> None:
@@ -288,7 +288,7 @@ def lost_syncer() -> tuple[Observation, Plan]:
 def test_learners_train_on_alone_until_the_syncer_is_lost_for_long() -> None:
     pods = (learner("eu-west-0", "n1"),)
     found = decided(there(pods=pods, remembered=heard(None, silent=3599.0)))
-    assert not any(each["kind"] == "StatefulSet" for each in found.apply)
+    assert not any(each["kind"] == "StatefulSet" for each in found.children.apply)
     _, later = lost_syncer()
     assert replicas(later)["tiny-eu-west"] == 0
     for kind, status in (("Progressing", "False"), ("Degraded", "True"), ("Ready", "False")):
@@ -319,7 +319,7 @@ def test_an_operator_that_was_restarted_keeps_them_away_until_a_shard_answers() 
     assert said(decided(forgotten), "Degraded") == ("True", "SyncerLost")
     back = decided(again(known, later, remembered=heard(serving())))
     assert said(back, "Progressing")[1] != "SyncerLost"
-    assert not any(each["kind"] == "StatefulSet" for each in back.apply)  # as it is live: 1
+    assert "tiny-eu-west" not in replicas(back)  # as it is live: 1
 
 
 def test_the_home_says_where_to_look_for_learners_of_another_cluster_and_who_was_refused() -> None:
@@ -365,9 +365,7 @@ def test_a_shard_that_refuses_this_clusters_credentials_is_not_lost() -> None:
     for other_run, replicas_ in ((False, None), (True, 0)):  # of another run: the former is gone
         refusals = {0: ShardRefusal(text="not issued by an authority", other_run=other_run)}
         found = decided(there(pods=pods, remembered=silent, refusals=refusals))
-        sets = {e["metadata"]["name"]: e for e in found.apply if e["kind"] == "StatefulSet"}
-        live = sets.get("tiny-eu-west")
-        assert (live and live["spec"]["replicas"]) == replicas_
+        assert replicas(found).get("tiny-eu-west") == replicas_
         unreachable = message(found, "SyncerReady")
         assert "refuses the credentials of this cluster" in unreachable
         assert "nothing answers" not in unreachable
@@ -385,8 +383,3 @@ def test_a_silent_shard_beside_one_that_answers_is_no_lost_syncer() -> None:
     heard_of = Remembered(replies=(None, answers), silent_seconds={0: 9999.0, 1: 0.0})
     one = seen(WAY, *two, children=live, remembered=heard_of)
     assert said(decided(one), "Degraded")[1] == "SyncerSilent"
-
-
-def test_at_home_nothing_is_held_however_long_the_shards_are_silent() -> None:
-    home = there(settings=US_EAST, remembered=heard(None, silent=9999.0))
-    assert said(decided(home, US_EAST), "Ready")[1] == "Starting"

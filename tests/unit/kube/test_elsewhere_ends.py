@@ -1,11 +1,12 @@
 """How a job over several clusters is suspended, fails and completes, in each of them."""
 
+from dataclasses import replace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.observed.objects import rfc3339
 from atoll_protos.exits import FINISHED
-from unit.kube.cluster_values import SETTINGS, learner, shard
+from unit.kube.cluster_values import SETTINGS, hosts, learner, shard
 from unit.kube.other_cluster import (
     EU_WEST,
     NO_EVALUATOR,
@@ -133,6 +134,11 @@ def test_learners_that_have_all_finished_complete_the_job_when_the_syncer_is_gon
     assert replicas(found)["tiny-eu-west"] == 0
     later = again(one, found, pods=(), remembered=heard(None, silent=3600.0))
     assert said(decided(later), "Complete") == ("True", "Trained")
+    for codes, finished in (((0, 75), True), ((75, 0), False)):  # of several hosts the head counts
+        pair = hosts("eu-west-0", "n1", "n2", exit_code=codes)
+        pods = tuple(replace(p, exit_message="" if p.exit_code else FINISHED) for p in pair)
+        reason = said(decided(replace(one, pods=pods)), "Progressing")[1]
+        assert (reason == "LearnersFinished") == finished
 
 
 def test_shards_stay_a_while_to_tell_other_clusters_that_the_job_is_over() -> None:

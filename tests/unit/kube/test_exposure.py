@@ -3,9 +3,9 @@
 from typing import Any
 
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.objects import node as node_of
-from atoll_operator.kube.observation import Node, Object
-from atoll_operator.kube.plan.exposure import endpoints, stale
+from atoll_operator.kube.observed.objects import node as node_of
+from atoll_operator.kube.observed.observation import Node, Object
+from atoll_operator.kube.plan.workloads.exposure import endpoints, stale
 from unit.kube.cluster_values import SETTINGS, children, job
 
 NODE_PORT = "spec.syncer.expose={type: NodePort}"
@@ -90,15 +90,13 @@ def test_addresses_are_shown_once_those_of_all_shards_are_known() -> None:
 
 
 def test_a_load_balancer_is_reached_at_the_address_that_it_got() -> None:
-    got = {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}
-    found = endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER, status=got), NODES, "", ())
-    assert found == ["203.0.113.9:7700"] * 2
-    got = {"loadBalancer": {"ingress": [{"hostname": "lb.example"}]}}
-    found = endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER, status=got), NODES, "", ())
-    assert found == ["lb.example:7700"] * 2
-    got = {"loadBalancer": {"ingress": [{"ip": "2001:db8::9"}]}}
-    found = endpoints(job(LOAD_BALANCER), services(LOAD_BALANCER, status=got), NODES, "", ())
-    assert found == ["[2001:db8::9]:7700"] * 2
+    for got, host in (
+        ({"ip": "203.0.113.9"}, "203.0.113.9"),
+        ({"hostname": "lb.example"}, "lb.example"),
+        ({"ip": "2001:db8::9"}, "[2001:db8::9]"),
+    ):
+        made = services(LOAD_BALANCER, status={"loadBalancer": {"ingress": [got]}})
+        assert endpoints(job(LOAD_BALANCER), made, NODES, "", ()) == [f"{host}:7700"] * 2
 
 
 def test_of_a_nodes_addresses_the_external_one_is_shown_to_others() -> None:

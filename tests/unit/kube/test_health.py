@@ -1,100 +1,80 @@
 """What the probes say: they fail for what a restart heals, and never because nothing happens."""
 
-from atoll_operator.kube.cache import Sight
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
 from atoll_operator.kube.health import (
     BROKEN_SECONDS_MAX,
     ELECTION_SECONDS_MAX,
     PASS_SECONDS_MAX,
     WATCH_SECONDS_MAX,
-    Ages,
-    ElectionAge,
-    WatchAge,
+    Signs,
     live,
     ready,
-    watch_age,
 )
+from atoll_operator.kube.observed.cache import Sight
 
 NODES = "/api/v1/nodes"
-LEADER = ElectionAge(leads=True, holder="a", tried=1.0, answering=3600.0)
-STANDBY = ElectionAge(leads=False, holder="a", tried=1.0, answering=3600.0)
-UNANSWERED = ElectionAge(leads=False, holder="a", tried=1.0, answering=None)
-WELL = Ages(election=LEADER, watches={NODES: WatchAge(tried=50.0, alive=50.0)})
+NOW = 10_000.0
 
 
-def test_an_operator_without_jobs_and_events_is_live_and_ready() -> None:
-    assert live(WELL).ok
-    assert ready(WELL).ok
+def sight(ago: float = 50.0, **more: Any) -> Sight:
+    """A watch that has lived, and was listed, so long ago."""
+    return Sight(**({"tried_at": NOW - ago, "alive_at": NOW - ago, "listed": True} | more))
 
 
-def test_a_pass_that_hangs_is_not_live() -> None:
-    hangs = live(Ages(election=LEADER, passes={"demo/tiny": PASS_SECONDS_MAX + 1}))
-    assert hangs.problems == ("the pass of demo/tiny hangs",)
+def signs(now: float = NOW, **more: Any) -> Signs:
+    """A leader whose API server has answered for an hour."""
+    known: dict[str, Any] = {
+        "leads": True,
+        "holder": "a",
+        "tried_at": now - 1.0,
+        "answering_since": now - 3600.0,
+    }
+    return Signs(now=now, **({"sights": {NODES: sight()}} | known | more))
 
 
-def test_a_watch_that_neither_fails_nor_lives_hangs() -> None:
-    silent = live(
-        Ages(election=LEADER, watches={NODES: WatchAge(tried=WATCH_SECONDS_MAX + 1, alive=1e4)})
-    )
-    assert silent.problems == (f"the watch of {NODES} hangs",)
+BROKEN: dict[str, Any] = {"problem": "reset", "broken_at": NOW - BROKEN_SECONDS_MAX}
+LONG_BROKEN: dict[str, Any] = BROKEN | {"broken_at": NOW - 7200.0}
+UNLISTED: dict[str, Any] = {"problem": "403: forbidden", "broken_at": NOW - 1.0, "listed": False}
 
 
-def test_a_standby_is_live_and_ready_and_says_who_leads() -> None:
-    standby = Ages(election=STANDBY, watches=WELL.watches)
-    assert live(standby).ok
-    assert ready(standby).ok
-    body = ready(standby).body()
-    assert (body["role"], body["leader"], body["leaseSeconds"]) == ("standby", "a", 1.0)
-    assert ready(WELL).body()["role"] == "leader"
-
-
-def test_an_election_that_hangs_is_not_live() -> None:
-    hangs = ElectionAge(leads=True, holder="a", tried=ELECTION_SECONDS_MAX + 1, answering=1e4)
-    assert live(Ages(election=hangs)).problems == ("the election hangs",)
-
-
-def test_a_long_outage_of_the_api_server_fails_no_probe() -> None:
-    sight = Sight(tried_at=0.0, listed=True)
-    sight.works(0.0)
-    for second in range(10, 7200, 30):
-        sight.fails("refused", float(second))
-        away = Ages(election=UNANSWERED, watches={NODES: watch_age(sight, float(second))})
-        assert live(away).ok
-        assert ready(away).ok
-    back = ElectionAge(leads=True, holder="a", tried=1.0, answering=BROKEN_SECONDS_MAX - 1)
-    assert ready(Ages(election=back, watches={NODES: watch_age(sight, 7200.0)})).ok
-
-
-def test_a_watch_that_is_refused_by_an_api_server_that_answers_is_not_ready() -> None:
-    sight = Sight(tried_at=0.0, listed=True)
-    sight.works(0.0)
-    for second in range(10, 7200, 30):
-        sight.fails("503: away", float(second))
-    ages = Ages(election=LEADER, watches={NODES: watch_age(sight, 7200.0)})
-    assert live(ages).ok
-    assert ready(ages).problems == (f"{NODES} cannot be watched: 503: away",)
-    sight.works(7201.0)
-    assert ready(Ages(election=LEADER, watches={NODES: watch_age(sight, 7202.0)})).ok
-
-
-def test_a_short_break_of_a_watch_is_no_reason_not_to_be_ready() -> None:
-    broken = WatchAge(tried=1.0, alive=20.0, broken=BROKEN_SECONDS_MAX - 1, problem="reset")
-    assert ready(Ages(election=LEADER, watches={NODES: broken})).ok
-
-
-def test_before_everything_is_listed_the_operator_is_not_ready_and_says_why() -> None:
-    unlisted = WatchAge(tried=1.0, broken=1.0, problem="403: forbidden", listed=False)
-    assert ready(Ages(election=LEADER, watches={NODES: unlisted})).problems == (
-        f"{NODES} is not listed yet: 403: forbidden",
-    )
-    assert live(Ages(election=LEADER, watches={NODES: unlisted})).ok
+@pytest.mark.parametrize(
+    ("more", "dead", "unready"),
+    [
+        ({}, "", ""),  # without jobs and events
+        ({"leads": False}, "", ""),
+        ({"passes": {"demo/tiny": NOW - PASS_SECONDS_MAX}}, "", ""),
+        ({"passes": {"demo/tiny": NOW - PASS_SECONDS_MAX - 1}}, "the pass of demo/tiny hangs", ""),
+        ({"sights": {NODES: sight(WATCH_SECONDS_MAX + 1)}}, f"the watch of {NODES} hangs", ""),
+        ({"tried_at": NOW - ELECTION_SECONDS_MAX - 1}, "the election hangs", ""),
+        ({"sights": {NODES: sight(**BROKEN)}}, "", ""),  # a short break
+        (
+            {"sights": {NODES: sight(**UNLISTED)}},
+            "",
+            f"{NODES} is not listed yet: 403: forbidden",
+        ),
+        # the API server was away for long, is still, or answers again since a moment
+        ({"sights": {NODES: sight(**LONG_BROKEN)}, "answering_since": None}, "", ""),
+        ({"sights": {NODES: sight(**LONG_BROKEN)}, "answering_since": NOW - 59.0}, "", ""),
+        ({"sights": {NODES: sight(**LONG_BROKEN)}}, "", f"{NODES} cannot be watched: reset"),
+    ],
+)
+def test_a_part_that_hangs_is_not_live_and_what_cannot_be_seen_is_not_ready(
+    more: Mapping[str, Any], dead: str, unready: str
+) -> None:
+    for health, said in ((live(signs(**more)), dead), (ready(signs(**more)), unready)):
+        assert health.problems == ((said,) if said else ())
 
 
 def test_the_body_reports_every_age() -> None:
-    ages = Ages(
-        election=STANDBY, last_pass=1.26, passes={"demo/tiny": 0.5},
-        watches={NODES: WatchAge(tried=1.0, alive=2.04), "/pods": WatchAge(tried=1.0)},
+    found = signs(
+        leads=False, last_pass_at=NOW - 1.26, passes={"demo/tiny": NOW - 0.5},
+        sights={NODES: sight(2.04), "/pods": Sight(tried_at=NOW)},
     )  # fmt: skip
-    assert live(ages).body() == {
+    assert live(found).body() == {
         "ok": True,
         "problems": [],
         "role": "standby",
@@ -104,3 +84,4 @@ def test_the_body_reports_every_age() -> None:
         "runningPassSeconds": {"demo/tiny": 0.5},
         "watchSeconds": {NODES: 2.0, "/pods": None},
     }
+    assert ready(signs()).body()["role"] == "leader"

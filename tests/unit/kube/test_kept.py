@@ -1,92 +1,30 @@
-"""What is kept is given again for the same input alone, and is made of nothing else."""
+"""The comparison of a job's children is kept, and given again for the same input alone."""
 
-from dataclasses import dataclass, field, fields, replace
+import copy
+from dataclasses import fields, replace
 from typing import Any
 
-import pydantic
 import pytest
 
-from atoll_operator.kube.plan.children import JobChildren
-from atoll_operator.kube.plan.exclusions import Exclusions
-from atoll_operator.kube.plan.kept import Kept, same
-from atoll_operator.kube.plan.owner import Owner
-from atoll_operator.kube.plan.phase import Running
-from atoll_operator.kube.plan.rendering import Renderings
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.kube.plan.changes import applied
+from atoll_operator.kube.plan.losses.exclusions import Exclusions
+from atoll_operator.kube.plan.manifest.phase import Running
+from atoll_operator.kube.plan.owner import JobOwner
+from atoll_operator.kube.plan.workloads.children import JobChildren
+from atoll_operator.kube.plan.workloads.rendering import Renderings
 from atoll_operator.kube.settings import Settings
 from unit.kube.cluster_values import children, job
 from unit.kube.world import World
 
-
-@dataclass(frozen=True)
-class Value:
-    number: int = 0
-    text: str = field(default="", compare=False)
-
-
-class Open(pydantic.BaseModel, extra="allow"):
-    number: int = 0
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (1, True),
-        (1, 1.0),
-        ({"a": 1}, {"a": True}),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-        ({"a": None}, {}),
-        ([1, [2]], [1, [3]]),
-        ([1], (1,)),
-        (Value(text="a"), Value(text="b")),
-        (Open(), Open.model_validate({"given": {}})),
-        (Open(), Open(number=0)),
-        (job(), job("spec.learner.template.spec.nodeSelector={a: b}")),
-    ],
-)
-def test_values_that_a_function_could_tell_apart_are_not_the_same(one: Any, other: Any) -> None:
-    assert not same(one, other)
-    assert same(one, one)
-
-
-def test_equal_values_are_the_same() -> None:
-    assert same({"a": [1, Value(2, "x")]}, {"a": [1, Value(2, "x")]})
-    assert same(job("spec.steps=7"), job("spec.steps=7"))
-
-
-def test_what_is_made_is_made_once_for_the_same_input_and_again_for_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.undo()  # what is kept is not made again for a look at it
-    made: list[int] = []
-    kept: Kept[int] = Kept(2)
-
-    def get(key: str, number: int) -> int:
-        def make() -> int:
-            made.append(number)
-            return number
-
-        return kept.get(key, number, make)
-
-    assert [get("a", 1), get("a", 1), get("a", 2), get("a", 1), get("b", 1)] == [1, 1, 2, 1, 1]
-    assert made == [1, 2, 1, 1]
-    get("c", 3)
-    assert list(kept.found) == ["b", "c"]
-    get("b", 1)
-    get("d", 4)
-    assert list(kept.found) == ["b", "d"]
-
-
 OTHER: dict[str, Any] = {
     "job": job("spec.learner.template.spec.nodeSelector={a: b}"),
-    "owner": Owner(namespace="demo", name="tiny", uid="another"),
+    "owner": JobOwner(namespace="demo", name="tiny", uid="another"),
     "settings": Settings(worker_image="worker:2", syncer_image="syncer:1"),
     "running": Running(learners=False, shards=True, evaluator=True),
     "exclusions": Exclusions(nodes={"tiny-us-east": ("n1",)}),
     "renderings": Renderings(generation=2),
     "manifest": {"steps": 600},
-    "unlabelled": frozenset({"tiny-syncer-0"}),
-    "unmarked": frozenset({"tiny-us-east"}),
-    "selectors": {"tiny-us-east": {"a": "b"}},
 }
 
 
@@ -94,26 +32,43 @@ OTHER: dict[str, Any] = {
 def test_every_input_of_the_children_makes_others(name: str) -> None:
     one = children()
     other = replace(one, **{name: OTHER[name]})
-    assert not same(one, other)
-    assert not same(one.objects(), other.objects())
+    assert one != other
+    assert one.objects() != other.objects()
 
 
-def test_passes_over_a_job_at_rest_make_its_children_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    world, made = World(), []
-    objects = JobChildren.objects
+def test_passes_over_a_job_at_rest_compare_its_children_once_and_an_edit_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()  # what is kept is not made again for a look at it
+    world, made, compare = World(), [], applied.compare
 
-    def counted(self: JobChildren) -> Any:
-        made.append(self)
-        return objects(self)
+    def counted(*values: Any) -> Any:
+        made.append(values)
+        return compare(*values)
 
-    monkeypatch.setattr(JobChildren, "objects", counted)
+    monkeypatch.setattr(applied, "compare", counted)
     for _ in range(3):
         world.run()
-    first = len(made)
-    for _ in range(5):
-        world.run()
-    assert first == len(made)
-    assert world.server.job is not None
-    world.server.job["spec"]["regions"][0]["learners"] = 3
-    assert "apply StatefulSet tiny-us-east" in world.run()
+    first, show = len(made), world.server.show
+
+    def show_the_job() -> None:
+        """The watches show the job, and no child again."""
+        world.server.version += 1
+        raw = copy.deepcopy(world.job)
+        raw["metadata"]["resourceVersion"] = str(world.server.version)
+        world.server.cache.listed(KIND, "", [raw], world.server.version)
+
+    monkeypatch.setattr(world.server, "show", show_the_job)
+    world.runs(5)
+    assert len(made) == first
+    for change in (
+        {"regions": [{"name": "us-east", "learners": 3}, {"name": "eu-west"}]},
+        {"learner": {"template": {"spec": {"containers": [{"stdin": True}]}}}},
+        {"learner": {"template": {"spec": {"containers": [{"stdin": 1}]}}}},
+    ):
+        world.edit(**change)
+        assert "apply StatefulSet tiny-us-east" in world.run()
+        with monkeypatch.context() as all_again:
+            all_again.setattr(world.server, "show", show)
+            world.runs()
+        assert world.run() == []

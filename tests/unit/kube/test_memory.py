@@ -1,120 +1,129 @@
 """What is remembered of a job between passes, and read as ages."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.memory import REPLY_SECONDS_MAX, Memory
-from unit.kube.cluster_values import learner, reply
+from atoll_operator.kube.observed.memory import REPLY_SECONDS_MAX, JobMemory
+from unit.kube.cluster_values import hosts, learner, reply
 
 POD = learner("us-east-0", "n1")
+NEXT = replace(POD, uid="next")
+FINAL, BARE = pb.StatusReply(state=pb.SHARD_COMPLETE), pb.StatusReply(state=pb.SHARD_SERVING)
+GONE = 100.0 + REPLY_SECONDS_MAX
 
 
-def test_an_answer_is_shown_until_it_is_too_old() -> None:
-    memory = Memory(uid="u")
-    memory.take([reply()], 100.0, "then")
-    assert memory.read(1, [], 100.0 + REPLY_SECONDS_MAX).replies == (reply(),)
-    assert memory.read(1, [], 101.0 + REPLY_SECONDS_MAX).replies == (None,)
-
-
-def test_a_shard_is_silent_since_its_last_answer_or_since_it_was_first_asked() -> None:
-    memory = Memory(uid="u")
-    memory.take([reply(), None], 100.0, "then")
-    memory.take([None, None], 103.0, "later")
-    assert memory.read(2, [], 105.0).silent_seconds == {0: 5.0, 1: 5.0}
-    assert memory.asked_at == "then"
-
-
-def test_a_slot_is_absent_while_the_registrar_answers_without_it() -> None:
-    memory = Memory(uid="u")
-    memory.take([reply()], 100.0, "then")
-    assert memory.read(1, [POD], 100.0).absent_seconds == {POD.slot: 0.0}
-    assert memory.read(1, [POD], 104.0).absent_seconds == {POD.slot: 4.0}
-    memory.take([reply(us_east_0="Joining")], 105.0, "then")
-    assert memory.read(1, [POD], 105.0).absent_seconds == {}
-
-
-def test_without_a_registrar_no_slot_is_absent_but_none_is_forgotten() -> None:
-    memory = Memory(uid="u")
-    memory.take([reply()], 100.0, "then")
-    memory.read(1, [POD], 100.0)
-    assert memory.read(1, [POD], 150.0).absent_seconds == {}
-    memory.take([reply()], 160.0, "then")
-    assert memory.read(1, [POD], 160.0).absent_seconds == {POD.slot: 60.0}
-
-
-def test_the_tick_stands_still_from_its_last_change_on() -> None:
-    memory = Memory(uid="u")
-    assert memory.read(1, [], 90.0).still_seconds == 0.0
-    memory.take([reply()], 100.0, "then")
-    memory.take([reply()], 130.0, "then")
-    assert memory.read(1, [], 131.0).still_seconds == 31.0
-
-
-def test_the_end_is_dated_by_the_registrars_first_complete() -> None:
-    memory, final = Memory(uid="u"), pb.StatusReply(state=pb.SHARD_COMPLETE)
-    assert memory.read(1, [], 100.0).final_seconds is None
-    memory.take([final], 100.0, "then")
-    memory.take([final], 110.0, "then")
-    assert memory.read(1, [], 120.0).final_seconds == 20.0
-
-
-def troubled(state: str, trouble: str = "", uid: str = POD.uid) -> pb.StatusReply:
-    slot = pb.SlotStatus(slot=POD.slot, state=f"SLOT_{state.upper()}", uid=uid, trouble=trouble)
+def one(state: str, reason: str = "", *, trouble: str = "") -> pb.StatusReply:
+    """The answer of a shard that hears of the pod's slot."""
+    slot = pb.SlotStatus(
+        slot=POD.slot, state=f"SLOT_{state.upper()}", uid=POD.uid, reason=reason, trouble=trouble
+    )
     return pb.StatusReply(state=pb.SHARD_SERVING, slots=[slot])
 
 
-def test_what_a_learner_said_of_its_credentials_outlives_a_shard_that_starts_again() -> None:
-    memory = Memory(uid="u")
-    memory.take([troubled("Training", "expired")], 100.0, "then")
-    assert memory.read(1, [POD], 100.0).troubles == {POD.slot: "expired"}
-    for later in (pb.StatusReply(state=pb.SHARD_SERVING), troubled("Lost")):
-        memory.take([later], 101.0, "then")
-        assert memory.read(1, [POD], 101.0).troubles == {POD.slot: "expired"}
-    memory.read(0, [], 102.0)  # a pass that could read nothing
-    memory.take([troubled("Training")], 103.0, "then")
-    assert memory.read(1, [POD], 103.0).troubles == {}
+EXPIRED, TOLD = {"trouble": "expired"}, {POD.slot: "expired"}
+LEFT, LOST = one("Left", "terminated"), one("Lost")
+Look = tuple[float, Sequence[pb.StatusReply | None], Any]  # when, what comes, what is read then
+LOOKS: dict[str, tuple[str, list[Look]]] = {
+    "an answer is shown until it is too old": (
+        "replies", [(100.0, [reply()], (reply(),)), (GONE, [], (reply(),)), (GONE + 1, [], (None,))]
+    ),
+    "a shard is silent since its last answer or since it was first asked": (
+        "silent_seconds",
+        [(100.0, [reply(), None], {0: 0.0, 1: 0.0}), (103.0, [None, None], {0: 3.0, 1: 3.0}),
+         (105.0, [], {0: 5.0, 1: 5.0})],
+    ),
+    "a shard was asked when one answered": (
+        "asked_at", [(100.0, [reply(), None], "at 100"), (103.0, [None, None], "at 100")]
+    ),
+    "a slot is absent while the registrar answers without it": (
+        "absent_seconds",
+        [(100.0, [reply()], {POD.slot: 0.0}), (104.0, [], {POD.slot: 4.0}),
+         (105.0, [reply(us_east_0="Joining")], {})],
+    ),
+    "without a registrar no slot is absent but none is forgotten": (
+        "absent_seconds",
+        [(100.0, [reply()], {POD.slot: 0.0}), (150.0, [], {}),
+         (160.0, [reply()], {POD.slot: 60.0})],
+    ),
+    "the tick stands still from its last change on": (
+        "still_seconds", [(90.0, [], 0.0), (100.0, [reply()], 0.0), (130.0, [reply()], 30.0),
+                          (131.0, [], 31.0)],
+    ),
+    "the end is dated by the registrar's first Complete": (
+        "final_seconds",
+        [(99.0, [], None), (100.0, [FINAL], 0.0), (110.0, [FINAL], 10.0), (120.0, [], 20.0)],
+    ),
+    "what a learner said of its credentials outlives a shard that starts again": (
+        "troubles",
+        [(100.0, [one("Training", **EXPIRED)], TOLD), (101.0, [BARE], TOLD), (102.0, [LOST], TOLD),
+         (103.0, [one("Training")], {})],
+    ),
+    "of several shards the one that hears a learner is believed": (
+        "troubles",
+        [(100.0, [one("Lost", **EXPIRED), one("Training")], {}),
+         (101.0, [LOST, one("Training", **EXPIRED)], TOLD)],
+    ),
+    "who was told to terminate is away until it does more than join": (
+        "left_seconds",
+        [(100.0, [one("Training")], {}), (101.0, [LEFT], {POD.slot: 0.0}),
+         (105.0, [LEFT], {POD.slot: 4.0}), (106.0, [BARE], {POD.slot: 5.0}),
+         (107.0, [one("Joining")], {POD.slot: 6.0}), (108.0, [one("Training")], {}),
+         (109.0, [LOST], {}), (110.0, [one("Left", "ValueError: boom")], {})],
+    ),
+    "a stall is timed without a break": (
+        "stalled_seconds",
+        [(100.0, [reply(us_east_0="Stalled")], {POD.uid: 0.0}),
+         (160.0, [reply(us_east_0="Stalled")], {POD.uid: 60.0}),
+         (161.0, [reply(us_east_0="Training")], {}),
+         (162.0, [reply(us_east_0="Stalled")], {POD.uid: 0.0})],
+    ),
+}  # fmt: skip
 
 
-def test_what_a_learner_said_goes_with_its_pod() -> None:
-    memory = Memory(uid="u")
-    memory.take([troubled("Lost", "expired")], 100.0, "then")
-    assert memory.read(1, [POD], 100.0).troubles == {POD.slot: "expired"}
-    assert memory.read(1, [replace(POD, uid="next")], 101.0).troubles == {}
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_is_remembered(name: str) -> None:
+    memory, (what, looks) = JobMemory(uid="u"), LOOKS[name]
+    shards = max(len(comes) for _, comes, _ in looks)
+    for at, comes, read in looks:
+        if comes:
+            memory.take(comes, at, f"at {at:.0f}")
+        assert getattr(memory.read(shards, [POD], at), what) == read, at
 
 
-def test_of_several_shards_the_one_that_hears_a_learner_is_believed() -> None:
-    memory = Memory(uid="u")
-    memory.take([troubled("Lost", "expired"), troubled("Training")], 100.0, "then")
-    assert memory.read(2, [POD], 100.0).troubles == {}
-    memory.take([troubled("Lost"), troubled("Training", "expired")], 100.0, "then")
-    assert memory.read(2, [POD], 100.0).troubles == {POD.slot: "expired"}
-
-
-def away(state: str, reason: str = "terminated") -> pb.StatusReply:
-    slot = pb.SlotStatus(slot=POD.slot, state=f"SLOT_{state.upper()}", reason=reason)
-    return pb.StatusReply(state=pb.SHARD_SERVING, slots=[slot])
-
-
-def test_who_was_told_to_terminate_is_away_until_it_does_more_than_join() -> None:
-    memory = Memory(uid="u")
-    for at, reply_, seconds in (
-        (100.0, away("Training", ""), {}),
-        (101.0, away("Left"), {POD.slot: 0.0}),
-        (105.0, away("Left"), {POD.slot: 4.0}),
-        (106.0, pb.StatusReply(state=pb.SHARD_SERVING), {POD.slot: 5.0}),
-        (107.0, away("Joining", ""), {POD.slot: 6.0}),
-        (108.0, away("Training", ""), {}),
-        (109.0, away("Lost", ""), {}),
-        (110.0, away("Left", "ValueError: boom"), {}),
-    ):
-        memory.take([reply_], at, "then")
-        assert memory.read(1, [POD], at).left_seconds == seconds
+def test_what_a_learner_said_goes_with_its_pod_and_not_with_an_empty_pass() -> None:
+    memory = JobMemory(uid="u")
+    memory.take([one("Lost", **EXPIRED)], 100.0, "then")
+    memory.read(0, [], 100.0)
+    assert memory.read(1, [POD], 100.0).troubles == TOLD
+    assert memory.read(1, [NEXT], 101.0).troubles == {}
 
 
 def test_since_when_a_slot_is_wanted_is_known_of_those_that_came_later() -> None:
-    memory = Memory(uid="u")
+    memory = JobMemory(uid="u")
     assert memory.read(1, [], 100.0, ["a-0"]).wanted_seconds == {}
     assert memory.read(1, [], 110.0, ["a-0", "a-1"]).wanted_seconds == {"a-1": 0.0}
     assert memory.read(0, [], 115.0).wanted_seconds == {"a-1": 5.0}  # a manifest that is not known
     assert memory.read(1, [], 120.0, ["a-0"]).wanted_seconds == {}
     assert memory.read(1, [], 130.0, ["a-0", "a-1"]).wanted_seconds == {"a-1": 0.0}
+
+
+def test_only_the_crashes_of_its_own_process_count_for_a_host() -> None:
+    memory, (head, follower) = JobMemory(uid="u"), hosts("us-east-0", "n1", "n2")
+
+    def noted(restarts: int, *codes: int | None, runs: bool = False) -> dict[str, int]:
+        pods = hosts("us-east-0", "n1", "n2", exit_code=codes, restarts=restarts, runs=runs)
+        return dict(memory.read(1, pods, 100.0).crashes)
+
+    assert noted(0, None, None, runs=True) == {head.uid: 0, follower.uid: 0}
+    for starts, codes, crashes in (
+        (0, (75, 139), (0, 1)), (1, (139, 75), (1, 1)), (2, (75, 139), (1, 2)),
+        (3, (64, 137), (1, 2)), (4, (75, 70), (1, 3)),
+    ):  # fmt: skip
+        for _ in range(2):  # an end counts once, however often it is seen
+            assert noted(starts, *codes) == {head.uid: crashes[0], follower.uid: crashes[1]}
+        assert noted(starts + 1, *codes, runs=True)[follower.uid] == crashes[1]
+    assert memory.read(1, [], 200.0).crashes == {}

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from atoll_operator.api.spec import KIND
-from atoll_operator.kube.cache import Cache, Key, Sight
-from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, ApiError, jobs_path, path
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, ApiError, path
 from atoll_operator.kube.edges.namespaces import GONE_SECONDS, LEFT_OUT, SERVED, Namespaces
+from atoll_operator.kube.observed.cache import Cache, Key, Sight
 from unit.kube.api_server import ApiServer, until
 from unit.kube.test_serve import probe, replicas, tiny
 from unit.kube.world import World
@@ -21,7 +21,7 @@ PODS = path("Pod", "other")
 def paths_of(namespace: str) -> dict[str, str]:
     """Kinds by path of what is followed in a namespace."""
     kinds = {path(kind, namespace): kind for kind in KINDS}
-    return {**kinds, jobs_path(namespace): KIND, f"/api/v1/namespaces/{namespace}/events": "Event"}
+    return {**kinds, path(KIND, namespace): KIND, f"/api/v1/namespaces/{namespace}/events": "Event"}
 
 
 class Api:
@@ -126,26 +126,22 @@ def test_a_job_of_a_namespace_that_is_left_out_is_forgotten() -> None:
     assert world.again is None
 
 
-def test_the_operator_serves_one_namespace_while_another_refuses_everything(
+async def test_the_operator_serves_one_namespace_while_another_refuses_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real process: its jobs' watch, too, is one for each namespace."""
     monkeypatch.setenv("ATOLL_OPERATOR_NAMESPACES", "demo,other")
     demo, other = paths_of("demo"), paths_of("other")
-
-    async def scenario() -> None:
-        server = ApiServer(kinds={**demo, **other, NODES: "Node", LEASES: "Lease"})
-        async with replicas(server, tmp_path, 1) as (one,):
-            await until(lambda: all(server.watchers[each] for each in (*demo, *other)))
-            server.refusals |= dict.fromkeys(other, (403, {}))
-            for where in other:
-                server.end_watches(where)
-            await until(lambda: server.count("LIST", path("Pod", "other")) > 1)
-            status, body = await probe(f"{one.url}/readyz")
-            assert status == 200, body  # within the minute
-            server.put(jobs_path("demo"), "tiny", **tiny())
-            made = path("StatefulSet", "demo", "tiny-us-east")
-            await until(lambda: server.count("PATCH", made) > 0)
-            assert server.watchers[jobs_path("demo")]
-
-    asyncio.run(scenario())
+    server = ApiServer(kinds={**demo, **other, NODES: "Node", LEASES: "Lease"})
+    async with replicas(server, tmp_path) as (one,):
+        await until(lambda: all(server.watchers[each] for each in (*demo, *other)))
+        server.refusals |= dict.fromkeys(other, (403, {}))
+        for where in other:
+            server.end_watches(where)
+        await until(lambda: server.count("LIST", path("Pod", "other")) > 1)
+        status, body = await probe(f"{one.url}/readyz")
+        assert status == 200, body  # within the minute
+        server.put(path(KIND, "demo"), "tiny", **tiny())
+        made = path("StatefulSet", "demo", "tiny-us-east")
+        await until(lambda: server.count("PATCH", made) > 0)
+        assert server.watchers[path(KIND, "demo")]

@@ -1,149 +1,103 @@
 """When the next pass comes: soon while time alone may change something, late for a steady job."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.names import EVALUATOR_ROLE
-from atoll_operator.kube.objects import seconds_of
-from atoll_operator.kube.observation import Observation, Pod, Remembered
-from atoll_operator.kube.plan.nodes import Tally, nears_storm
-from atoll_operator.kube.plan.pauses import (
-    AGAIN_SECONDS,
-    POLL_SECONDS,
-    STEADY_SECONDS,
-)
-from atoll_operator.kube.plan.status import BUSY_WRITES, WRITE_SECONDS
-from unit.kube.cluster_values import job, learner, node, reply, shard
-from unit.kube.planner_side import CHANGES, NOW, planned, seen
+from atoll_operator.kube.observed.objects import seconds_of
+from atoll_operator.kube.observed.observation import Observation
+from atoll_operator.kube.plan.losses.nodes import Tally, nears_storm
+from atoll_operator.kube.plan.pauses import AGAIN_SECONDS, POLL_SECONDS, STEADY_SECONDS
+from atoll_operator.kube.plan.status.status import BUSY_WRITES, WRITE_SECONDS
+from unit.kube.cluster_values import job
+from unit.kube.planner_side import CHANGES, NOW, planned
+from unit.kube.scenes import scene
 
-SLOTS = ("us-east-0", "us-east-1", "eu-west-0")
 STARTED = "2027-01-15T07:58:20Z"
-NODES = {"us-east-0": "n1", "us-east-1": "n2", "eu-west-0": "n3"}
+WELL = (
+    "us-east-0 @n1; us-east-1 @n2; eu-west-0 @n3; shard @n3; evaluator @n3; Training all; n0 gone"
+)
+PAIR = "spec.learner.hosts=2"
+PAIRS = WELL.replace(" @n1", "/* @n1").replace(" @n2", "/* @n2").replace("0 @n3;", "0/* @n3;", 1)
 
 
-def registrar(**slots: str) -> pb.StatusReply:
-    shown = {name.replace("-", "_"): "Training" for name in SLOTS}
-    return reply(**(shown | slots))
+def steady(more: str = "", *changes: str, well: str = WELL, **remembered: Any) -> Observation:
+    """A job whose status says that it trains as it should; since then `more` has come."""
+    before = planned(scene(well, *changes, unwritten_seconds=60.0)).status
+    assert before is not None
+    found = scene(f"{well}; {more}", *changes, **({"unwritten_seconds": 60.0} | remembered))
+    return replace(found, raw={**found.raw, "status": before.status})
 
 
-def memory(answer: pb.StatusReply | None = None, **more: Any) -> Remembered:
-    fields: dict[str, Any] = {"registrar_address": "ip:7700", "unwritten_seconds": 60.0} | more
-    return Remembered(replies=(answer or registrar(),), **fields)
-
-
-def pods() -> tuple[Pod, ...]:
-    evaluator = Pod(
-        name="tiny-evaluator-x", uid="uid-e", role=EVALUATOR_ROLE, node="n3", phase="Running",
-        ready=True,
-    )  # fmt: skip
-    return (*(learner(each, NODES[each]) for each in SLOTS), shard(0, "n3"), evaluator)
-
-
-def steady(**more: Any) -> Observation:
-    """A job that trains as it should, and whose status says so already."""
-    bare = seen()
-    of_role = {"learner": "tiny-us-east", "shard": "tiny-syncer-0", "evaluator": "tiny-evaluator"}
-    own = [
-        replace(
-            each,
-            template=bare.workloads[
-                f"tiny-{each.region}" if each.region else of_role[each.role]
-            ].template,
-        )
-        for each in pods()
-    ]
-    found = replace(bare, pods=tuple(own), remembered=memory())
-    said = planned(found).status
-    assert said is not None
-    found = replace(found, raw={**found.raw, "status": said.status})
-    return replace(found, **more)
-
-
-def with_pod(number: int, **more: Any) -> dict[str, Any]:
-    own = list(steady().pods)
-    own[number] = replace(own[number], **more)
-    return {"pods": tuple(own)}
-
-
-def with_workload(name: str, **more: Any) -> dict[str, Any]:
-    live = dict(steady().workloads)
-    return {"workloads": live | {name: replace(live[name], **more)}}
-
-
-def with_slots(**slots: str) -> dict[str, Any]:
-    return {"remembered": memory(registrar(**slots))}
-
-
-def with_nodes(**seconds: float) -> dict[str, Any]:
-    nodes = {f"n{number}": node(f"n{number}") for number in range(1, 6)}
-    return {"nodes": nodes | {name: node(name, silent=each) for name, each in seconds.items()}}
-
-
-def restoring() -> dict[str, Any]:
-    answer = registrar()
-    answer.state = pb.SHARD_RECOVERING
-    return {"remembered": memory(answer)}
-
-
-def test_a_steady_job_gets_its_next_pass_after_seconds() -> None:
-    found = planned(steady())
-    assert (found.status, found.apply, found.delete) == (None, (), ())
+@pytest.mark.parametrize(("changes", "well"), [((), WELL), ((PAIR,), PAIRS)])
+def test_a_steady_job_gets_its_next_pass_after_seconds(changes: tuple[str, ...], well: str) -> None:
+    found = planned(steady("", *changes, well=well))
+    assert (found.status, found.children.apply, found.delete) == (None, (), ())
     assert found.pause_seconds == STEADY_SECONDS
 
 
 def test_progress_is_written_when_it_is_due_and_not_a_pass_later() -> None:
-    after = planned(steady(remembered=memory(unwritten_seconds=WRITE_SECONDS - 3.0)))
+    after = planned(steady(unwritten_seconds=WRITE_SECONDS - 3.0))
     assert after.pause_seconds == 3.0
-    answer = registrar()
-    answer.tick = 500
-    written = planned(steady(remembered=memory(answer)))
+    written = planned(steady("syncer tick=500"))
     assert written.status is not None
     assert written.pause_seconds == STEADY_SECONDS
-    nearly = planned(steady(remembered=memory(unwritten_seconds=WRITE_SECONDS - 0.1)))
+    nearly = planned(steady(unwritten_seconds=WRITE_SECONDS - 0.1))
     assert nearly.pause_seconds == POLL_SECONDS
 
 
-UNSTEADY: dict[str, Callable[[], dict[str, Any]]] = {
-    "a shard does not answer": lambda: {
-        "remembered": replace(memory(), replies=(None,), silent_seconds={0: 1.0})
-    },
-    "a shard does not serve": restoring,
-    "a learner has lost its session": lambda: with_slots(eu_west_0="Lost"),
-    "a learner is stalled": lambda: with_slots(eu_west_0="Stalled"),
-    "another pod than the learner's trains": lambda: with_pod(2, uid="new"),
-    "a pod is not ready": lambda: with_pod(3, ready=False),
-    "a pod is being deleted": lambda: with_pod(0, terminating=True),
-    "a pod has an old template": lambda: with_pod(0, template="old"),
-    "a pod is missing": lambda: {"pods": steady().pods[:-1]},
-    "a controller has not observed a change": lambda: with_workload("tiny-us-east", observed=False),
-    "a controller cannot make a pod": lambda: with_workload("tiny-us-east", trouble="quota"),
-    "a node is overdue": lambda: with_nodes(n1=12.0),
-    "a node is lost": lambda: with_nodes(n1=30.0),
-    "a node is gone": lambda: {"nodes": {"n1": node("n1"), "n2": node("n2")}},
-    "a storm is near": lambda: with_nodes(n4=12.0, n5=12.0),
-    "a storm has just been": lambda: {"remembered": memory(storm_seconds={"us-east": 3.0})},
-    "nodes cannot be seen": lambda: {"nodes": None},
-    "the manifest is wrong": lambda: {"reason": "Invalid", "error": "spec.steps: no"},
-    "a pod could not be deleted": lambda: {"remembered": memory(undeleted=("Pod x: no",))},
-    "the status changes all the time": lambda: {"remembered": memory(writes_a_minute=BUSY_WRITES)},
-    "a child is missing": lambda: {"children": steady().children[1:]},
+def test_a_status_that_is_put_off_is_written_although_nothing_else_brings_a_pass() -> None:
+    """A job that was suspended after many changes said for five minutes that it had pods."""
+    recent = {"unwritten_seconds": 2.0, "writes_a_minute": BUSY_WRITES}
+    rests = scene("", "spec.suspend=true", **recent)
+    rejected = replace(rests, job=None, error="spec.steps: must be at least 1")
+    for each in (rests, rejected):
+        found = planned(each)
+        assert (found.status, found.pause_seconds) == (None, WRITE_SECONDS - 2.0)
+    assert planned(replace(rejected, remembered=steady().remembered)).pause_seconds is None
+
+
+ONE_HOST = PAIRS.replace("us-east-1/*", "us-east-1/0")
+UNSTEADY: dict[str, Observation] = {
+    "a shard does not answer": steady(replies=(None,), silent_seconds={0: 1.0}),
+    "a shard does not serve": steady("syncer recovering"),
+    "a learner has lost its session": steady("Lost eu-west-0"),
+    "a learner is stalled": steady("Stalled eu-west-0"),
+    "another pod than the learner's trains": steady("Training eu-west-0:uid=new"),
+    "a pod is not ready": steady("", well=WELL.replace("shard", "shard unready")),
+    "a host is not ready": steady(
+        "", PAIR, well=f"{PAIRS}".replace("1/*", "1/0") + "; us-east-1/1 unready"
+    ),
+    "a pod is being deleted": steady("", well=WELL.replace("@n1", "@n1 going")),
+    "a pod has an old template": steady("", well=WELL.replace("@n1", "@n1 old")),
+    "a pod is missing": steady("", well=WELL.replace("evaluator @n3; ", "")),
+    "a host is missing": steady("", PAIR, well=ONE_HOST),
+    "a controller has not observed a change": steady("set us-east unobserved"),
+    "a controller cannot make a pod": steady("set us-east trouble=quota"),
+    "a node is overdue": steady("n1 silent=12"),
+    "a node is lost": steady("n1 silent=30"),
+    "a node is gone": steady("n3 gone"),
+    "a storm is near": steady("n4 n5 silent=12"),
+    "a storm has just been": steady(storm_seconds={"us-east": 3.0}),
+    "nodes cannot be seen": replace(steady(), nodes=None),
+    "the manifest is wrong": replace(steady(), reason="Invalid", error="spec.steps: no"),
+    "a pod could not be deleted": steady(undeleted=("Pod x: no",)),
+    "the status changes all the time": steady(writes_a_minute=BUSY_WRITES),
+    "a child is missing": replace(steady(), children=steady().children[1:]),
 }
 
 
 @pytest.mark.parametrize("what", UNSTEADY)
 def test_a_job_is_looked_at_each_second_while(what: str) -> None:
-    pause = planned(steady(**UNSTEADY[what]())).pause_seconds
+    pause = planned(UNSTEADY[what]).pause_seconds
     assert pause is not None
     assert AGAIN_SECONDS <= pause <= POLL_SECONDS
 
 
 def test_a_deadline_is_seen_when_it_passes() -> None:
     assert seconds_of(STARTED) == NOW - 100.0
-    found = steady(job=job(*CHANGES, "spec.activeDeadlineSeconds=103"))
+    found = replace(steady(), job=job(*CHANGES, "spec.activeDeadlineSeconds=103"))
     status = {**found.raw["status"], "startTime": STARTED}
     pause = planned(replace(found, raw={**found.raw, "status": status})).pause_seconds
     assert pause == pytest.approx(3.0)

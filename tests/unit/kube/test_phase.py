@@ -1,58 +1,127 @@
 """Where a job stands, from what earlier passes wrote, its pods and the registrar."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.facts import Kind, Phase
-from atoll_operator.api.shown import Condition
-from atoll_operator.api.spec import Job
-from atoll_operator.api.status import Status
-from atoll_operator.kube.observation import Workload
-from atoll_operator.kube.plan import phase, sessions
-from atoll_operator.kube.plan.phase import Before
+from atoll_operator.api.status.job_status import Condition, Status
+from atoll_operator.kube.plan.losses.nodes import NodeState
+from atoll_operator.kube.plan.losses.replacements import Placement
+from atoll_operator.kube.plan.manifest import phase
+from atoll_operator.kube.plan.manifest.phase import Before
+from atoll_operator.kube.plan.situation import Situation, situation_of
+from atoll_operator.kube.plan.status.problems import problems
 from atoll_protos.exits import FINISHED, ExitCode
-from unit.kube.cluster_values import job, learner, reply, shard
+from unit.kube.cluster_values import SETTINGS, job, learner, reply
+from unit.kube.planner_side import NOW
+from unit.kube.scenes import names, scene
+
+EVERY = "us-east-0 us-east-1 eu-west-0"  # of the manifest; its quorum is 1
+BAD, DONE = "exit=64 said=no_data", f"exit=0 said={FINISHED.replace(' ', '_')}"
+PLAIN = "spec.sync={preset: DiLoCo}"  # its quorum is 3
 
 
-def one_shard(*changes: str) -> Job:
-    return job("spec.syncer.shards=1", *changes)
+def case_of(text: str, *changes: str, **more: Any) -> Situation:
+    found = scene(text, *changes, **more)
+    assert found.job is not None
+    return situation_of(found, found.job, SETTINGS, NOW)
 
 
-def decided(before: Before = Before(), registrar: Any = None, pods: Any = (), **more: Any) -> Phase:  # noqa: B008
-    of = more.pop("of", one_shard())
-    exited = phase.exited_for_good(
-        of, pods, sessions.joined(registrar, pods), more.pop("workloads", {})
-    )
-    return phase.decide(of, before, pods, registrar, more.pop("final", None), exited)
+def decided(text: str, *changes: str, **more: Any) -> str:
+    found = case_of(text, *changes, **more).phase
+    return f"{found.kind.name} {found.reason}: {found.message}"
 
 
-SLOTS = ("us-east-0", "us-east-1", "eu-west-0")  # of the manifest; its quorum is 1
-BAD: dict[str, Any] = {"exit_code": int(ExitCode.BAD_INPUT), "exit_message": "no data"}
+FAILED = "FAILED BadInput: tiny-us-east-0 ended with exit code 64: no data"
+RUNNING, FINISHING = "RUNNING Running: ", "FINISHING LearnersFinished"
 
 
-def test_learners_that_all_end_for_good_fail_the_job_with_their_reason() -> None:
-    found = decided(pods=[learner(slot, "n", **BAD) for slot in SLOTS])
-    assert (found.kind, found.reason) == (Kind.FAILED, "BadInput")
-    assert "tiny-us-east-0 ended with exit code 64: no data" in found.message
+@pytest.mark.parametrize(
+    ("text", "change", "words"),
+    [
+        (f"{EVERY} {BAD}", "", FAILED),
+        # one that ends for good fails nothing while the others make a quorum
+        (f"us-east-0 {BAD}; us-east-1 eu-west-0", "", RUNNING),
+        (f"us-east-0 {BAD}; us-east-1 eu-west-0", "spec.sync.quorum=2", RUNNING),
+        (f"us-east-0 {BAD}; us-east-1 eu-west-0", "spec.sync.quorum=3", FAILED),
+        # where learners wait for each other one that is left goes on (rule 10)
+        (f"us-east-0 us-east-1 {BAD}; eu-west-0", PLAIN, RUNNING),
+        (f"{EVERY} {BAD}", PLAIN, FAILED),
+        (f"us-east-0 us-east-1 {BAD}", "", RUNNING),  # those of other installs may train
+        (f"evaluator {BAD}", "", RUNNING),
+        (f"evaluator {BAD}; syncer complete", "", "COMPLETE Trained"),
+        (f"shard {BAD}", "", "FAILED BadInput"),
+        # one that has come back does not count
+        (f"{EVERY} runs {BAD}; Joining us-east-0", "", RUNNING),
+        (f"{EVERY} runs {BAD}; syncer serves", "", FAILED),
+        (f"{EVERY} runs {BAD}", "", RUNNING),  # it may have joined
+        (f"{EVERY} old {BAD}", "", RUNNING),  # an edit may be the fix
+        (f"us-east-0 us-east-1 us-east-2 {BAD}", "", RUNNING),  # one is beyond the wanted ones
+        *(
+            (f"{EVERY} exit={int(code)}", "", RUNNING)  # these may be tried again
+            for code in (ExitCode.BUG, ExitCode.TRY_AGAIN, ExitCode.SUPERSEDED, 1, 137)
+        ),
+        ("evaluator; syncer complete", "", "FINISHING Evaluating"),
+        ("evaluator exit=0; syncer complete", "", "COMPLETE Trained"),
+        # learners that have finished hold nothing though no shard can be asked
+        (f"{EVERY} {DONE}", "", FINISHING),
+        (f"{EVERY} {DONE}; syncer complete", "", "COMPLETE Trained"),
+        (f"{EVERY} {DONE}; syncer serves", "", RUNNING),
+        (f"us-east-0 exit=0; us-east-1 eu-west-0 {DONE}", "", RUNNING),  # its loop ended early
+        (f"us-east-0; us-east-1 eu-west-0 {DONE}", "", RUNNING),
+        ("", "", RUNNING),
+        # what this version cannot do
+        ("", "spec.syncer.shards=2", "REJECTED NotSupported: spec.export"),
+    ],
+)
+def test_a_phase_follows_from_pods_and_registrar(text: str, change: str, words: str) -> None:
+    found = decided(text, *([change] if change else []), final_seconds=1.0)
+    assert found.startswith(words)
 
 
-def test_one_learner_that_ends_for_good_fails_nothing_while_the_others_make_a_quorum() -> None:
-    bad, *others = (learner(slot, "n") for slot in SLOTS)
-    pods = [replace(bad, **BAD), *others]
-    assert decided(pods=pods).kind is Kind.RUNNING
-    assert decided(pods=pods, of=one_shard("spec.sync.quorum=2")).kind is Kind.RUNNING
-    assert decided(pods=pods, of=one_shard("spec.sync.quorum=3")).kind is Kind.FAILED
+ALONE = "spec.regions=[{name: us-east}]"
+TWO = "spec.regions=[{name: us-east, learners: 2}]"
+ELASTIC = "spec.learner.hostsMin=1"
 
 
-def test_where_learners_wait_for_each_other_one_that_is_left_goes_on_rule_10() -> None:
-    plain = one_shard("spec.sync={preset: DiLoCo}")
-    assert plain.spec.quorum == 3
-    pods = [learner(slot, "n", **BAD) for slot in SLOTS]
-    assert decided(pods=pods[:2], of=plain).kind is Kind.RUNNING
-    assert decided(pods=pods, of=plain).kind is Kind.FAILED
+@pytest.mark.parametrize(
+    ("first", "second", "changes", "words"),
+    [
+        *(
+            (f"exit={one}", f"exit={other}", (TWO, f"spec.sync.quorum={quorum}"), words)
+            for one, other in ((75, 64), (64, 75), (65, 64))
+            for quorum, words in ((1, "RUNNING"), (2, "FAILED"))  # us-east-1 is left
+        ),
+        # those that are enough go on without a host, but not without host 0
+        ("exit=75", "exit=64", (ALONE, ELASTIC), "RUNNING"),
+        ("exit=64", "exit=75", (ALONE, ELASTIC), "FAILED"),
+        ("exit=64", "exit=64", (ALONE, ELASTIC), "FAILED"),
+        (DONE, "exit=75", (ALONE,), "FINISHING"),  # learners have finished when their heads have
+        ("exit=75", DONE, (ALONE,), "RUNNING"),
+    ],
+)
+def test_a_learner_of_several_hosts_ends_as_one(
+    first: str, second: str, changes: tuple[str, ...], words: str
+) -> None:
+    text = f"us-east-0/0 {first}; us-east-0/1 {second}"
+    assert decided(text, "spec.learner.hosts=2", *changes).startswith(words)
+
+
+def test_a_host_that_once_ended_for_good_and_whose_learner_trains_is_back() -> None:
+    pair, hosts = "us-east-0/0 runs exit=0; us-east-0/1 runs exit=64", "spec.learner.hosts=2"
+    assert case_of(f"{pair}; Training us-east-0", hosts).exited == ()
+    assert names(case_of(f"{pair}; Lost us-east-0", hosts).exited) == "us-east-0-1"
+    assert case_of("us-east-7/* exit=64", hosts).exited == ()  # beyond the wanted number
+
+
+def test_a_host_that_starts_again_is_a_problem_until_its_learner_trains() -> None:
+    pair = "us-east-0/0 @n1 runs exit=75; us-east-0/1 @n2 runs exit=70"
+    for state, told in (("Lost", 1), ("Training", 0)):
+        case = case_of(f"{pair}; {state} us-east-0", "spec.learner.hosts=2")
+        assert len(problems(case.seen.pods, Placement(), case.joined)[1]) == told
+    lost = Placement(lost={"n2": NodeState.SILENT})
+    assert problems(case.seen.pods, lost)[1] == ["tiny-us-east-0-1 is on n2, which is silent"]
 
 
 def test_of_a_log_only_the_end_is_told() -> None:
@@ -63,124 +132,45 @@ def test_of_a_log_only_the_end_is_told() -> None:
     assert len(long) < 500
 
 
-def test_learners_of_other_installs_count_as_ones_that_may_train() -> None:
-    assert decided(pods=[learner(slot, "n", **BAD) for slot in SLOTS[:2]]).kind is Kind.RUNNING
+def test_an_evaluation_is_waited_for_only_so_long() -> None:
+    text = "evaluator; syncer complete"
+    assert decided(text, final_seconds=500.0).startswith("COMPLETE")
 
 
-def test_an_evaluator_that_ends_for_good_fails_nothing_and_is_not_waited_for() -> None:
-    evaluator = replace(learner("us-east-0", "n", **BAD), role="evaluator")
-    assert decided(pods=[evaluator]).kind is Kind.RUNNING
-    final = reply()
-    final.state = pb.SHARD_COMPLETE
-    assert decided(registrar=final, pods=[evaluator], final=1.0).kind is Kind.COMPLETE
-
-
-def test_a_shard_that_ends_for_good_fails_the_job() -> None:
-    assert decided(pods=[shard(0, "n", **BAD)]).reason == "BadInput"
-
-
-def test_a_learner_that_has_come_back_after_its_end_does_not_count() -> None:
-    pods = [learner(slot, "n", runs=True, **BAD) for slot in SLOTS]
-    joined = reply(us_east_0="Joining")
-    assert decided(pods=pods, registrar=joined).kind is Kind.RUNNING
-    assert decided(pods=pods, registrar=reply()).kind is Kind.FAILED
-    assert decided(pods=pods, registrar=None).kind is Kind.RUNNING  # it may have joined
-
-
-def test_a_pod_of_an_old_template_does_not_count() -> None:
-    pods = [learner(slot, "n", template="old", **BAD) for slot in SLOTS]
-    live = {
-        f"tiny-{region}": Workload(
-            name=f"tiny-{region}", kind="StatefulSet", replicas=2, observed=True, applied="",
-            template="new",
-        )
-        for region in ("us-east", "eu-west")
-    }  # fmt: skip
-    assert decided(pods=pods, workloads=live).kind is Kind.RUNNING
-
-
-def test_pods_beyond_the_wanted_learners_do_not_count() -> None:
-    pods = [learner(slot, "n", **BAD) for slot in (*SLOTS[:2], "us-east-2")]
-    assert decided(pods=pods).kind is Kind.RUNNING
-
-
-def test_an_exit_that_may_be_tried_again_fails_nothing() -> None:
-    for code in (ExitCode.FINAL, ExitCode.BUG, ExitCode.TRY_AGAIN, ExitCode.SUPERSEDED, 1, 137):
-        assert decided(pods=[learner("us-east-0", "n", exit_code=int(code))]).kind is Kind.RUNNING
-
-
-def test_complete_comes_from_the_registrar_after_the_last_evaluation() -> None:
-    final = reply()
-    final.state = pb.SHARD_COMPLETE
-    evaluator = replace(learner("us-east-0", "n"), role="evaluator")
-    assert decided(registrar=final, pods=[evaluator], final=1.0).kind is Kind.FINISHING
-    measured = replace(evaluator, exit_code=0)
-    assert decided(registrar=final, pods=[measured], final=1.0).kind is Kind.COMPLETE
-    assert decided(registrar=final, pods=[evaluator], final=500.0).kind is Kind.COMPLETE
+def at_home(before: Before, registrar: pb.StatusReply | None = None, *changes: str) -> str:
+    of = job("spec.syncer.shards=1", *changes)
+    found = phase.phase_at_home(of, before, (), registrar, None)
+    return f"{found.kind.name} {found.reason}: {found.message}"
 
 
 def test_complete_names_the_learners_that_made_no_step() -> None:
     final = reply(us_east_0="Left", us_east_1="Left")
     final.state, final.epoch = pb.SHARD_COMPLETE, 1
     final.slots[1].tokens = 0
-    assert decided(registrar=final).message.endswith("; us-east-1, eu-west-0 made no step")
+    assert at_home(Before(), final).endswith("; us-east-1, eu-west-0 made no step")
     final.epoch = 2  # a registrar that started again knows only who has joined it since
-    assert "no step" not in decided(registrar=final).message
+    assert "no step" not in at_home(Before(), final)
 
 
-def test_complete_and_failed_stay() -> None:
+def test_what_earlier_passes_wrote_stays() -> None:
     complete = Condition(type="Complete", status="True", reason="Trained", message="to step 600")
     failed = Condition(type="Failed", status="True", reason="OfALaterVersion")
-    assert decided(Before(complete=complete)).kind is Kind.COMPLETE
-    assert decided(Before(failed=failed)).kind is Kind.FAILED
-
-
-def test_the_deadline_does_not_run_while_suspended() -> None:
-    late = one_shard("spec.activeDeadlineSeconds=60")
-    assert decided(Before(running_seconds=61.0), of=late).reason == "DeadlineExceeded"
-    stopped = one_shard("spec.activeDeadlineSeconds=60", "spec.suspend=true")
-    assert decided(Before(running_seconds=61.0), of=stopped).kind is Kind.SUSPENDED
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ("spec.export={url: 's3://x/y'}", "spec.export.url"),
-        ("spec.syncer.shards=2", "spec.export"),
-    ],
-)
-def test_what_this_version_cannot_do_is_not_accepted(change: str, field: str) -> None:
-    found = decided(of=one_shard(change))
-    assert found.kind is Kind.REJECTED
-    assert found.message.startswith(field)
-
-
-FINAL: dict[str, Any] = {"exit_code": 0, "exit_message": f"{FINISHED}\n"}
-
-
-def test_learners_that_have_finished_hold_nothing_though_no_shard_can_be_asked() -> None:
-    pods = [learner(slot, "n", **FINAL) for slot in SLOTS]
-    found = decided(pods=pods)
-    assert (found.kind, found.reason) == (Kind.FINISHING, "LearnersFinished")
-    assert not phase.running(found, Before(), keeps_shards=False).learners
-    assert phase.running(found, Before(), keeps_shards=False).shards
-    assert decided(Before(finished=True)).kind is Kind.FINISHING  # their pods are gone now
-    assert decided(Before(finished=True), registrar=reply()).kind is Kind.RUNNING
-    complete = pb.StatusReply(state=pb.SHARD_COMPLETE, tick=600)
-    assert decided(Before(finished=True), registrar=complete, pods=pods).kind is Kind.COMPLETE
-
-
-def test_a_loop_that_ends_early_or_a_learner_that_still_trains_is_no_end_of_the_job() -> None:
-    first, *others = (learner(slot, "n", **FINAL) for slot in SLOTS)
-    early = replace(first, exit_message="")
-    trains = replace(first, exit_code=None, exit_message="")
-    for one in (early, trains):
-        assert decided(pods=[one, *others]).kind is Kind.RUNNING
-    assert decided(pods=[]).kind is Kind.RUNNING
-    assert decided(pods=[first, *others], registrar=reply()).kind is Kind.RUNNING
-
-
-def test_that_the_learners_have_finished_is_read_from_the_status() -> None:
+    assert at_home(Before(complete=complete)).startswith("COMPLETE")
+    assert at_home(Before(failed=failed)).startswith("FAILED")
+    assert at_home(Before(finished=True)).startswith("FINISHING")  # their pods are gone now
+    assert at_home(Before(finished=True), reply()).startswith("RUNNING")
     said = Condition(type="Progressing", status="True", reason="LearnersFinished", message="")
     assert phase.before(Status(conditions=[said]), 0.0).finished
     assert not phase.before(Status(), 0.0).finished
+
+
+def test_the_deadline_does_not_run_while_suspended() -> None:
+    late, before = "spec.activeDeadlineSeconds=60", Before(running_seconds=61.0)
+    assert at_home(before, None, late).startswith("FAILED DeadlineExceeded")
+    assert at_home(before, None, late, "spec.suspend=true").startswith("SUSPENDED")
+
+
+def test_shards_run_on_while_the_job_finishes_and_learners_do_not() -> None:
+    found = case_of(f"{EVERY} {DONE}").phase
+    runs = phase.running(found, Before(), keeps_shards=False)
+    assert (runs.learners, runs.shards) == (False, True)

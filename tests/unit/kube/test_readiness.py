@@ -1,74 +1,67 @@
 """Pods of learners are Ready while their learner is in training, and drains count these."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube import objects
 from atoll_operator.kube.edges.api import NODES, path
 from atoll_operator.kube.names import TRAINING_GATE
-from atoll_operator.kube.observation import Pod
-from atoll_operator.kube.plan.readiness import IDLE_SECONDS, marks
-from unit.kube.cluster_values import children, hosts, learner, reply, shard
+from atoll_operator.kube.observed import objects
+from atoll_operator.kube.plan.status.readiness import IDLE_SECONDS, marks
+from unit.kube.cluster_values import children, reply
+from unit.kube.scenes import scene
 from unit.kube.world import KEY, World, lost_learner
 
-STATES = ("Joining", "Training", "Stalled", "Recovering", "Lost", "Left")
+IDLE = {"uid-us-east-0": 60.0}
 
 
-def pod(trains: bool, **more: Any) -> Pod:
-    return learner("us-east-0", "n1", gated=True, trains=trains, **more)
-
-
-def marked(
-    pods: Sequence[Pod], *replies: pb.StatusReply | None, idle: dict[str, float] | None = None
-) -> list[tuple[str, bool]]:
-    return [(each.pod, each.trains) for each in marks(pods, replies, idle or {})]
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_a_pod_is_ready_as_soon_as_its_learner_trains_or_makes_a_pause(state: str) -> None:
-    busy = state in ("Training", "Stalled")
-    found = marked([pod(False)], reply(us_east_0=state))
-    assert found == ([("tiny-us-east-0", True)] if busy else [])
-
-
-@pytest.mark.parametrize("seconds", [IDLE_SECONDS - 0.1, IDLE_SECONDS])
-def test_a_pod_is_not_ready_any_more_when_its_learner_has_not_trained_for_a_while(
-    seconds: float,
+@pytest.mark.parametrize(
+    ("text", "idle", "marked"),
+    [
+        *(  # as soon as its learner trains, or makes a pause
+            (f"us-east-0 gated; {state} us-east-0", {}, {"tiny-us-east-0": True})
+            for state in ("Training", "Stalled")
+        ),
+        *(
+            (f"us-east-0 gated; {state} us-east-0", {}, {})
+            for state in ("Joining", "Recovering", "Lost", "Left")
+        ),
+        ("us-east-0 gated uid=next; Training us-east-0", {}, {}),  # another pod of the slot
+        # not any more when it has not trained for a while
+        ("us-east-0 marked; syncer serves", {"uid-us-east-0": IDLE_SECONDS - 0.1}, {}),
+        (
+            "us-east-0 marked; syncer serves",
+            {"uid-us-east-0": IDLE_SECONDS},
+            {"tiny-us-east-0": False},
+        ),
+        ("us-east-0 marked; Training us-east-0", {}, {}),
+        # what cannot be seen changes no pod
+        *(
+            (f"us-east-0 {flag}{syncer}", IDLE, {})
+            for flag in ("gated", "marked")
+            for syncer in ("", "; Lost us-east-0; syncer recovering")
+        ),
+        # only those that ask for it
+        ("us-east-0; shard gated; Training us-east-0", {}, {}),
+        *((f"us-east-0 gated {flag}; Training us-east-0", {}, {}) for flag in ("going", "evicted")),
+        (  # all hosts of a learner together
+            "us-east-0/* gated; Training us-east-0",
+            {},
+            {"tiny-us-east-0-0": True, "tiny-us-east-0-1": True},
+        ),
+        (
+            "us-east-0/* marked; syncer serves",
+            IDLE,
+            {"tiny-us-east-0-0": False, "tiny-us-east-0-1": False},
+        ),
+    ],
+)
+def test_a_pod_is_ready_while_its_learner_trains(
+    text: str, idle: dict[str, float], marked: dict[str, bool]
 ) -> None:
-    found = marked([pod(True)], reply(), idle={"uid-us-east-0": seconds})
-    assert found == ([("tiny-us-east-0", False)] if seconds >= IDLE_SECONDS else [])
-
-
-def test_another_pod_of_the_slot_is_not_ready() -> None:
-    assert marked([pod(False, uid="next")], reply(us_east_0="Training")) == []
-
-
-def test_what_cannot_be_seen_changes_no_pod() -> None:
-    starting = reply()
-    starting.state = pb.SHARD_RECOVERING
-    for replies in ((), (None,), (reply(us_east_0="Training"), None), (starting,)):
-        assert marked([pod(False)], *replies) == []
-        assert marked([pod(True)], *replies, idle={"uid-us-east-0": 60.0}) == []
-
-
-def test_only_pods_that_ask_for_it_are_marked() -> None:
-    trains = reply(us_east_0="Training")
-    assert marked([learner("us-east-0", "n1"), shard(0, "n1", gated=True)], trains) == []
-    assert marked([pod(False, terminating=True)], trains) == []
-    assert marked([pod(False, phase="Failed")], trains) == []
-    assert marked([pod(True)], trains) == []
-
-
-def test_all_hosts_of_a_learner_are_ready_together() -> None:
-    pair = hosts("us-east-0", "n1", "n2", gated=True, trains=False)
-    assert [name for name, _ in marked(pair, reply(us_east_0="Training"))] == [
-        "tiny-us-east-0-0", "tiny-us-east-0-1",
-    ]  # fmt: skip
-    pair = hosts("us-east-0", "n1", "n2", gated=True, trains=True)
-    assert len(marked(pair, reply(), idle={"uid-us-east-0": 60.0})) == 2
+    seen = scene(text, "spec.learner.hosts=2")
+    assert {each.pod: each.trains for each in marks(seen.pods, seen.replies, idle)} == marked
+    assert not marks(seen.pods, [*seen.replies, None], idle)  # while a shard does not answer
 
 
 def test_the_template_of_learners_asks_for_it_beside_the_users_gates() -> None:

@@ -9,103 +9,74 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.reasons import TYPES
+from atoll_operator.api.status.reasons import TYPES
 from atoll_operator.kube import reconcile
-from atoll_operator.kube.apply import Applier
-from atoll_operator.kube.cache import Sight
-from atoll_operator.kube.edges.api import (
-    ApiError,
-    path,
-)
-from atoll_operator.kube.observe import Observer
-from atoll_operator.kube.plan import events, status
+from atoll_operator.kube.edges.api import ApiError
+from atoll_operator.kube.effects.apply import Applier
+from atoll_operator.kube.effects.report import StatusWriter
+from atoll_operator.kube.observe import ClusterObserver
+from atoll_operator.kube.plan.inquiry import inquire
 from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from atoll_operator.kube.plan.planner import plan
-from atoll_operator.kube.report import StatusWriter
+from atoll_operator.kube.plan.status import events, status
 from atoll_protos.names import Label
 from unit.kube.world import KEY, World, lost_learner
 
 pytestmark = pytest.mark.usefixtures("still")
 
+ELSEWHERE = "kueue.x-k8s.io/multikueue"
 
-def test_the_first_pass_makes_the_children_and_all_conditions() -> None:
+
+def settled(passes: int) -> World:
+    """A job with a lost learner after so many passes."""
+    world = lost_learner()
+    world.runs(passes)
+    return world
+
+
+def test_the_first_pass_makes_children_and_conditions_and_the_second_nothing() -> None:
     world = World()
     wrote = world.run()
     assert "apply StatefulSet tiny-us-east" in wrote
     assert wrote.count("status") == 1
-    assert world.server.job is not None
-    assert tuple(each["type"] for each in world.server.job["status"]["conditions"]) == TYPES
-
-
-def test_a_second_pass_writes_nothing() -> None:
-    world = World()
-    world.run()
+    assert tuple(each["type"] for each in world.job["status"]["conditions"]) == TYPES
     assert world.run() == []
 
 
-def test_a_lost_operator_takes_up_where_another_stopped() -> None:
-    world, other = World(), World()
-    world.run()
-    for child in list(world.server.children)[::2]:
-        del world.server.children[child]
-    world.server.show()
-    other.reconciler.observer.cache = world.server.cache
-    other.reconciler.applier.api = world.reconciler.applier.api
-    other.reconciler.writer.api = world.reconciler.applier.api
-    before = len(world.server.log)
-    asyncio.run(other.reconciler.reconcile(KEY))
-    wrote = world.server.log[before:]
-    assert wrote
-    assert all(each.startswith("apply") for each in wrote if each != "status")
-
-
-def test_a_manifest_that_cannot_be_read_is_said_and_touches_no_child() -> None:
-    world = World(("steps", -1))
-    assert world.run() == ["status"]
-    assert world.condition("Accepted") == "False"
+@pytest.mark.parametrize(
+    ("change", "wrote", "condition", "said"),
+    [
+        (("steps", -1), ["status"], "Accepted", "False"),
+        (("suspend", True), ["status"], "Suspended", "True"),
+        (("managedBy", ELSEWHERE), [], "", ""),
+    ],
+)
+def test_a_job_that_is_wrong_suspended_or_another_managers_has_no_children(
+    change: tuple[str, Any], wrote: list[str], condition: str, said: str
+) -> None:
+    world = World(change)
+    assert [each for each in world.run() if not each.startswith("event")] == wrote
     assert not world.server.children
+    assert not condition or world.condition(condition) == said
 
 
-def test_a_job_of_another_manager_is_left_alone() -> None:
-    assert World(("managedBy", "kueue.x-k8s.io/multikueue")).run() == []
-
-
-def test_a_job_created_suspended_has_no_children() -> None:
-    world = World(("suspend", True))
-    world.run()
-    assert not world.server.children
-    assert world.condition("Suspended") == "True"
-
-
-def test_a_pass_counts_its_job_by_the_state_that_its_status_has() -> None:
+def test_a_pass_counts_its_job_by_its_state_and_forgets_one_that_is_gone() -> None:
     world = World()
 
     def jobs(state: str) -> float | None:
-        registry = world.reconciler.metrics.registry
-        return registry.get_sample_value(
-            "atoll_operator_jobs", {"job_namespace": "demo", "state": state}
-        )
+        return world.metric("atoll_operator_jobs", job_namespace="demo", state=state)
 
-    world.run()
-    world.run()  # which writes no status
+    world.runs()  # the second of which writes no status
     assert (jobs("Starting"), jobs("Suspended")) == (1, 0)
-    world.server.job = None
-    world.run()
-    assert jobs("Starting") == 0
-
-
-def test_a_job_that_is_gone_is_forgotten() -> None:
-    world = World()
-    world.run()
     world.server.job = None
     assert world.run() == []
     assert world.again is None
     assert not world.reconciler.memories
+    assert jobs("Starting") == 0
 
 
 def test_each_phase_of_a_pass_is_entered_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     world, entered = lost_learner(), []
-    phases = [(Observer, "observe"), (Applier, "apply"), (StatusWriter, "report")]
 
     def counted(name: str, phase: Any) -> Any:
         def enter(*values: Any) -> Any:
@@ -114,28 +85,26 @@ def test_each_phase_of_a_pass_is_entered_once_and_in_order(monkeypatch: pytest.M
 
         return enter
 
-    for owner, name in phases:
-        monkeypatch.setattr(owner, name, counted(name, getattr(owner, name)))
-    monkeypatch.setattr(reconcile, "plan", counted("plan", plan))
+    for owner, name, phase in (
+        (ClusterObserver, "look", ClusterObserver.look),
+        (ClusterObserver, "ask", ClusterObserver.ask),
+        (Applier, "apply", Applier.apply),
+        (StatusWriter, "report", StatusWriter.report),
+        (reconcile, "inquire", inquire),
+        (reconcile, "plan", plan),
+    ):
+        monkeypatch.setattr(owner, name, counted(name, phase))
     for _ in range(3):
         entered.clear()
         world.run()
-        assert entered == ["observe", "plan", "apply", "report"]
-
-
-def test_a_pass_that_fails_is_counted() -> None:
-    world = lost_learner()
-    world.run()
-    failing(world)
-    with pytest.raises(ApiError):
-        world.run()
-    assert world.metric("atoll_operator_pass_failures_total") == 1
+        assert entered == ["look", "inquire", "ask", "plan", "apply", "report"]
 
 
 def test_a_pass_that_sees_nothing_is_no_failure_and_touches_nothing() -> None:
     world = World()
     world.cannot_watch("403: pods is forbidden")
     world.run()
+    assert world.condition("Progressing") == "Unknown"
     assert world.run() == []
     assert not world.server.children
     assert world.again == reconcile.UNSEEN_SECONDS
@@ -145,32 +114,13 @@ def test_a_pass_that_sees_nothing_is_no_failure_and_touches_nothing() -> None:
     assert "apply StatefulSet tiny-us-east" in world.run()
 
 
-def test_before_everything_is_listed_nothing_is_made() -> None:
-    world = World()
-    world.server.cache.sights["pods"] = Sight(tried_at=0.0)
-    assert not [each for each in world.run() if each != "status" and "event" not in each]
-    world.server.cache.sights["pods"].listed = True
-    assert "apply StatefulSet tiny-us-east" in world.run()
-
-
-def failing(world: World) -> None:
-    """The API server refuses deletes, in a pass that deletes a pod and has news."""
-
-    async def refuse(where: str, uid: str, *, at_once: bool = False) -> bool:
-        raise ApiError(500, "no")
-
-    world.server.delete = refuse  # type: ignore[method-assign]
-    reply = world.shards.replies[0]
-    assert reply is not None
-    reply.tick, reply.state = 60, pb.SHARD_FAILED
-
-
-def test_the_status_is_written_although_an_effect_failed() -> None:
-    world = lost_learner()
-    world.run()
-    failing(world)
+def test_a_pass_of_which_an_effect_fails_is_counted_and_writes_its_status() -> None:
+    world = settled(1)
+    world.server.raises["delete"] = ApiError(500, "no")  # in a pass that has news
+    world.registrar.tick, world.registrar.state = 60, pb.SHARD_FAILED
     with pytest.raises(ApiError):
         world.run()
+    assert world.metric("atoll_operator_pass_failures_total") == 1
     assert world.condition("Failed") == "True"
 
 
@@ -180,7 +130,7 @@ def test_a_job_whose_objects_cannot_be_watched_is_unknown_and_says_why() -> None
     world.cannot_watch("403: persistentvolumeclaims is forbidden")
     world.run()
     assert world.said("Degraded")["reason"] != "NotRead"  # what was read is young enough
-    world.reconciler.memories[KEY].read_at -= 60
+    world.memory.read_at -= 60
     world.run()
     for kind in ("SyncerReady", "LearnersAvailable", "Progressing", "Degraded"):
         said = world.said(kind)
@@ -188,57 +138,42 @@ def test_a_job_whose_objects_cannot_be_watched_is_unknown_and_says_why() -> None
         assert "persistentvolumeclaims is forbidden" in said["message"]
 
 
-def test_a_new_job_whose_objects_cannot_be_watched_has_a_status() -> None:
-    world = World()
-    world.cannot_watch("403: forbidden")
-    world.run()
-    assert world.condition("Progressing") == "Unknown"
-
-
 def test_pods_of_a_former_job_of_the_same_name_are_not_this_job_s() -> None:
     world = World()
     world.run()
     world.server.add_pod("tiny-syncer-0-x", "shard", "n1", **{Label.SHARD: "0"})
-    pod = world.server.children[path("Pod", "demo", "tiny-syncer-0-x")]
+    pod = world.live("Pod", "tiny-syncer-0-x")
     pod["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 64}}}]
-    assert world.server.job is not None
-    world.server.job["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
-    for of_former in (
-        {"labels": {**pod["metadata"]["labels"], Label.JOB_UID: "former"}},
-        {"creationTimestamp": "2026-01-01T00:00:00Z"},  # of an earlier version: no such label
-    ):
-        whole = dict(pod["metadata"])
-        pod["metadata"] |= of_former
+    world.job["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    whole = dict(pod["metadata"])
+    for uid in ("former", ""):
+        pod["metadata"] = whole | {"labels": whole["labels"] | {Label.JOB_UID: uid}}
         world.run()
-        assert world.reconciler.memories[KEY].addresses == {0: ""}
+        assert world.memory.addresses == {0: ""}
         assert world.condition("Failed") == "False"
-        pod["metadata"] = whole
-    made = world.server.children[path("Deployment", "demo", "tiny-syncer-0")]["spec"]["template"]
-    pod["metadata"]["annotations"] = made["metadata"]["annotations"]
-    pod["metadata"]["creationTimestamp"] = "2026-01-03T00:00:00Z"
+    template = world.live("Deployment", "tiny-syncer-0")["spec"]["template"]
+    pod["metadata"] = whole | {"annotations": template["metadata"]["annotations"]}
     world.run()
     assert world.condition("Failed") == "True"
 
 
-def test_a_pass_that_began_for_a_former_job_writes_no_status_of_the_next_one() -> None:
+def test_a_former_jobs_pass_writes_no_status_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     whole = world.server.apply
 
     async def remade(child: Mapping[str, Any]) -> Any:
-        assert world.server.job is not None
-        world.server.job["metadata"]["uid"] = "next"
+        world.job["metadata"]["uid"] = "next"
         return await whole(child)
 
-    world.server.apply = remade  # type: ignore[method-assign]
+    monkeypatch.setattr(world.server, "apply", remade)
     world.run()
-    assert world.server.job is not None
-    assert "status" not in world.server.job
+    assert "status" not in world.job
 
 
 def test_a_watch_that_breaks_for_a_moment_after_a_quiet_time_changes_no_condition() -> None:
     world = World()
     world.run()
-    world.reconciler.memories[KEY].read_at -= 20.0
+    world.memory.read_at -= 20.0
     world.run()
     world.cannot_watch("reset")
     world.run()
@@ -246,40 +181,28 @@ def test_a_watch_that_breaks_for_a_moment_after_a_quiet_time_changes_no_conditio
 
 
 def test_a_pass_that_only_writes_a_status_leaves_the_answers_young() -> None:
-    world = lost_learner()
-    for _ in range(4):
-        world.run()
-    acted = world.reconciler.memories[KEY].acted_at
-    reply = world.shards.replies[0]
-    assert reply is not None
-    reply.state = pb.SHARD_RECOVERING
+    world = settled(4)
+    acted = world.memory.acted_at
+    world.registrar.state = pb.SHARD_RECOVERING
     assert "status" in world.run()
-    assert world.reconciler.memories[KEY].acted_at == acted
+    assert world.memory.acted_at == acted
 
 
 def test_the_shards_of_a_job_that_is_gone_or_run_elsewhere_are_not_asked() -> None:
-    world = lost_learner()
-    world.run()
-    assert KEY in world.shards.followed
-    assert world.server.job is not None
-    world.server.job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
-    world.run()
-    assert KEY not in world.shards.followed
-    del world.server.job["spec"]["managedBy"]
-    world.run()
-    assert KEY in world.shards.followed
+    world = settled(1)
+    for manager in (ELSEWHERE, None):
+        world.job["spec"]["managedBy"] = manager
+        world.run()
+        assert (KEY in world.shards.followed) == (manager is None)
     world.server.job = None
     world.run()
     assert KEY not in world.shards.followed
 
 
-def test_a_quiet_training_job_is_written_at_most_seven_times_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_quiet_job_is_written_seven_times_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two minutes of passes, one a second, while the step moves and the message of a slot too."""
     world = World()
-    for _ in range(3):
-        world.run()
+    world.runs(3)
     now = time.monotonic()
     clock = [now]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
@@ -299,68 +222,59 @@ def test_a_quiet_training_job_is_written_at_most_seven_times_a_minute(
         writes += wrote if second >= 60 else []  # the first minute is the start
     assert len(writes) <= 14
     assert set(writes) == {"status"}
-    assert world.server.job is not None
-    assert world.server.job["status"]["progress"]["step"] >= 165
+    assert world.job["status"]["progress"]["step"] >= 165
 
 
-def test_an_edit_that_only_the_answer_to_the_status_shows_brings_a_pass() -> None:
+def test_an_edit_that_a_status_write_shows_brings_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(("suspend", True))
-    world.run()
-    world.run()
+    world.runs()
     assert world.again is None or world.again > AGAIN_SECONDS
-    server, write = world.server, world.server.apply_status
-    assert server.job is not None
-    server.job["status"] = {}
+    write = world.server.apply_status
+    world.job["status"] = {}
 
-    async def edited(namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
-        await write(namespace, name, uid, status)
-        assert server.job is not None
-        server.job["spec"]["suspend"] = False
+    async def edited(*values: Any) -> None:
+        await write(*values)
+        world.edit(suspend=False)
         world._count_edits()
-        raw = copy.deepcopy(server.job)
-        raw["metadata"]["resourceVersion"] = str(server.version + 1)
-        server.cache.written(raw)
+        raw = copy.deepcopy(world.job)
+        raw["metadata"]["resourceVersion"] = str(world.server.version + 1)
+        world.server.cache.written(raw)
 
-    server.apply_status = edited  # type: ignore[method-assign]
+    monkeypatch.setattr(world.server, "apply_status", edited)
     assert world.run()[-1] == "status"
     assert world.again == AGAIN_SECONDS
 
 
 def test_a_job_that_the_api_server_does_not_have_asks_for_a_list() -> None:
-    world, asked = World(), []
-    world.reconciler.writer.missing = lambda _: asked.append(1)
+    world = World()
+    asked: list[str] = []
+    world.reconciler.writer.missing = asked.append
     world.server.show()
     world.server.job = None
     asyncio.run(world._pass())
-    assert asked
+    assert asked == ["demo"]
 
 
-def test_while_requests_are_scarce_progress_waits_and_conditions_do_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = lost_learner()
-    for _ in range(4):  # its replacement is made, and told
-        world.run()
-    reply = world.shards.replies[0]
-    assert reply is not None
-    world.reconciler.writer.busy = lambda: True
+def test_while_requests_are_scarce_only_progress_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = settled(4)  # its replacement is made, and told
     monkeypatch.setattr(status, "WRITE_SECONDS", 0.0)
-    reply.tick += 10
-    assert "status" not in world.run()
-    reply.state = pb.SHARD_RECOVERING
-    assert "status" in world.run()
-    reply.tick += 10
-    world.reconciler.writer.busy = lambda: False
-    assert "status" in world.run()
+    for busy, state, wrote in (
+        (True, pb.SHARD_SERVING, False),
+        (True, pb.SHARD_RECOVERING, True),
+        (False, pb.SHARD_RECOVERING, True),
+    ):
+        world.reconciler.writer.busy = lambda: busy  # noqa: B023 - called in this round
+        world.registrar.tick += 10
+        world.registrar.state = state
+        assert ("status" in world.run()) == wrote
 
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_what_a_job_that_is_gone_or_replaced_still_owed_is_forgotten(gone: bool) -> None:
     world = World()
     world.run()
-    recorder, job = world.reconciler.writer.recorder, world.server.job
-    assert job is not None
-    lost = events.of_replacement(job, "tiny-us-east-0", "its node is lost", "10:00")
+    recorder, job = world.reconciler.writer.recorder, world.job
+    lost = events.warning(job, events.NODE_LOST, "tiny-us-east-0", "its node is lost", "10:00")
     for _ in range(2):  # the second waits
         asyncio.run(recorder.tell(lost))
     assert recorder.due_seconds("job-uid")
@@ -368,4 +282,4 @@ def test_what_a_job_that_is_gone_or_replaced_still_owed_is_forgotten(gone: bool)
     world.server.job = None if gone else job
     world.run()
     assert recorder.due_seconds("job-uid") is None
-    assert "job-uid" not in recorder.told
+    assert "job-uid" not in recorder.jobs

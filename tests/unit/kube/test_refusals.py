@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from atoll_operator.kube.cache import Failure
 from atoll_operator.kube.edges.api import path
-from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.observed.cache import EventFailure
+from atoll_operator.kube.observed.memory import REFUSED_SECONDS
+from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from unit.kube.world import KEY, World, lost_learner
 
@@ -42,17 +43,25 @@ def test_a_first_status_never_accepts_what_was_refused() -> None:
     assert "status" not in world.server.log
 
 
+def due_at(world: World, at: float) -> None:
+    """Change when what was refused is tried again, in seconds of the monotonic clock."""
+    found = world.reconciler.memories[KEY].refused
+    found.update({key: replace(each, again_at=at) for key, each in found.items()})
+
+
 def test_a_refused_child_is_tried_again_after_a_pause() -> None:
-    world = refused()
+    began, world = time.monotonic(), refused()
     again = "apply Service tiny-eu-west"
+    dues = [each.again_at for each in world.reconciler.memories[KEY].refused.values()]
+    assert dues
+    assert min(dues) >= began + REFUSED_SECONDS[0]
+    due_at(world, float("inf"))
     assert again not in world.run()
-    for key, each in world.reconciler.memories[KEY].refused.items():
-        world.reconciler.memories[KEY].refused[key] = replace(each, again_at=0.0)
+    due_at(world, 0.0)
     assert again in world.run()
     assert world.condition("Accepted") == "False"
     world.server.refuses.clear()
-    for key, each in world.reconciler.memories[KEY].refused.items():
-        world.reconciler.memories[KEY].refused[key] = replace(each, again_at=0.0)
+    due_at(world, 0.0)
     assert again in world.run()
     world.run()
     assert world.condition("Accepted") == "True"
@@ -87,19 +96,16 @@ def test_nothing_is_deleted_while_what_replaces_it_is_refused() -> None:
     assert "delete tiny-eu-west" in world.run()
 
 
-def test_a_region_goes_although_the_evaluator_is_refused() -> None:
-    assert "delete tiny-eu-west" in without_eu_west("a webhook says no", "tiny-evaluator").run()
-
-
-def test_what_is_deleted_makes_room_for_what_a_quota_refuses() -> None:
-    assert "delete tiny-eu-west" in without_eu_west(QUOTA, "tiny-us-east").run()
+def test_a_region_goes_although_the_evaluator_is_refused_and_makes_room_in_a_quota() -> None:
+    for said, name in (("a webhook says no", "tiny-evaluator"), (QUOTA, "tiny-us-east")):
+        assert "delete tiny-eu-west" in without_eu_west(said, name).run()
 
 
 def test_a_pod_that_its_kubelet_cannot_start_is_named_with_what_an_event_says() -> None:
     world = lost_learner()
     made = world.server.children[path("Pod", "demo", "tiny-syncer-0-x")]
     made["status"] = {"phase": "Pending", "startTime": "2026-01-02T00:00:00Z"}
-    said = Failure(
+    said = EventFailure(
         uid=made["metadata"]["uid"], namespace="demo", event="e", message="Multi-Attach error",
         at=rfc3339(time.time()),
     )  # fmt: skip
@@ -116,7 +122,7 @@ def test_a_pod_that_a_statefulset_cannot_make_is_said_with_the_controllers_words
     made = world.server.children[path("StatefulSet", "demo", "tiny-us-east")]
     made["status"] = {"observedGeneration": 1, "replicas": 1}
     uid = made["metadata"]["uid"]
-    said = Failure(
+    said = EventFailure(
         uid=uid, namespace="demo", event="e", message="exceeded quota", at="2026-01-02T00:00:00Z"
     )
     world.server.cache.failed("ADDED", said)

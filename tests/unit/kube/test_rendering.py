@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.api.spec import Job
+from atoll_operator.api.job.spec import Job
 from atoll_operator.kube.names import LENGTH_FILE, RUN_FILE, Annotation
-from atoll_operator.kube.notes import run_files
-from atoll_operator.kube.objects import RESTARTED_AT, excluded_nodes, key_of
-from atoll_operator.kube.plan import pods, rendering
-from atoll_operator.kube.plan.exclusions import Exclusions
-from atoll_operator.kube.plan.phase import Running
-from atoll_protos.environment import Env
-from atoll_protos.run import RunFile
+from atoll_operator.kube.observed.notes import run_files
+from atoll_operator.kube.observed.objects import excluded_nodes, key_of
+from atoll_operator.kube.plan.losses.exclusions import Exclusions
+from atoll_operator.kube.plan.manifest.phase import Running
+from atoll_operator.kube.plan.workloads import pods, rendering
+from atoll_protos.job.run_file import RunFile
 from unit.kube.cluster_values import EVERYTHING, SETTINGS, job
 from unit.kube.cluster_values import children as builder
 
@@ -25,13 +24,6 @@ MORE = "spec.regions=[{name: us-east, learners: 5}, {name: eu-west}]"
 OTHER_REGION = "spec.regions=[{name: us-east, learners: 2}, {name: eu-west}, {name: mars}]"
 EDIT = "spec.regions=[{name: us-east, learners: 2}, {name: eu-west, podOverrides: {args: [x]}}]"
 WORKLOADS = ("StatefulSet", "Deployment")
-
-
-@pytest.fixture
-def upgraded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on this operator renders pods and run files in another way."""
-    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 77)
-    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 31)
 
 
 def keyed(objects: list[dict[str, Any]]) -> Live:
@@ -44,17 +36,15 @@ def next_pass(
     generation: int,
     settings: Any = SETTINGS,
     running: Running = EVERYTHING,
-    observed: int | None = None,
     exclusions: Exclusions = Exclusions(),  # noqa: B008
 ) -> Live:
     """The children that a pass wants, which finds these."""
-    found = rendering.decide(
+    found = rendering.renderings_of(
         job(*changes),
         generation,
         [each for each in live.values() if each["kind"] in WORKLOADS],
         run_files(each for each in live.values() if each["kind"] == "ConfigMap"),
         running,
-        observed=generation if observed is None else observed,
     )
     made = builder(*changes, settings=settings, running=running, renderings=found,
                    exclusions=exclusions)  # fmt: skip
@@ -75,16 +65,6 @@ def images(live: Live) -> dict[str, str]:
         name: template["spec"]["containers"][0]["image"]
         for (_, name), template in templates(live).items()
     }
-
-
-def test_a_quiet_job_is_rendered_in_the_same_way_in_every_pass() -> None:
-    first = begun()
-    assert next_pass(first, generation=1) == first
-
-
-@pytest.mark.usefixtures("upgraded")
-def test_the_renderings_of_two_versions_differ() -> None:
-    assert templates(begun()) != templates(next_pass({}, generation=1, settings=NEW))
 
 
 def test_an_upgrade_changes_no_template_of_a_running_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,36 +220,6 @@ def test_a_suspended_job_whose_shards_stay_keeps_its_version() -> None:
     assert set(images(resumed).values()) == {"worker:1", "syncer:1"}
 
 
-def without_notes(live: Live) -> Live:
-    """The workloads as a version that wrote no notes has left them, with the server's defaults."""
-    found = copy.deepcopy(live)
-    for key, each in found.items():
-        if key[0] in WORKLOADS:
-            del each["metadata"]["annotations"][Annotation.RENDERED]
-            template = each["spec"]["template"]
-            template["metadata"]["creationTimestamp"] = None
-            template["metadata"]["annotations"][RESTARTED_AT] = "today"
-            template["spec"]["dnsPolicy"] = "ClusterFirst"
-    return found
-
-
-def test_what_a_version_without_notes_runs_goes_on_and_gets_one() -> None:
-    lost = Exclusions(nodes={"tiny-us-east": ("n1",)})
-    before = without_notes(next_pass({}, generation=1, exclusions=lost))
-    after = next_pass(before, generation=1, settings=NEW, exclusions=lost)
-    for key, template in templates(after).items():
-        live = copy.deepcopy(templates(before)[key])
-        del live["metadata"]["creationTimestamp"]
-        del live["metadata"]["annotations"][RESTARTED_AT]  # it stays: it is kubectl's
-        assert template == live
-        assert Annotation.RENDERED in after[key]["metadata"]["annotations"]
-    assert next_pass(after, generation=1, settings=NEW, exclusions=lost) == after
-    many = next_pass(after, MORE, generation=2, settings=NEW)
-    assert set(images(many).values()) == {"worker:1", "syncer:1"}
-    edited = next_pass(before, EDIT, generation=2, settings=NEW, observed=1)
-    assert set(images(edited).values()) == {"worker:2", "syncer:2"}
-
-
 def changed_note(live: Live, text: str) -> Live:
     found = copy.deepcopy(live)
     for key, each in found.items():
@@ -340,23 +290,6 @@ def test_a_later_edit_of_something_else_restarts_no_shard_of_a_longer_job() -> N
     assert file_of(changed, "Deployment", "tiny-syncer-0")["steps"] == 700
 
 
-def test_shards_that_do_not_read_the_length_are_restarted_for_another_one() -> None:
-    """An earlier version has made them."""
-    before = begun()
-    for (kind, _), each in before.items():
-        if kind == "Deployment":
-            for container in each["spec"]["template"]["spec"]["containers"]:
-                container["env"] = [v for v in container["env"] if v["name"] != Env.LENGTH_FILE]
-            note = rendering.read(each)
-            assert note is not None
-            note = replace(note, template=each["spec"]["template"], text=None)
-            each["metadata"]["annotations"][Annotation.RENDERED] = note.to_text()
-    assert templates(next_pass(before, generation=1)) == templates(before)
-    longer = next_pass(before, LONGER, generation=2)
-    assert file_of(longer, "Deployment", "tiny-syncer-0")["steps"] == 700
-    assert pods.reads_length(templates(longer)["Deployment", "tiny-syncer-0"])
-
-
 def test_a_run_file_that_was_deleted_is_made_again() -> None:
     before = begun()
     gone = {key: each for key, each in before.items() if key[0] != "ConfigMap"}
@@ -364,7 +297,7 @@ def test_a_run_file_that_was_deleted_is_made_again() -> None:
 
 
 def test_a_default_that_is_written_down_or_taken_away_is_no_edit() -> None:
-    stored = """spec.regions=[{name: us-east, learners: 2, nodes: Region, podOverrides:
+    stored = """spec.regions=[{name: us-east, learners: 2, placement: Region, podOverrides:
       {nodeSelector: {}, tolerations: [], resources: {}, env: [], args: [], priorityClassName: ''}},
       {name: eu-west, learners: 1, podOverrides: {}}]"""
     given = ("spec.seed=0", "spec.syncer={shards: 2, storage: {type: Ephemeral}, endpoints: []}")
@@ -382,7 +315,7 @@ def test_an_edit_of_any_part_of_a_template_is_one() -> None:
         f"{learner}.containers=[{{args: ['']}}]",
         "spec.syncer.template.spec.priorityClassName=high",
         "spec.evaluator={everySteps: 50, template: {metadata: {labels: {a: b}}}}",
-        "spec.regions=[{name: us-east, learners: 2, nodes: Any}, {name: eu-west}]",
+        "spec.regions=[{name: us-east, learners: 2, placement: Anywhere}, {name: eu-west}]",
     ):
         after = next_pass(begun(), change, generation=2, settings=NEW)
         assert set(images(after).values()) == {"worker:2", "syncer:2"}, change

@@ -1,159 +1,127 @@
 """Which pods are made again elsewhere, and when the operator holds."""
 
-from collections.abc import Sequence
+import json
 from dataclasses import replace
 from typing import Any
 
-from atoll_operator.api.parts import Failure
-from atoll_operator.kube import objects
+import pytest
+
 from atoll_operator.kube.names import QUEUE_LABEL, Annotation
-from atoll_operator.kube.observation import Node, Pod, Replaced, Replacement, Workload
-from atoll_operator.kube.plan.exclusions import exclusions, is_excluded, stranded
-from atoll_operator.kube.plan.nodes import NodeState
-from atoll_operator.kube.plan.replacements import (
+from atoll_operator.kube.observed import objects
+from atoll_operator.kube.observed.observation import (
+    Observation,
+    Pod,
+    Replaced,
+    Replacement,
+    Workload,
+    with_hosts,
+)
+from atoll_operator.kube.plan import pauses
+from atoll_operator.kube.plan.losses.exclusions import exclusions, is_excluded, stranded
+from atoll_operator.kube.plan.losses.nodes import NodeState
+from atoll_operator.kube.plan.losses.replacements import (
     Placement,
-    PlacementInput,
     ToReplace,
     counts,
-    decide,
     works_again,
 )
-from unit.kube.cluster_values import learner, node, shard
-
-LOSS = 20
-
-
-def choose(
-    pods: Sequence[Pod],
-    nodes: Sequence[Node],
-    *,
-    dead: Sequence[str] = (),
-    unseen: Sequence[str] = (),
-    counts: dict[str, int] | None = None,
-    released: bool = False,
-    limit: int = 20,
-    settling: frozenset[str] = frozenset(),
-) -> Placement:
-    regions = sorted({each.region for each in nodes})
-    return decide(
-        PlacementInput(
-            pods=pods,
-            nodes={each.name: each for each in nodes},
-            dead=frozenset(dead),
-            unseen=frozenset(unseen),
-            counts=counts or {},
-            failure=Failure(node_loss_seconds=LOSS, max_replacements_per_slot=limit),
-            region_nodes={r: [n for n in nodes if n.region == r] for r in regions},
-            released=released,
-            settling=settling,
-        )
-    )
-
+from atoll_operator.kube.plan.situation import situation_of
+from unit.kube.cluster_values import SETTINGS, hosts, learner, shard
+from unit.kube.planner_side import NOW, planned, raw, settled
+from unit.kube.scenes import decided, names, scene
 
 POD = learner("us-east-0", "n1")
+HOSTS = "spec.learner.hosts=2"
+LIMIT = "spec.failure.maxReplacementsPerSlot=3"
 
 
-def test_a_dead_session_on_a_silent_node_is_replaced() -> None:
-    found = choose([POD], [node("n1", silent=30), node("n2")], dead=[POD.uid])
-    assert [each.pod.name for each in found.replace] == ["tiny-us-east-0"]
-    assert "silent" in found.replace[0].reason
+def placed(found: Observation) -> Placement:
+    assert found.job is not None
+    return situation_of(found, found.job, SETTINGS, NOW).placement
 
 
-def test_a_stale_lease_alone_never_triggers() -> None:
-    assert not choose([POD], [node("n1", silent=300), node("n2")]).replace
+def with_set(found: Observation, name: str, **changes: Any) -> Observation:
+    """What is observed of a set is different."""
+    changed = replace(found.workloads[name], **changes)
+    return replace(found, workloads={**found.workloads, name: changed})
 
 
-def test_a_dead_session_alone_never_triggers() -> None:
-    assert not choose([POD], [node("n1"), node("n2")], dead=[POD.uid]).replace
+def spent(*counts: int) -> dict[int, Replaced]:
+    """What a set notes of pods that have been replaced so often today."""
+    return {
+        index: Replaced(count=n, uid="old", since=int(NOW) - 60, recent=n)
+        for index, n in enumerate(counts)
+    }
 
 
-def test_with_the_syncer_unreachable_a_silent_node_is_not_enough() -> None:
-    assert not choose([POD], [node("n1", silent=300), node("n2")], unseen=[POD.uid]).replace
+LOST, UNSEEN = "us-east-0 @n1; Lost us-east-0", "us-east-0 @n1"
+STORM = "n0 n1 n2 n3 silent=30"
 
 
-def test_with_the_syncer_unreachable_a_node_that_stays_not_ready_is() -> None:
-    for seconds, lost in ((0.0, False), (19.0, False), (20.0, True)):
-        down = node("n1", ready=False, not_ready_seconds=seconds)
-        assert bool(choose([POD], [down, node("n2")], unseen=[POD.uid]).replace) is lost
-    declared = node("n1", out_of_service=True)
-    assert choose([POD], [declared, node("n2")], unseen=[POD.uid]).replace
-    assert choose([POD], [node("n2")], unseen=[POD.uid]).replace
+@pytest.mark.parametrize(
+    ("text", "more", "replaced"),
+    [
+        (f"{LOST}; n1 silent=30", {}, True),
+        (f"{LOST}; n1 gone", {}, True),
+        ("us-east-0 @n1; Training us-east-0; n1 silent=300", {}, False),  # never a Lease alone
+        (LOST, {}, False),  # nor a dead session alone
+        ("shard @n1; n1 silent=30", {"silent_seconds": {0: 60.0}}, True),
+        (f"{UNSEEN}; n1 silent=300", {}, False),  # with the syncer unreachable
+        (f"{UNSEEN}; n1 down for=19", {}, False),
+        (f"{UNSEEN}; n1 down for=20", {}, True),
+        (f"{UNSEEN}; n1 out", {}, True),
+        (f"{UNSEEN}; n1 gone", {}, True),
+        (f"{LOST}; {STORM}", {}, False),
+        (f"{LOST}; n0 n2 n3 n4 silent=30; n1 out", {}, True),
+        (f"{LOST}; n1 silent=22; n2 n3 n4 silent=12", {}, False),  # overdue: they count for a storm
+        (f"{LOST}; n0 n1 silent=30", {}, True),  # two nodes make none
+        (f"{LOST}; n1 silent=30; n2 n3 n4 n5 booting", {}, True),
+        (f"{LOST}; n1 silent=30; n2 n3 n4 n5 down", {}, False),
+        (f"{LOST}; n1 silent=30", {"storm_seconds": {"us-east": 19.0}}, False),  # one by one
+    ],
+)
+def test_a_pod_is_replaced_when_session_and_node_are_lost_and_nothing_holds_it(
+    text: str, more: dict[str, Any], replaced: bool
+) -> None:
+    assert len(placed(scene(text, **more)).replace) == replaced
 
 
-def test_nodes_that_have_never_been_ready_make_no_storm() -> None:
-    well = [node(f"w{i}") for i in range(4)]
-    booting = [node(f"b{i}", ready=False, never_ready=True) for i in range(5)]
-    pod = learner("us-east-0", "dead")
-    dead = node("dead", silent=30)
-    assert choose([pod], [*well, *booting, dead], dead=[pod.uid]).replace
-    down = [replace(each, never_ready=False) for each in booting]
-    assert choose([pod], [*well, *down, dead], dead=[pod.uid]).held
+def test_the_annotation_releases_a_storm() -> None:
+    released = raw(annotations={Annotation.RELEASE_HOLD: ""})
+    assert placed(replace(scene(f"{LOST}; {STORM}"), raw=released)).replace
 
 
-def test_pods_of_a_deleted_node_are_replaced() -> None:
-    assert choose([POD], [node("n2")], dead=[POD.uid]).lost == {"n1": NodeState.GONE}
-    assert choose([POD], [node("n2")], dead=[POD.uid]).replace
+@pytest.mark.parametrize(("used", "exhausted"), [(2, ()), (3, ("tiny-us-east-0",))])
+def test_a_budget_that_is_used_up_is_named(used: int, exhausted: tuple[str, ...]) -> None:
+    found = with_set(scene(f"{LOST}; n1 silent=30", LIMIT), "tiny-us-east", replaced=spent(used))
+    assert placed(found).exhausted == exhausted
+    assert len(placed(found).replace) == (not exhausted)
+    pair = scene("us-east-0/0 @n1; us-east-0/1 @n2; Lost us-east-0; n1 n2 silent=30", HOSTS, LIMIT)
+    of_hosts = placed(with_set(pair, "tiny-us-east-0", replaced=spent(0, used)))
+    assert (of_hosts.exhausted, len(of_hosts.replace)) == (exhausted, 0 if exhausted else 2)
 
 
-def test_a_shard_that_does_not_answer_is_treated_in_the_same_way() -> None:
-    lost = replace(shard(0, "n1"), region="us-east")
-    assert choose([lost], [node("n1", silent=30), node("n2")], dead=[lost.uid]).replace
-
-
-STORM = [node(f"n{i}", silent=30) for i in range(4)] + [node("n4")]
-
-
-def test_most_nodes_of_a_region_at_once_are_held() -> None:
-    found = choose([learner("us-east-0", "n0")], STORM, dead=["uid-us-east-0"])
-    assert not found.replace
-    assert found.held[0].message.startswith("4 of 5 nodes of us-east")
-
-
-def test_nodes_whose_renewal_is_overdue_count_for_a_storm() -> None:
-    nodes = [node("n0", silent=22), *(node(f"n{i}", silent=12) for i in (1, 2)), node("n3")]
-    assert choose([learner("us-east-0", "n0")], nodes, dead=["uid-us-east-0"]).held
-
-
-def test_two_lost_nodes_are_no_storm_however_small_the_region() -> None:
-    nodes = [node("n0", silent=30), node("n1", silent=30)]
-    assert choose([learner("us-east-0", "n0")], nodes, dead=["uid-us-east-0"]).replace
-
-
-def test_a_storm_is_let_through_by_annotation() -> None:
-    pod = learner("us-east-0", "n0")
-    assert choose([pod], STORM, dead=[pod.uid], released=True).replace
-
-
-def test_a_node_declared_out_of_service_is_replaced_in_a_storm() -> None:
-    pod = learner("us-east-0", "n0")
-    nodes = [replace(STORM[0], out_of_service=True), *STORM[1:]]
-    assert choose([pod], nodes, dead=[pod.uid]).replace
-
-
-def test_nodes_that_return_one_by_one_are_waited_for() -> None:
-    pod = learner("us-east-0", "n0")
-    nodes = [node("n0", silent=30), *(node(f"n{i}") for i in range(1, 5))]
-    assert not choose([pod], nodes, dead=[pod.uid], settling=frozenset({"us-east"})).replace
-    assert choose([pod], nodes, dead=[pod.uid]).replace
+def test_reasons_storms_and_deleted_nodes_are_named() -> None:
+    (gone,) = placed(scene(f"{LOST}; n1 silent=30")).replace
+    assert gone.reason == "its node n1 is silent, and no shard hears the learner"
+    (held,) = placed(scene(f"{LOST}; {STORM}")).held
+    assert held.message.startswith("4 of 6 nodes of us-east")
+    assert placed(scene(f"{LOST}; n1 gone")).lost == {"n1": NodeState.GONE}
 
 
 def test_a_storm_in_one_region_holds_no_other() -> None:
-    pods = [learner("us-east-0", "n0"), learner("eu-west-0", "e0")]
-    nodes = [*STORM, node("e0", "eu-west", silent=30), node("e1", "eu-west")]
-    found = choose(pods, nodes, dead=[each.uid for each in pods])
-    assert [each.pod.region for each in found.replace] == ["eu-west"]
-
-
-def test_a_slot_has_a_budget_of_replacements() -> None:
-    found = choose(
-        [POD], [node("n1", silent=30), node("n2")], dead=[POD.uid], counts={POD.name: 3}, limit=3
+    found = placed(
+        scene(
+            "us-east-0 @n0; eu-west-0 @n4; Lost us-east-0 eu-west-0; n0 n1 n2 n3 n4 silent=30;"
+            " n4 n5 region=eu-west"
+        )
     )
-    assert (found.replace, found.exhausted) == ((), (POD.name,))
+    assert names(found.replace) == "eu-west-0"
 
 
 def live(kind: str, excluded: tuple[str, ...], **more: Any) -> Workload:
     name = "tiny-us-east" if kind == "StatefulSet" else "tiny-syncer-0"
-    fields: dict[str, Any] = {"replicas": 1, "observed": True, "applied": "", "template": "t"}
+    fields: dict[str, Any] = {"replicas": 1, "observed": True, "template": "t"}
     return Workload(name=name, kind=kind, excluded=excluded, **(fields | more))
 
 
@@ -168,7 +136,7 @@ def test_the_budget_of_a_slot_is_one_of_a_day() -> None:
 
 
 def test_a_replacement_is_noted_once_and_read_back() -> None:
-    moved = Placement(replace=(ToReplace(pod=POD, node="n1", reason="lost"),))
+    moved = Placement(replace=(ToReplace(pod=POD, reason="lost"),))
     sets = {"tiny-us-east": live("StatefulSet", ())}
     text = exclusions("tiny", sets, moved, [], now=5000.0).replaced["tiny-us-east"]
     noted = objects.workload(
@@ -227,7 +195,7 @@ def test_a_replaced_shard_works_again_when_its_own_pod_is_ready() -> None:
 
 
 def test_what_kueue_queues_excludes_no_node_and_waits_until_the_scheduler_keeps_off_it() -> None:
-    move = ToReplace(pod=POD, node="n1", reason="lost")
+    move = ToReplace(pod=POD, reason="lost")
     queued, free = live("StatefulSet", (), queued=True), live("StatefulSet", ())
     moved = Placement(replace=(move,), lost={"n1": NodeState.SILENT})
     assert exclusions("tiny", {queued.name: queued}, moved, [POD], now=1.0).nodes == {
@@ -247,3 +215,128 @@ def test_what_kueue_queues_excludes_no_node_and_waits_until_the_scheduler_keeps_
     raw = {"name": "s", "labels": {QUEUE_LABEL: "train"}}
     spec: dict[str, Any] = {"template": {"metadata": {}}}
     assert objects.workload({"kind": "StatefulSet", "metadata": raw, "spec": spec}).queued
+
+
+# ---------------------------------------------------------------- learners of several hosts
+
+PAIR = hosts("us-east-0", "n1", "n2")
+HEAD, FOLLOWER = PAIR
+OF_PAIR = "us-east-0/0 @n1; us-east-0/1 @n2; us-east-1/* @n3; shard @n3; Training us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "replaced"),
+    [
+        (f"{OF_PAIR}; Training us-east-0; n2 silent=30", ""),
+        *(
+            (f"{OF_PAIR}; {state} us-east-0; n2 silent=30", "us-east-0-1")
+            for state in ("Stalled", "Lost", "Joining")
+        ),
+        (f"{OF_PAIR}; Lost us-east-0; n1 n2 silent=30", "us-east-0-0 us-east-0-1"),
+        # the session of the head lives
+        (f"{OF_PAIR}; Stalled us-east-0; n1 n2 silent=30", "us-east-0-1"),
+    ],
+)
+def test_a_host_on_a_lost_node_is_replaced_while_its_learner_does_not_train(
+    text: str, replaced: str
+) -> None:
+    found = placed(scene(text, HOSTS)).replace
+    assert names(found) == replaced
+    own = [each.reason for each in found if not each.pod.is_head]
+    assert set(own) <= {"its node n2 is silent, and its learner does not train"}
+
+
+@pytest.mark.parametrize(
+    ("change", "seconds", "count"),
+    [
+        ("spec.learner.hostsMin=1", 20, 1),
+        ("spec.learner.hostsMin=1", 19, 0),
+        ("spec.seed=0", 20, 0),
+    ],
+)
+def test_a_host_that_its_learner_does_without_is_replaced_when_its_node_stays_away(
+    change: str, seconds: int, count: int
+) -> None:
+    text = f"{OF_PAIR}; Training us-east-0; n2 down for={seconds}; set us-east-0 off=n2"
+    assert len(decided(text, HOSTS, change).replace) == count
+
+
+@pytest.mark.parametrize(("own", "count"), [("spec", 0), ("off=n2", 1)])
+def test_a_host_waits_until_the_set_of_its_own_learner_excludes_the_node(
+    own: str, count: int
+) -> None:
+    set_ = f"set us-east-0 {own}; " if count else ""
+    text = f"{OF_PAIR}; Stalled us-east-0; n2 silent=30; {set_}set us-east-1 off=n2"
+    assert len(decided(text, HOSTS).replace) == count
+
+
+def test_a_learner_has_used_as_many_replacements_as_the_host_that_was_replaced_most() -> None:
+    def used(noted: dict[int, Replaced]) -> int:
+        live = replace(scene("", HOSTS).workloads["tiny-us-east-0"], replaced=noted)
+        return counts("tiny", PAIR, {live.name: live}, now=NOW)["tiny-us-east-0"]
+
+    assert used(spent(1, 1)) == 1  # they failed together, or each once
+    assert used(spent(0, 3)) == 3
+    under_way = Replaced(count=3, uid=FOLLOWER.uid, since=int(NOW) - 60, recent=3)
+    assert used({1: under_way}) == 2
+
+
+def test_a_replaced_host_works_again_when_its_learner_trains() -> None:
+    lost = Replacement(role="learner", name=FOLLOWER.name, old_uid="old", lost_at=0.0)
+    trains = with_hosts(frozenset({HEAD.uid}), PAIR)
+    assert works_again(lost, PAIR, trains)
+    assert not works_again(lost, PAIR, with_hosts(frozenset({"uid-us-east-1"}), PAIR))
+    assert not works_again(replace(lost, old_uid=FOLLOWER.uid), PAIR, trains)
+    waits = [HEAD, replace(FOLLOWER, ready=False)]  # its learner may train without it
+    assert not works_again(lost, waits, trains)
+    assert decided("us-east-0/*; Training us-east-0", HOSTS).training == trains
+
+
+def test_a_host_that_is_lost_while_the_job_is_suspended_is_removed_and_moved_nowhere() -> None:
+    for suspend, replicas, count, used in (("false", 2, 0, 1), ("true", 0, 1, 0)):
+        found = scene(f"{OF_PAIR}; Left us-east-0; n2 silent=30", HOSTS, f"spec.suspend={suspend}")
+        changes = {"replicas": replicas, "excluded": ("n2",), "replaced": spent(0, 20)}
+        moved = planned(with_set(found, "tiny-us-east-0", **changes)).replace
+        assert len(moved) == count
+        assert all("is removed" in each.event.message for each in moved)
+        fresh = with_set(found, "tiny-us-east-0", replicas=replicas)
+        live = fresh.workloads["tiny-us-east-0"]
+        noted = exclusions("tiny", {live.name: live}, placed(fresh), fresh.pods, now=NOW).replaced
+        assert len(json.loads(noted[live.name] or "{}")) == used
+
+
+def test_a_lost_host_moves_from_its_node_alone_and_its_head_keeps_the_slot() -> None:
+    found = scene(f"{OF_PAIR}; Stalled us-east-0; n2 silent=30", HOSTS)
+    first = planned(found)
+    changed = [(each["kind"], each["metadata"]["name"]) for each in first.children.apply]
+    assert changed == [("StatefulSet", "tiny-us-east-0")]  # its own set keeps off the node
+    assert first.replace == ()
+    second = planned(settled(found))
+    (gone,) = second.replace
+    assert (gone.pod.name, gone.pod.node, gone.retire_word) == ("tiny-us-east-0-1", "n2", None)
+    assert (second.owners, second.delete, second.restart) == ((), (), ())
+
+
+def test_both_lost_hosts_move_in_one_pass_and_only_the_head_loses_its_word() -> None:
+    found = settled(scene(f"{OF_PAIR}; Lost us-east-0; n1 n2 silent=30", HOSTS))
+    words = {each.pod.name: each.retire_word for each in planned(found).replace}
+    assert words == {"tiny-us-east-0-0": 0, "tiny-us-east-0-1": None}
+    live = found.workloads["tiny-us-east-0"]
+    assert {host: each.recent for host, each in live.replaced.items()} == {0: 1, 1: 1}
+    assert counts("tiny", found.pods, found.workloads, NOW)["tiny-us-east-0"] == 0  # under way
+
+
+def test_what_is_left_on_a_lost_node_of_a_learner_that_is_not_asked_for_is_removed_at_once() -> (
+    None
+):
+    beyond = "us-east-7/0 @n1 going; us-east-7/1 @n2 going; syncer serves; n2 silent=30"
+    found = decided(beyond, HOSTS, absent_seconds={"us-east-7": 60.0})
+    (gone,) = found.replace
+    assert gone.pod.name == "tiny-us-east-7-1"
+    assert gone.event.message.startswith("tiny-us-east-7-1 is removed: its node n2 is silent")
+    assert found.pause_seconds != pauses.AGAIN_SECONDS
+    wanted = scene(  # its set is about to be made, with the node excluded
+        "us-east-1/0 @n1; us-east-1/1 @n2; syncer serves; n2 silent=30", HOSTS,
+        absent_seconds={"us-east-1": 60.0},
+    )  # fmt: skip
+    assert planned(replace(wanted, children=(), workloads={})).replace == ()

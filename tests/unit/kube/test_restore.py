@@ -1,6 +1,7 @@
 """A new job takes up what another one has kept, if it fits and nobody else can write to it."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,21 +9,22 @@ import yaml
 from typer.testing import CliRunner
 
 from atoll_operator import cli
-from atoll_operator.api import support
-from atoll_operator.api.manifest import from_object
-from atoll_operator.api.runfile import run_file
-from atoll_operator.api.spec import KIND
-from atoll_operator.api.status import Status
+from atoll_operator.api.job import unsupported
+from atoll_operator.api.job.parsing import from_object
+from atoll_operator.api.job.process_inputs import run_file
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.api.status.job_status import Status
 from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.plan import restore
-from atoll_operator.kube.plan.configs import shards_file
+from atoll_operator.kube.observed import objects
+from atoll_operator.kube.observed.observation import Former
+from atoll_operator.kube.plan.manifest import restore
+from atoll_operator.kube.plan.manifest.phase import export_url
 from atoll_operator.kube.plan.pauses import RESTORE_SECONDS
-from atoll_operator.kube.plan.phase import export_url
-from atoll_operator.kube.plan.restore import Former
+from atoll_operator.kube.plan.workloads.configs import shards_file
 from atoll_protos.errors import SpecError
+from atoll_protos.job.run_file import RunFile
 from atoll_protos.names import Label
-from atoll_protos.run import RunFile
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import RunStarted
 from atoll_syncer.rules.runs import of_another_job
@@ -34,10 +36,7 @@ NEW = Status()
 BEGUN = Status(start_time="2026-01-01T00:00:00Z")
 
 
-@pytest.fixture(autouse=True)
-def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wall time stands still: what is written differs only by what is seen."""
-    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+pytestmark = pytest.mark.usefixtures("still")
 
 
 def raw(name: str = "tiny", uid: str = "new-uid", **spec: Any) -> dict[str, Any]:
@@ -96,11 +95,7 @@ def test_a_shard_takes_the_old_log_for_its_own_only_in_a_job_that_restores_it() 
 
 
 def test_its_shards_mount_the_old_claims_and_it_makes_none() -> None:
-    builder = children()
-    builder = type(builder)(
-        job=taken(claims_of("old", "old-uid")), owner=builder.owner,
-        settings=builder.settings, running=builder.running,
-    )  # fmt: skip
+    builder = replace(children(), job=taken(claims_of("old", "old-uid")))
     found = {(each["kind"], each["metadata"]["name"]): each for each in builder.objects()}
     assert not [kind for kind, _ in found if kind == "PersistentVolumeClaim"]
     pod = found["Deployment", "tiny-syncer-1"]["spec"]["template"]["spec"]
@@ -192,14 +187,10 @@ def test_claims_that_are_missing_or_going_are_named() -> None:
     assert taken(claims, BEGUN).folder == "old-uid"  # its own pods still hold it
 
 
-def test_a_claim_of_an_earlier_version_says_its_jobs_uid_by_its_label() -> None:
+def test_a_claim_whose_note_was_deleted_is_not_restored() -> None:
     claims = claims_of("old", "old-uid")
     for each in claims:
         del each["metadata"]["annotations"]
-    assert taken(claims).folder == "old-uid"
-    assert taken(claims, uid="other-uid").folder == "other-uid"
-    for each in claims:
-        del each["metadata"]["labels"]
     text = refusal(claims)
     assert text.startswith("spec.restore.fromJob.uid: the claim old-syncer-0 tells of no state")
 
@@ -223,34 +214,39 @@ def test_a_volume_that_several_jobs_have_used_tells_of_each() -> None:
 def test_a_manifest_that_is_wrong_names_nobody() -> None:
     every: list[Any] = [None, [], {}, {"fromJob": 3}, {"fromJob": {"name": 3}}]
     for wrong in every:
-        assert restore.named({"spec": {"restore": wrong}}) == ""
-    assert restore.named({}) == ""
+        assert objects.restored_job({"spec": {"restore": wrong}}) == ""
+    assert objects.restored_job({}) == ""
 
 
-def test_the_operator_waits_for_the_old_job_and_then_takes_over() -> None:
-    world = World(
-        ("restore", {"fromJob": {"name": "old"}}), ("syncer", VOLUMES),
-        ("export", {"url": "file:///models"}),
-    )  # fmt: skip
-    for each in claims_of("old", "old-uid"):
+def restoring(name: str, *changes: tuple[str, Any]) -> World:
+    """A job beside the claims of another one of this name."""
+    world = World(("syncer", VOLUMES), ("export", {"url": "file:///models"}), *changes)
+    for each in claims_of(name, "old-uid"):
         world.server.children[path(each["kind"], "demo", each["metadata"]["name"])] = each
+    return world
+
+
+def test_the_operator_waits_for_the_old_job_and_then_takes_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = restoring("old", ("restore", {"fromJob": {"name": "old"}}))
     running = raw("old", "old-uid")
     running["metadata"]["resourceVersion"] = "1"
-    world.server.cache.seen(KIND, running)
     show = world.server.show
 
     def also_old() -> None:
         show()
         world.server.cache.seen(KIND, running)
 
-    world.server.show = also_old  # type: ignore[method-assign]
-    world.run()
+    with monkeypatch.context() as while_it_runs:
+        while_it_runs.setattr(world.server, "show", also_old)
+        world.run()
+        world.run()
     accepted = world.said("Accepted")
     assert accepted["reason"] == "RestoreRefused"
     assert "the job old still exists" in accepted["message"]
     assert world.again == RESTORE_SECONDS
     assert path("Deployment", "demo", "tiny-syncer-0") not in world.server.children
-    world.server.show = show  # type: ignore[method-assign]
     assert "apply Deployment tiny-syncer-0" in world.run()
     assert path("PersistentVolumeClaim", "demo", "tiny-syncer-0") not in world.server.children
     world.run()
@@ -261,7 +257,7 @@ def test_the_operator_waits_for_the_old_job_and_then_takes_over() -> None:
 def test_local_mode_names_its_own_way(tmp_path: Any) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(raw(restore={"fromJob": {"name": "old"}})))
-    refused = support.on_this_machine(from_object(yaml.safe_load(file.read_text())))
+    refused = unsupported.on_this_machine(from_object(yaml.safe_load(file.read_text())))
     assert refused is not None
     assert "atoll run DIR --resume" in str(refused)
     done = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(tmp_path / "out")])
@@ -270,13 +266,10 @@ def test_local_mode_names_its_own_way(tmp_path: Any) -> None:
 
 
 def test_a_job_that_does_not_restore_keeps_what_its_claims_told_of_a_former_one() -> None:
-    world = World(("syncer", VOLUMES), ("export", {"url": "file:///models"}))
-    for each in claims_of("tiny", "old-uid"):
-        world.server.children[path(each["kind"], "demo", each["metadata"]["name"])] = each
-    world.run()
-    world.run()
-    where = path("PersistentVolumeClaim", "demo", "tiny-syncer-0")
-    note = json.loads(world.server.children[where]["metadata"]["annotations"][Annotation.STATE])
+    world = restoring("tiny")
+    world.runs()
+    claim = world.live("PersistentVolumeClaim", "tiny-syncer-0")
+    note = json.loads(claim["metadata"]["annotations"][Annotation.STATE])
     assert note["folder"] == "job-uid"
     assert [each["folder"] for each in note["former"]] == ["old-uid"]
     assert world.run() == []

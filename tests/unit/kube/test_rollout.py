@@ -3,104 +3,157 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.observation import Pod, Workload
-from atoll_operator.kube.plan.rollout import Roll, counted, next_to_restart, shards_to_hold
-from unit.kube.cluster_values import learner
+from atoll_operator.kube.observed.observation import OLD_TEMPLATE, Workload
+from atoll_operator.kube.plan.changes.rollout import counted, shards_to_hold
+from unit.kube.cluster_values import SETTINGS, hosts, learner, reply
+from unit.kube.scenes import decided, names
 
-NOW = 1_800_000_000.0
-REGIONS = ("us-east", "eu-west")
-OLD = [learner(name, "n", template="old") for name in ("us-east-0", "us-east-1", "eu-west-0")]
-ALL = {pod.slot for pod in OLD}
-WANTED = dict.fromkeys(ALL, "new")
-
-
-def restarted(
-    pods: list[Pod], training: set[str], quorum: int, idle: tuple[str, ...] = (), **more: Any
-) -> list[str]:
-    found = next_to_restart(
-        Roll(
-            regions=REGIONS, pods=pods, wanted=WANTED, training=frozenset(training),
-            idle=frozenset(idle), quorum=quorum,
-            **({"now": NOW, "share": len(ALL) - quorum, "desired": len(ALL)} | more),
-        )
-    )  # fmt: skip
-    return [pod.slot for pod in found]
+EVERY, ALL = "us-east-0 us-east-1 eu-west-0 old", "Training all"
+LATER = "us-east-1 eu-west-0 old; Training us-east-1 eu-west-0"
+LOOPS = "waits=CrashLoopBackOff"
+DELETED = ("tiny-us-east-0", OLD_TEMPLATE)
+US_EAST = replace(SETTINGS, regions=("us-east",))
+EU_WEST = replace(SETTINGS, regions=("eu-west",))
+THREE = "spec.regions=[{name: us-east, learners: 3}, {name: eu-west}]"
 
 
-def test_as_many_of_the_first_region_as_the_quorum_can_spare() -> None:
-    assert restarted([*OLD], ALL, quorum=2) == ["us-east-0"]
-    assert restarted([*OLD], ALL, quorum=1) == ["us-east-0", "us-east-1"]
+@pytest.mark.parametrize(
+    ("scene", "quorum", "restarted"),
+    [
+        pytest.param(f"{EVERY}; {ALL}", 2, "us-east-0", id="what the first region can spare"),
+        (f"{EVERY}; {ALL}", 1, "us-east-0 us-east-1"),
+        pytest.param(f"{EVERY}; {ALL}", 3, "us-east-0", id="one where all learners are the quorum"),
+        (f"{EVERY}; {ALL}; syncer recovering", 1, ""),
+        pytest.param(
+            "us-east-0 us-east-1 aged=10; eu-west-0 old; Training us-east-0 eu-west-0", 1, "",
+            id="the next region waits",
+        ),
+        (f"us-east-0 us-east-1 aged=10; eu-west-0 old; {ALL}", 1, "eu-west-0"),
+        *(
+            (f"{EVERY}; Training us-east-0 us-east-1; Lost eu-west-0", quorum, "eu-west-0")
+            for quorum in (2, 3)  # idle ones go first
+        ),
+        pytest.param(
+            f"us-east-0 old; us-east-1 old {LOOPS} exit=137; eu-west-0 old pending;"
+            " syncer recovering", 3, "us-east-1 eu-west-0",
+            id="those without a container go also when nothing is known of sessions",
+        ),
+        ("us-east-1 old runs exit=137; syncer recovering", 1, ""),
+        pytest.param(f"us-east-0 aged=3600 {LOOPS}; {LATER}", 1, "", id="it does not work"),
+        pytest.param(
+            f"us-east-0 aged=3600 {LOOPS}; us-east-1 aged=3600; eu-west-0 old;"
+            " Training us-east-1 eu-west-0", 1, "eu-west-0", id="or does, and one is in trouble",
+        ),
+        pytest.param(
+            f"{EVERY}; Training us-east-0 eu-west-0; Stalled us-east-1", 1, "us-east-1",
+            id="one that makes a pause goes first",
+        ),
+        ("us-east-0 aged=10; us-east-1 eu-west-0 old; Training eu-west-0; Stalled us-east-1",
+         1, ""),
+        pytest.param(f"us-east-0 aged=10 pending; {LATER}", 1, "", id="capacity is waited for"),
+        *((f"us-east-0 aged=301 pending; {LATER}", quorum, "us-east-1") for quorum in (1, 2, 3)),
+    ],
+)  # fmt: skip
+def test_an_edit_reaches_learners_at_a_pace(scene: str, quorum: int, restarted: str) -> None:
+    assert names(decided(scene, f"spec.sync.quorum={quorum}").restart) == restarted
 
 
-def test_the_next_region_waits_until_this_one_trains_again() -> None:
-    new = [replace(pod, template="new", made_at=NOW - 10) for pod in OLD[:2]]
-    assert restarted([*new, OLD[2]], ALL - {"us-east-1"}, quorum=1) == []
-    assert restarted([*new, OLD[2]], ALL, quorum=1) == ["eu-west-0"]
+@pytest.mark.parametrize(("seconds", "restarted"), [(2.0, ""), (301.0, "us-east-1")])
+def test_a_pod_that_has_just_been_deleted_is_on_trial(seconds: float, restarted: str) -> None:
+    assert names(decided(LATER, deleted_seconds={DELETED: seconds}).restart) == restarted
 
 
-def test_pods_that_do_not_train_go_first_whatever_their_region() -> None:
-    idle = ("eu-west-0",)
-    assert restarted([*OLD], ALL - {"eu-west-0"}, quorum=2, idle=idle) == ["eu-west-0"]
-    assert restarted([*OLD], ALL - {"eu-west-0"}, quorum=3, idle=idle) == ["eu-west-0"]
+@pytest.mark.parametrize(
+    ("scene", "changes", "settings", "restarted"),
+    [
+        (f"us-east-0 us-east-1 old; {ALL}", ("spec.sync.quorum=1",), US_EAST, "us-east-0"),
+        (  # where others are gone what is left counts
+            "us-east-0 us-east-1 old; Training us-east-0 us-east-1",
+            (THREE, "spec.sync.quorum=1"), US_EAST, "us-east-0",
+        ),
+        (f"eu-west-0 old; {ALL}", ("spec.sync.quorum=2",), EU_WEST, "eu-west-0"),
+        ("eu-west-0 old; Training us-east-1 eu-west-0", ("spec.sync.quorum=2",), EU_WEST, ""),
+        (  # none can be spared: each cluster takes one
+            "eu-west-0 old; Training us-east-1 eu-west-0", ("spec.sync.quorum=3",), EU_WEST,
+            "eu-west-0",
+        ),
+    ],
+)  # fmt: skip
+def test_a_cluster_takes_its_share_of_the_spare(
+    scene: str, changes: tuple[str, ...], settings: Any, restarted: str
+) -> None:
+    assert names(decided(scene, *changes, settings=settings).restart) == restarted
 
 
-def test_pods_without_a_running_container_go_also_when_nothing_is_known_of_sessions() -> None:
-    crashing = replace(OLD[1], waiting="CrashLoopBackOff", exit_code=137)
-    pending = replace(OLD[2], node="")
-    found = restarted([OLD[0], crashing, pending], set(), quorum=3, serving=False)
-    assert found == ["us-east-1", "eu-west-0"]
-    running = replace(OLD[1], runs=True, exit_code=137)
-    assert restarted([running], set(), quorum=1, serving=False) == []
+HOSTS = "us-east-0/* us-east-1/* eu-west-0/* old"
+OTHERS = "us-east-1/* eu-west-0/* old; Training us-east-1 eu-west-0"
+FIRST, SECOND, THIRD = (f"{slot}-0 {slot}-1" for slot in ("us-east-0", "us-east-1", "eu-west-0"))
+PAIRS = "us-east-1/* old; Training us-east-0 us-east-1"
 
 
-def test_a_pod_that_trains_stays_while_a_shard_does_not_serve() -> None:
-    assert restarted([*OLD], ALL, quorum=1, serving=False) == []
-
-
-def test_a_template_that_does_not_work_stops_at_what_the_quorum_can_spare() -> None:
-    crashes = replace(OLD[0], template="new", made_at=NOW - 3600, waiting="CrashLoopBackOff")
-    assert restarted([crashes, *OLD[1:]], ALL - {"us-east-0"}, quorum=1) == []
-
-
-def test_a_learner_that_makes_a_pause_goes_first_of_those_that_train_and_not_before() -> None:
-    stalled = frozenset({"us-east-1"})
-    training = ALL - stalled
-    assert restarted([*OLD], training, quorum=1, stalled=stalled) == ["us-east-1"]
-    new = replace(OLD[0], template="new", made_at=NOW - 10)
-    starting = restarted([new, *OLD[1:]], {"eu-west-0"}, quorum=1, stalled=stalled)
-    assert starting == []
-
-
-def test_a_slot_without_capacity_holds_the_others_back_only_for_a_while() -> None:
-    pending = replace(OLD[0], template="new", made_at=NOW - 10, node="")
-    training = ALL - {"us-east-0"}
-    assert restarted([pending, *OLD[1:]], training, quorum=1) == []
-    waited = replace(pending, made_at=NOW - 301)
-    assert restarted([waited, *OLD[1:]], training, quorum=1) == ["us-east-1"]
-    assert restarted([waited, *OLD[1:]], training, quorum=2) == ["us-east-1"]
-    assert restarted([waited, *OLD[1:]], training, quorum=3) == ["us-east-1"]
-
-
-def test_a_new_pod_that_trains_shows_that_another_ones_trouble_is_its_own() -> None:
-    crashes = replace(OLD[0], template="new", made_at=NOW - 3600, waiting="CrashLoopBackOff")
-    trains = replace(OLD[1], template="new", made_at=NOW - 3600)
-    assert restarted([crashes, trains, OLD[2]], ALL - {"us-east-0"}, quorum=1) == ["eu-west-0"]
-
-
-def test_a_slot_whose_pod_was_just_deleted_is_waited_for() -> None:
-    deleted = {"tiny-us-east-0": 2.0}
-    assert restarted(OLD[1:], ALL - {"us-east-0"}, 1, restarted_seconds=deleted) == []
-    assert restarted(OLD[1:], ALL - {"us-east-0"}, 1, restarted_seconds={"tiny-us-east-0": 301})
-
-
-def test_a_quorum_of_all_learners_still_lets_one_restart_at_a_time() -> None:
-    assert restarted([*OLD], ALL, quorum=3) == ["us-east-0"]
+@pytest.mark.parametrize(
+    ("scene", "change", "restarted"),
+    [
+        (f"{HOSTS}; {ALL}", "spec.sync.quorum=2", FIRST),
+        (f"{HOSTS}; {ALL}", "spec.sync.quorum=1", f"{FIRST} {SECOND}"),
+        pytest.param(
+            f"us-east-0/0 us-east-1/* eu-west-0/* old; us-east-0/1 aged=3600; {ALL}", "",
+            "us-east-0-0 us-east-1-0 us-east-1-1", id="a lost host came back with the new template",
+        ),
+        pytest.param(f"us-east-0/* aged=10; {OTHERS}", "", "", id="until all hosts train"),
+        (f"us-east-0/* aged=10; {OTHERS}; {ALL}", "", SECOND),
+        (f"us-east-0/0 aged=10; {OTHERS}", "", ""),  # its other pod is being made
+        (f"us-east-0/* aged=3600; {OTHERS}", "", ""),  # its template may be wrong
+        (f"us-east-0/0 aged=3600; us-east-0/1 aged=3600 pending; {OTHERS}", "", SECOND),
+        pytest.param(
+            "us-east-0/* us-east-1/* eu-west-0/0 old; eu-west-0/1 old crashes exit=1;"
+            " Training us-east-0 us-east-1; syncer recovering", "", THIRD, id="too few hosts run",
+        ),
+        ("us-east-0/* us-east-1/* eu-west-0/0 old; Training us-east-0 us-east-1;"
+         " syncer recovering", "", "eu-west-0-0"),
+        (f"{HOSTS}; Training us-east-0 us-east-1; Lost eu-west-0", "", THIRD),
+        pytest.param(
+            "us-east-0/0 old; us-east-0/1 old crashes exit=1; syncer recovering",
+            "spec.learner.hostsMin=1", "", id="one host is enough",
+        ),
+        ("us-east-0/1 old; us-east-0/0 old crashes exit=1; syncer recovering",
+         "spec.learner.hostsMin=1", "us-east-0-1 us-east-0-0"),
+        pytest.param(
+            f"us-east-0/0 us-east-1/0 old; us-east-0/1 us-east-1/1 old pending; {ALL}",
+            "spec.sync.quorum=2", "us-east-0-0 us-east-0-1", id="it trains with fewer than asked",
+        ),
+        ("us-east-0/0 us-east-1/0 old; us-east-0/1 us-east-1/1 old pending; syncer serves", "",
+         f"{FIRST} {SECOND}"),
+        (f"us-east-0/* old; {PAIRS}", "", FIRST),
+        (f"us-east-0/* old; {PAIRS}; set us-east-0 unobserved", "", SECOND),
+        (f"us-east-0/0 old; us-east-0/1 @n2 old; {PAIRS}; n2 silent=30", "", SECOND),
+        *(
+            pytest.param(
+                "us-east-0/0 old; us-east-0/1 @n2 old going; us-east-1/* old; Training us-east-1;"
+                f" {state} us-east-0; n2 down for=900", "", "us-east-0-0", id="a host is given up",
+            )
+            for state in ("Lost", "Training")
+        ),
+        (f"us-east-0/0 @n1 old going; us-east-0/1 old; {PAIRS}; n1 down", "", SECOND),
+        pytest.param(
+            "us-east-0/0 @n1 old; us-east-0/1 @n2 old going; Lost us-east-0; n2 n3 n4 n5 down",
+            "", "", id="not in a storm",
+        ),
+    ],
+)  # fmt: skip
+def test_all_hosts_of_a_learner_are_restarted_together(
+    scene: str, change: str, restarted: str
+) -> None:
+    changes = ("spec.learner.hosts=2", *([change] if change else []))
+    assert names(decided(scene, *changes).restart) == restarted
 
 
 def live(number: int, template: str) -> Workload:
     return Workload(
-        name=f"s{number}", kind="Deployment", replicas=1, observed=True, applied="",
+        name=f"s{number}", kind="Deployment", replicas=1, observed=True,
         template=template,
     )  # fmt: skip
 
@@ -111,25 +164,24 @@ def held(*shards: tuple[str, bool], restorable: bool = True) -> set[str]:
     return {*shards_to_hold(given, restorable=restorable)}
 
 
-def test_ready_shards_restart_one_at_a_time() -> None:
-    assert held(("old", True), ("old", True)) == {"s1"}
-    assert held(("new", True), ("old", True)) == set()
-    assert held(("new", False), ("old", True)) == {"s1"}
-
-
-def test_a_shard_that_is_not_ready_gets_its_template_at_once() -> None:
-    assert held(("old", False)) == set()
-    assert held(("old", False), ("old", False)) == set()
-    assert held(("old", True), ("old", False)) == {"s0"}
-
-
-def test_ready_shards_wait_while_nothing_could_restore_them() -> None:
-    assert held(("old", True), ("old", False), restorable=False) == {"s0"}
-    assert held(("old", True), restorable=False) == {"s0"}
-
-
-def test_the_time_of_a_restart_is_no_part_of_a_shards_template() -> None:
-    assert held(("new@12:00", True)) == set()
+@pytest.mark.parametrize(
+    ("shards", "restorable", "waits"),
+    [
+        ((("old", True), ("old", True)), True, {"s1"}),  # ready ones restart one at a time
+        ((("new", True), ("old", True)), True, set()),
+        ((("new", False), ("old", True)), True, {"s1"}),
+        ((("old", False),), True, set()),  # one that is not ready gets its template at once
+        ((("old", False), ("old", False)), True, set()),
+        ((("old", True), ("old", False)), True, {"s0"}),
+        ((("old", True), ("old", False)), False, {"s0"}),  # nothing could restore it
+        ((("old", True),), False, {"s0"}),
+        ((("new@12:00", True),), True, set()),  # the time of a restart is no part of a template
+    ],
+)
+def test_shards_wait_for_each_other(
+    shards: tuple[tuple[str, bool], ...], restorable: bool, waits: set[str]
+) -> None:
+    assert held(*shards, restorable=restorable) == waits
 
 
 def test_a_pod_on_its_way_out_does_not_count_for_the_quorum() -> None:
@@ -145,19 +197,7 @@ def test_a_pod_on_its_way_out_does_not_count_for_the_quorum() -> None:
     ]  # and the pod of us-east-3 has just been deleted
     found = counted(slots, pods, lambda region: region == "us-east")
     assert found == {"us-east-0", "eu-west-0"}
-
-
-# ---------------------------------------------------------------- several clusters
-
-
-def test_a_cluster_restarts_at_most_its_share_of_the_learners_that_can_be_spared() -> None:
-    assert restarted([*OLD], ALL, quorum=1, share=1) == ["us-east-0"]
-    # where others are gone already, what the quorum can spare now counts
-    assert restarted(OLD[:2], ALL - {"eu-west-0"}, quorum=1, share=2) == ["us-east-0"]
-
-
-def test_a_cluster_without_a_share_takes_one_learner_while_all_train() -> None:
-    assert restarted([OLD[2]], ALL, quorum=2, share=0) == ["eu-west-0"]
-    assert restarted([OLD[2]], ALL - {"us-east-0"}, quorum=2, share=0) == []
-    # of a job that can spare none each takes one: who waits for it waits for all
-    assert restarted([OLD[2]], ALL - {"us-east-0"}, quorum=3, share=0) == ["eu-west-0"]
+    pair, busy = hosts("us-east-0", "n1", "n2"), reply(us_east_0="Training", us_east_1="Training")
+    others = hosts("us-east-1", "n3", "n4", terminating=(False, True))
+    assert counted(busy.slots, [*pair, *others], lambda _: True) == {"us-east-0"}
+    assert not counted(busy.slots, [replace(pair[0], uid="new"), pair[1]], lambda _: True)

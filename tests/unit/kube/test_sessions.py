@@ -1,36 +1,54 @@
 """Which sessions are dead, and which pods wait for the operator's word."""
 
-import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.plan.sessions import idle, judge, shard_addresses, to_name, to_retire
-from unit.kube.cluster_values import job, learner, reply, shard
+import pytest
 
+from atoll_operator.kube.observed.observation import with_hosts
+from atoll_operator.kube.plan.losses.sessions import (
+    idle,
+    joined,
+    judge,
+    shard_addresses,
+    to_name,
+    to_retire,
+)
+from unit.kube.cluster_values import hosts, job, learner, reply, shard
+from unit.kube.scenes import names, scene
+
+HOSTS = "spec.learner.hosts=2"
 POD = learner("us-east-0", "n1")
+PAIR = hosts("us-east-0", "n1", "n2")
+HEAD, FOLLOWER = PAIR
+ONE, BOTH = "us-east-0", "us-east-0-0 us-east-0-1"
 
 
-def dead(registrar: pb.StatusReply | None, absent: float = 0.0) -> bool:
-    return POD.uid in judge([POD], registrar, {POD.slot: absent}, {}).dead
-
-
-def test_a_lost_slot_is_dead_and_a_training_one_is_not() -> None:
-    assert dead(reply(us_east_0="Lost"))
-    assert not dead(reply(us_east_0="Training"))
-
-
-def test_a_session_that_has_stopped_reporting_is_dead_before_the_transport_says_so() -> None:
-    registrar = reply(us_east_0="Stalled")
-    registrar.slots[0].seconds_since_report = 11.0
-    assert dead(registrar)
-
-
-def test_a_session_of_another_pod_says_nothing_for_this_one() -> None:
-    registrar = reply(us_east_0="Training")
-    registrar.slots[0].uid = "another"
-    assert dead(registrar)
-
-
-def test_a_slot_unknown_to_a_restarted_registrar_is_dead_only_after_a_while() -> None:
-    assert not dead(reply(), absent=5)
-    assert dead(reply(), absent=12)
+@pytest.mark.parametrize(
+    ("text", "absent", "dead"),
+    [
+        ("us-east-0; Lost us-east-0", 0.0, ONE),
+        ("us-east-0; Training us-east-0", 0.0, ""),
+        # before the transport says so
+        ("us-east-0; Stalled us-east-0:seconds_since_report=11", 0.0, ONE),
+        ("us-east-0; Training us-east-0:uid=another", 0.0, ONE),
+        ("us-east-0; syncer serves", 5.0, ""),  # a registrar that was restarted
+        ("us-east-0; syncer serves", 12.0, ONE),
+        ("us-east-0/*; Training us-east-0", 0.0, ""),
+        ("us-east-0/*; Lost us-east-0", 0.0, BOTH),
+        *(
+            (f"us-east-0/*; {state} us-east-0", 0.0, "us-east-0-1")
+            for state in ("Stalled", "Joining", "Recovering")
+        ),
+        ("us-east-0/*; syncer serves", 9.0, ""),
+        ("us-east-0/*; syncer serves", 10.0, BOTH),
+        # the session of another pod says nothing for the head alone
+        ("us-east-0/*; Training us-east-0:uid=another", 0.0, "us-east-0-0"),
+    ],
+)
+def test_a_session_is_dead_when_it_is_lost_silent_of_another_pod_or_unknown_for_a_while(
+    text: str, absent: float, dead: str
+) -> None:
+    seen = scene(text, HOSTS)
+    found = judge(seen.pods, seen.registrar, {"us-east-0": absent}, {}).dead
+    assert names(pod for pod in seen.pods if pod.uid in found) == dead
 
 
 def test_without_a_registrar_no_session_can_be_judged() -> None:
@@ -39,33 +57,51 @@ def test_without_a_registrar_no_session_can_be_judged() -> None:
     assert judged.unseen == {POD.uid}
 
 
+def test_a_learner_that_trains_with_fewer_hosts_says_nothing_of_the_others() -> None:
+    trains = judge(PAIR, reply(us_east_0="Training"), {}, {}, needs_all=False)
+    assert (trains.dead, trains.unseen) == (frozenset(), frozenset({FOLLOWER.uid}))
+    lost = judge(PAIR, reply(us_east_0="Stalled"), {}, {}, needs_all=False)
+    assert (lost.dead, lost.unseen) == (frozenset({FOLLOWER.uid}), frozenset())
+
+
 def test_a_shard_is_dead_when_it_has_been_silent_for_a_while() -> None:
     assert judge([shard(0, "n")], None, {}, {0: 6.0}).dead
     assert not judge([shard(0, "n")], None, {}, {0: 2.0}).dead
 
 
-def test_an_owner_is_retired_once() -> None:
-    registrar = reply(us_east_0="Lost")
-    assert to_retire(POD, registrar) == 0
-    registrar.slots[0].owner_word = 1
-    assert to_retire(POD, registrar) is None
+@pytest.mark.parametrize(
+    ("text", "absent", "named", "retired"),
+    [
+        ("us-east-0; Lost us-east-0", 0.0, [], [0]),
+        ("us-east-0; Lost us-east-0:word=1", 0.0, [("us-east-0", 1)], [None]),  # it is already
+        ("us-east-0; Lost us-east-0:word=3", 0.0, [("us-east-0", 3)], [None]),
+        ("us-east-0; Lost us-east-0:word=3,owner=uid-us-east-0", 0.0, [], [3]),
+        ("us-east-0; Joining us-east-0", 0.0, [], [0]),  # a slot without a word needs none
+        ("us-east-0; syncer serves", 3.0, [], [None]),
+        ("us-east-0; syncer serves", 12.0, [("us-east-0", None)], [None]),  # it is asked about
+        (  # no word is said for a host that is not the head's
+            "us-east-0/*; Lost us-east-0:word=3,owner=before", 0.0, [("us-east-0-0", 3)], [3, None],
+        ),
+        ("us-east-0/*; syncer serves", 60.0, [("us-east-0-0", None)], [None, None]),
+    ],
+)  # fmt: skip
+def test_a_pod_newer_than_the_last_word_is_named_and_an_owner_is_retired_once(
+    text: str,
+    absent: float,
+    named: list[tuple[str, int | None]],
+    retired: list[int | None],
+) -> None:
+    seen = scene(text, HOSTS)
+    found = to_name(seen.pods, seen.registrar, {"us-east-0": absent})
+    assert [(names([pod]), word) for pod, word in found] == named
+    assert [to_retire(pod, seen.registrar) for pod in seen.pods] == retired
 
 
-def test_a_pod_newer_than_the_last_word_is_named() -> None:
-    registrar = reply(us_east_0="Lost")
-    registrar.slots[0].owner_word = 3
-    assert to_name([POD], registrar, {}) == [(POD, 3)]
-    registrar.slots[0].owner_uid = POD.uid
-    assert to_name([POD], registrar, {}) == []
-
-
-def test_a_slot_without_a_word_needs_none() -> None:
-    assert to_name([POD], reply(us_east_0="Joining"), {}) == []
-
-
-def test_a_slot_that_a_restarted_registrar_does_not_show_is_asked_about() -> None:
-    assert to_name([POD], reply(), {POD.slot: 3.0}) == []
-    assert to_name([POD], reply(), {POD.slot: 12.0}) == [(POD, None)]
+def test_a_host_has_a_session_when_its_head_has_one() -> None:
+    assert joined(reply(us_east_0="Stalled"), PAIR) == frozenset({HEAD.uid, FOLLOWER.uid})
+    assert joined(reply(us_east_0="Lost"), PAIR) == frozenset()
+    assert joined(reply(us_east_1="Training"), PAIR) == frozenset({"uid-us-east-1"})
+    assert with_hosts(frozenset({FOLLOWER.uid}), PAIR) == {FOLLOWER.uid}
 
 
 def test_shards_are_reached_at_their_newest_pods_or_at_the_endpoints_of_another_cluster() -> None:
@@ -87,24 +123,26 @@ def test_shards_are_reached_at_their_newest_pods_or_at_the_endpoints_of_another_
     assert shard_addresses(far, [], lambda _: False) == {0: "a:1", 1: "b:2"}
 
 
-def idles(registrar: pb.StatusReply, absent: float = 0.0) -> bool:
-    return bool(idle([POD], [registrar], {POD.slot: absent}))
-
-
-def test_a_slot_is_idle_when_it_is_known_not_to_train() -> None:
-    for state, known in {
-        "Joining": True, "Lost": True, "Left": True, "Training": False, "Stalled": False,
-    }.items():  # fmt: skip
-        assert idles(reply(us_east_0=state)) is known
-    other = reply(us_east_0="Training")
-    other.slots[0].uid = "another"
-    assert idles(other)
-    assert not idles(reply(), absent=9.0)
-    assert idles(reply(), absent=10.0)
-
-
-def test_no_slot_is_idle_while_a_shard_may_wait_for_its_state() -> None:
-    recovering = reply(us_east_0="Joining")
-    recovering.state = pb.SHARD_RECOVERING
-    assert not idles(recovering)
-    assert not idle([POD], [reply(us_east_0="Joining"), None], {})
+@pytest.mark.parametrize(
+    ("text", "absent", "idles"),
+    [
+        *((f"us-east-0; {state} us-east-0", 0.0, True) for state in ("Joining", "Lost", "Left")),
+        *(
+            (f"{pods}; {state} us-east-0", 0.0, False)
+            for pods in ("us-east-0", "us-east-0/*", "us-east-0/1; us-east-0/0")
+            for state in ("Training", "Stalled")
+        ),
+        ("us-east-0/1; Training us-east-0", 0.0, True),  # the pod of its head is gone
+        ("us-east-0/*; Lost us-east-0", 0.0, True),
+        ("us-east-0; Training us-east-0:uid=another", 0.0, True),
+        *((f"{pods}; syncer serves", 9.0, False) for pods in ("us-east-0", "us-east-0/*")),
+        *((f"{pods}; syncer serves", 10.0, True) for pods in ("us-east-0", "us-east-0/*")),
+        ("us-east-0; Joining us-east-0; syncer recovering", 0.0, False),  # it may need its state
+    ],
+)
+def test_a_slot_is_idle_when_it_is_known_not_to_train(
+    text: str, absent: float, idles: bool
+) -> None:
+    seen = scene(text, HOSTS)
+    assert bool(idle(seen.pods, seen.replies, {"us-east-0": absent})) == idles
+    assert not idle(seen.pods, [*seen.replies, None], {"us-east-0": absent})

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from atoll_operator.api.status import Status
-from atoll_operator.kube import notes
+from atoll_operator.api.status.job_status import Status
 from atoll_operator.kube.edges.api import LEASES, NODES, path
 from atoll_operator.kube.names import RUN_FILE, SLOTS_FILE, Annotation, accepted_name
-from atoll_operator.kube.observation import Replaced
 from atoll_operator.kube.observe import READ_SECONDS_MAX
-from atoll_operator.kube.plan.accepted import SPEC
+from atoll_operator.kube.observed import notes
+from atoll_operator.kube.observed.observation import Replaced
+from atoll_operator.kube.plan.manifest.accepted import SPEC
 from atoll_protos.names import Label
 from unit.kube.world import KEY, World, lost_learner
 

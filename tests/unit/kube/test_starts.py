@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.facts import STARTING_SECONDS_MAX, Kind, Phase
-from atoll_operator.kube.objects import rfc3339
-from atoll_operator.kube.observation import Observation, Pod, Remembered
-from atoll_operator.kube.plan import status
-from atoll_operator.kube.plan.events import Event
-from atoll_operator.kube.plan.nodes import NodeState
-from atoll_operator.kube.plan.phase import Before
-from atoll_operator.kube.plan.replacements import Placement
-from atoll_operator.kube.plan.rollout import OLD_TEMPLATE
+from atoll_operator.api.status.condition_facts import STARTING_SECONDS_MAX, Phase, PhaseKind
+from atoll_operator.kube.observed.objects import rfc3339
+from atoll_operator.kube.observed.observation import OLD_TEMPLATE, Observation, Pod, Remembered
+from atoll_operator.kube.plan.losses.nodes import NodeState
+from atoll_operator.kube.plan.losses.replacements import Placement
+from atoll_operator.kube.plan.manifest.phase import Before
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.starts import Starts, starting
+from atoll_operator.kube.plan.status import status
+from atoll_operator.kube.plan.status.events import Event
+from atoll_operator.kube.plan.status.starts import starting
 from unit.kube.cluster_values import SETTINGS, job, learner, reply
 
 NOW = 1_800_000_000.0
@@ -37,118 +36,116 @@ TROUBLES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ROLLED = {(f"tiny-{SLOT}", f"{OLD_TEMPLATE} abc"): 5.0}
 
 
-def scene(state: str = "", pods: Sequence[Pod] = (YOUNG,), **changes: Any) -> Starts:
+OTHERS = {"us_east_0": "Training", "eu_west_0": "Training"}
+
+
+def scene(
+    state: str = "",
+    pods: Sequence[Pod] = (YOUNG,),
+    *,
+    here: tuple[str, ...] = ("*",),
+    lost: Sequence[str] = (),
+    running_seconds: float = AN_HOUR,
+    hosts: int = 1,
+    others: dict[str, str] = OTHERS,
+    **remembered: Any,
+) -> Situation:
     """The slot is the only one missing of a job that has run for an hour, in this state."""
-    shown = {each.slot: each for each in reply(us_east_1=state).slots} if state else {}
-    remembered = Remembered(
-        **{name: changes.pop(name) for name in Remembered.__slots__ if name in changes}
+    registrar = reply(**others, **({"us_east_1": state} if state else {}))
+    return Situation(
+        seen=Observation(
+            at=0.0,
+            raw={},
+            pods=tuple(pods),
+            remembered=Remembered(replies=(registrar, reply()), **remembered),
+        ),
+        job=job(f"spec.learner.hosts={hosts}"),
+        settings=replace(SETTINGS, regions=here),
+        now=NOW,
+        before=Before(running_seconds=running_seconds),
+        placement=Placement(lost=dict.fromkeys(lost, NodeState.SILENT)),
+        phase=Phase(kind=PhaseKind.RUNNING, reason="Running", message=""),
     )
-    fields: dict[str, Any] = {
-        "job": "tiny", "missing": (SLOT,), "shown": shown, "pods": pods,
-        "here": ("us-east", "eu-west"), "lost": (), "remembered": remembered,
-        "running_seconds": AN_HOUR, "now": NOW,
-    }  # fmt: skip
-    return Starts(**fields | changes)
 
 
-def joining_for_the_first_time() -> Starts:
+def joining_for_the_first_time() -> Situation:
     found = scene("Joining")
-    found.shown[SLOT].tokens_here = 0
+    assert found.seen.registrar is not None
+    next(s for s in found.seen.registrar.slots if s.slot == SLOT).tokens_here = 0
     return found
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        pytest.param(scene(), id="its first pod has just been made"),
-        pytest.param(joining_for_the_first_time(), id="it joins for the first time"),
-        pytest.param(scene(pods=(), running_seconds=5.0), id="the job is new"),
-        pytest.param(scene(pods=(), wanted_seconds={SLOT: 5.0}), id="the job has grown"),
-        pytest.param(
-            scene(pods=(), here=("eu-west",), wanted_seconds={SLOT: 5.0}),
-            id="another cluster's region has yet to join",
-        ),
-        pytest.param(
-            scene("Left", (), here=("eu-west",), left_seconds={SLOT: 5.0}),
-            id="another cluster has restarted it",
-        ),
-        pytest.param(
-            scene("Joining", (), here=("eu-west",), left_seconds={SLOT: 5.0}),
-            id="what another cluster has restarted joins",
-        ),
-        pytest.param(
-            scene("Lost", deleted_seconds=ROLLED), id="its pod was deleted for a new template"
-        ),
-        pytest.param(
-            scene("Lost", (), deleted_seconds=ROLLED),
-            id="the pod of the new template has yet to be",
-        ),
-        pytest.param(
-            scene("Lost", (), hosts=2, deleted_seconds={(f"tiny-{SLOT}-1", OLD_TEMPLATE): 5.0}),
-            id="the pods of its hosts were deleted for a new template",
-        ),
-        pytest.param(
-            scene("Left", (replace(OLD, terminating=True),), left_seconds={SLOT: 5.0}),
-            id="its pod is told to terminate",
-        ),
-        pytest.param(
-            scene("Left", left_seconds={SLOT: AN_HOUR}, running_seconds=5.0),
-            id="the job was suspended for an hour",
-        ),
-        pytest.param(
-            scene("Left", (), left_seconds={SLOT: AN_HOUR}, running_seconds=5.0),
-            id="the job was suspended for an hour and has no pods yet",
-        ),
-    ],
-)
-def test_a_learner_starts_as_it_was_told(found: Starts) -> None:
-    assert starting(found) == (SLOT,)
+STARTS: dict[str, Situation] = {
+    "its first pod has just been made": scene(),
+    "it joins for the first time": joining_for_the_first_time(),
+    "the job is new": scene(pods=(), running_seconds=5.0),
+    "the job has grown": scene(pods=(), wanted_seconds={SLOT: 5.0}),
+    "another cluster's region has yet to join": scene(
+        pods=(), here=("eu-west",), wanted_seconds={SLOT: 5.0}
+    ),
+    "another cluster has restarted it": scene(
+        "Left", (), here=("eu-west",), left_seconds={SLOT: 5.0}
+    ),
+    "what another cluster has restarted joins": scene(
+        "Joining", (), here=("eu-west",), left_seconds={SLOT: 5.0}
+    ),
+    "its pod was deleted for a new template": scene("Lost", deleted_seconds=ROLLED),
+    "the pod of the new template has yet to be": scene("Lost", (), deleted_seconds=ROLLED),
+    "the pods of its hosts were deleted for a new template": scene(
+        "Lost", (), hosts=2, deleted_seconds={(f"tiny-{SLOT}-1", OLD_TEMPLATE): 5.0}
+    ),
+    "its pod is told to terminate": scene(
+        "Left", (replace(OLD, terminating=True),), left_seconds={SLOT: 5.0}
+    ),
+    "the job was suspended for an hour": scene(
+        "Left", left_seconds={SLOT: AN_HOUR}, running_seconds=5.0
+    ),
+    "the job was suspended for an hour and has no pods yet": scene(
+        "Left", (), left_seconds={SLOT: AN_HOUR}, running_seconds=5.0
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        pytest.param(scene("Lost"), id="its node or its process was lost"),
-        *(
-            pytest.param(
-                scene(state, (replace(YOUNG, uid=OLD.uid),), deleted_seconds=ROLLED),
-                id=f"the new pod has trained, and is {state}",
-            )
-            for state in ("Lost", "Stalled", "Recovering", "Left")
-        ),
-        pytest.param(
-            scene("Lost", deleted_seconds={("tiny-us-east-0", OLD_TEMPLATE): 5.0}),
-            id="the pod of another was deleted for a new template",
-        ),
-        pytest.param(scene("Joining"), id="and comes back"),
-        pytest.param(scene("Left"), id="it has left by itself"),
-        pytest.param(scene("Stalled", (OLD,), deleted_seconds=ROLLED), id="it hangs"),
-        pytest.param(scene(pods=(OLD,)), id="it has been starting for an hour"),
-        pytest.param(scene("Left", (OLD,), left_seconds={SLOT: 5.0}), id="its pod stays"),
-        pytest.param(scene(pods=()), id="it never had a pod"),
-        pytest.param(
-            scene("Left", (), here=("eu-west",), left_seconds={SLOT: 61.0}),
-            id="its job was deleted in another cluster",
-        ),
-        pytest.param(
-            scene("Left", (), here=("eu-west",), left_seconds={SLOT: AN_HOUR}),
-            id="the region has left for good",
-        ),
-        *(
-            pytest.param(scene(pods=(replace(YOUNG, **wrong),), **more), id=what)
-            for what, wrong, more in TROUBLES
-        ),
-    ],
-)
-def test_a_learner_is_missed(found: Starts) -> None:
-    assert starting(found) == ()
+@pytest.mark.parametrize("case", STARTS)
+def test_a_learner_starts_as_it_was_told(case: str) -> None:
+    assert starting(STARTS[case]) == (SLOT,)
+
+
+MISSED: dict[str, Situation] = {
+    "its node or its process was lost": scene("Lost"),
+    **{
+        f"the new pod has trained, and is {state}": scene(
+            state, (replace(YOUNG, uid=OLD.uid),), deleted_seconds=ROLLED
+        )
+        for state in ("Lost", "Stalled", "Recovering", "Left")
+    },
+    "the pod of another was deleted for a new template": scene(
+        "Lost", deleted_seconds={("tiny-us-east-0", OLD_TEMPLATE): 5.0}
+    ),
+    "and comes back": scene("Joining"),
+    "it has left by itself": scene("Left"),
+    "it hangs": scene("Stalled", (OLD,), deleted_seconds=ROLLED),
+    "it has been starting for an hour": scene(pods=(OLD,)),
+    "its pod stays": scene("Left", (OLD,), left_seconds={SLOT: 5.0}),
+    "it never had a pod": scene(pods=()),
+    "its job was deleted in another cluster": scene(
+        "Left", (), here=("eu-west",), left_seconds={SLOT: 61.0}
+    ),
+    "the region has left for good": scene(
+        "Left", (), here=("eu-west",), left_seconds={SLOT: AN_HOUR}
+    ),
+    **{what: scene(pods=(replace(YOUNG, **wrong),), **more) for what, wrong, more in TROUBLES},
+}
+
+
+@pytest.mark.parametrize("case", MISSED)
+def test_a_learner_is_missed(case: str) -> None:
+    assert starting(MISSED[case]) == ()
 
 
 def test_only_the_slots_that_start_are_named_in_their_order() -> None:
     pods = (YOUNG, replace(OLD, name="tiny-us-east-0", ordinal=0))
-    found = scene(
-        pods=pods, missing=("us-east-0", SLOT, "eu-west-0"), wanted_seconds={"eu-west-0": 1.0}
-    )
+    found = scene(pods=pods, others={}, wanted_seconds={"eu-west-0": 1.0})
     assert starting(found) == (SLOT, "eu-west-0")
 
 
@@ -173,7 +170,7 @@ def said(
         Situation(
             seen=seen, job=job(f"spec.sync.quorum={quorum}"), settings=SETTINGS, now=NOW,
             before=Before(running_seconds=AN_HOUR), placement=Placement(),
-            phase=Phase(kind=Kind.RUNNING, reason="Running", message=""),
+            phase=Phase(kind=PhaseKind.RUNNING, reason="Running", message=""),
         )
     )  # fmt: skip
     assert write is not None
@@ -234,4 +231,4 @@ def test_what_starts_for_too_long_is_missed() -> None:
     late = replace(YOUNG, made_at=NOW - seconds)
     assert starting(scene(pods=(replace(late, made_at=NOW - seconds + 1),))) == (SLOT,)
     assert starting(scene(pods=(late,))) == ()
-    assert starting(scene(pods=(YOUNG,), lost={"n1": NodeState.SILENT})) == ()
+    assert starting(scene(pods=(YOUNG,), lost=("n1",))) == ()

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.facts import Kind, Phase
-from atoll_operator.api.shown import Condition
-from atoll_operator.kube.objects import workload
-from atoll_operator.kube.observation import Observation, Refusal, Remembered
-from atoll_operator.kube.plan import status
-from atoll_operator.kube.plan.nodes import NodeState
-from atoll_operator.kube.plan.phase import Before
-from atoll_operator.kube.plan.problems import problems, unbound_claims
-from atoll_operator.kube.plan.replacements import Placement
+from atoll_operator.api.status.condition_facts import Phase, PhaseKind
+from atoll_operator.api.status.job_status import Condition
+from atoll_operator.kube.observed.objects import workload
+from atoll_operator.kube.observed.observation import ChildRefusal, Observation, Remembered
+from atoll_operator.kube.plan.losses.nodes import NodeState
+from atoll_operator.kube.plan.losses.replacements import Placement
+from atoll_operator.kube.plan.manifest.phase import Before
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.status import (
+from atoll_operator.kube.plan.status import status
+from atoll_operator.kube.plan.status.problems import problems, unbound_claims
+from atoll_operator.kube.plan.status.status import (
     BUSY_SECONDS,
     BUSY_WRITES,
     WRITE_SECONDS,
@@ -26,19 +26,9 @@ from atoll_protos.exits import FINISHED, returned_early
 from unit.kube.cluster_values import SETTINGS, job, learner, reply, shard
 
 NOW = 1_800_000_000.0
-RUNNING = Phase(kind=Kind.RUNNING, reason="Running", message="")
-COMPLETE = Phase(kind=Kind.COMPLETE, reason="Trained", message="trained to step 600")
-
-
-def test_ready_pods_are_counted_by_the_regions_that_are_served() -> None:
-    pods = [
-        learner("us-east-0", "n"),
-        learner("us-east-1", "n", ready=False),
-        learner("eu-west-0", "m", terminating=True),
-        learner("ap-south-0", "o"),
-        shard(0, "n"),
-    ]
-    assert status.ready_by_region(pods, ("us-east", "eu-west")) == {"us-east": 1, "eu-west": 0}
+RUNNING = Phase(kind=PhaseKind.RUNNING, reason="Running", message="")
+TOKENS = ("spec.steps=null", "spec.tokens=900")
+COMPLETE = Phase(kind=PhaseKind.COMPLETE, reason="Trained", message="trained to step 600")
 
 
 def seen(old: dict[str, Any] | None = None, **remembered: Any) -> Observation:
@@ -53,29 +43,23 @@ def seen(old: dict[str, Any] | None = None, **remembered: Any) -> Observation:
     )
 
 
-def said(found: Observation, phase: Phase = RUNNING, before: Before = Before()) -> Any:  # noqa: B008
-    case = Situation(
-        seen=found, job=job(), settings=SETTINGS, now=NOW, before=before, phase=phase,
-        placement=Placement(),
+def case_of(
+    found: Observation, phase: Phase = RUNNING, before: Before | None = None, changes: Any = ()
+) -> Situation:
+    return Situation(
+        seen=found, job=job(*changes), settings=SETTINGS, now=NOW, before=before or Before(),
+        phase=phase, placement=Placement(),
     )  # fmt: skip
-    return status.of_job(case)
 
 
-def drift(*changes: str, **lengths: int) -> dict[str, Any]:
-    """SpecDrift of a job of 600 steps, unless changed, of whose shards the second knows these."""
-    other = reply()
-    for name, length in ({"steps": 0} | lengths).items():
-        setattr(other, name, length)
-    first = reply(us_east_0="Training")
-    first.steps, first.tokens = other.steps, other.tokens
-    case = Situation(
-        seen=seen(replies=(first, other)), job=job(*changes), settings=SETTINGS, now=NOW,
-        before=Before(), phase=RUNNING, placement=Placement(),
-    )  # fmt: skip
-    written = status.of_job(case)
-    assert written is not None
-    found: list[dict[str, Any]] = written.status["conditions"]
-    return next(each for each in found if each["type"] == "SpecDrift")
+def said(*found: Any) -> Any:
+    return status.of_job(case_of(*found))
+
+
+def condition(write: StatusWrite | None, kind: str) -> dict[str, Any]:
+    assert write is not None
+    found: list[dict[str, Any]] = write.status["conditions"]
+    return next(each for each in found if each["type"] == kind)
 
 
 @pytest.mark.parametrize(
@@ -84,17 +68,24 @@ def drift(*changes: str, **lengths: int) -> dict[str, Any]:
         ((), {"steps": 600}, ""),
         ((), {"steps": 500}, "spec.steps is 600, and still 500 at shard 0"),
         ((), {"steps": 700}, "spec.steps is 600, and still 700 at shard 0"),
-        (("spec.steps=null", "spec.tokens=900"), {"tokens": 900}, ""),
-        (("spec.steps=null", "spec.tokens=900"), {"tokens": 800}, "and still 800 at shard 0"),
-        (("spec.steps=null", "spec.tokens=900"), {"tokens": 1000}, "spec.tokens is 900, and still"),
+        (TOKENS, {"tokens": 900}, ""),
+        (TOKENS, {"tokens": 800}, "and still 800 at shard 0"),
+        (TOKENS, {"tokens": 1000}, "spec.tokens is 900, and still"),
     ],
 )
 def test_a_length_that_shards_do_not_know_yet_is_said(
     changes: tuple[str, ...], lengths: dict[str, int], words: str
 ) -> None:
-    found = drift(*changes, **lengths)
+    replies = (reply(us_east_0="Training"), reply())
+    for each in replies:
+        each.steps, each.tokens = lengths.get("steps", 0), lengths.get("tokens", 0)
+    found = condition(status.of_job(case_of(seen(replies=replies), changes=changes)), "SpecDrift")
     assert found["status"] == ("True" if words else "False")
     assert words in found.get("message", "")
+
+
+def every() -> pb.StatusReply:
+    return reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
 
 
 def first() -> StatusWrite:
@@ -103,18 +94,16 @@ def first() -> StatusWrite:
 
 
 def test_a_learner_that_the_manifest_does_not_have_is_told_and_not_counted() -> None:
-    registrar = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
+    registrar = every()
     registrar.slots.add(slot="eu-west-1", state=pb.SLOT_TRAINING)
     found = said(seen(replies=(registrar, reply())))
     assert found.status["columns"]["learners"] == "3/3"
-    assert {each["name"]: each["live"] for each in found.status["regions"]} == {
-        "us-east": 2,
-        "eu-west": 1,
-    }
-    by_type = {each["type"]: each for each in found.status["conditions"]}
-    assert by_type["LearnersAvailable"]["message"].startswith("3 of 3 in training")
-    assert by_type["SpecDrift"]["reason"] == "OtherCounts"
-    assert "eu-west-1 trains, and is not in this manifest" in by_type["SpecDrift"]["message"]
+    live = {each["name"]: each["live"] for each in found.status["regions"]}
+    assert live == {"us-east": 2, "eu-west": 1}
+    assert condition(found, "LearnersAvailable")["message"].startswith("3 of 3 in training")
+    drift = condition(found, "SpecDrift")
+    assert drift["reason"] == "OtherCounts"
+    assert "eu-west-1 trains, and is not in this manifest" in drift["message"]
 
 
 def test_the_first_status_is_written_with_an_event_for_what_became_true() -> None:
@@ -124,31 +113,38 @@ def test_the_first_status_is_written_with_an_event_for_what_became_true() -> Non
     assert len(first().events) == len(first().changed)
 
 
-def test_a_status_that_says_nothing_new_is_not_written() -> None:
-    assert said(seen(dict(first().status))) is None
+def at_step(step: int) -> dict[str, Any]:
+    replies = (reply(us_east_0="Training"), reply())
+    for each in replies:
+        each.tick = step
+    return {"replies": replies}
 
 
-def test_mere_progress_is_written_only_a_while_after_the_last_write() -> None:
-    old = dict(first().status)
-    moved = reply(us_east_0="Training")
-    moved.tick = 61
-    replies = (moved, reply())
-    replies[1].tick = 61
-    soon = seen(old, replies=replies, unwritten_seconds=WRITE_SECONDS - 1)
-    assert said(soon) is None
-    late = replace(soon, remembered=replace(soon.remembered, unwritten_seconds=WRITE_SECONDS))
-    assert said(late).status["progress"]["step"] == 61
+GONE: dict[str, Any] = {"replies": (None, None)}
+BUSY: dict[str, Any] = GONE | {"writes_a_minute": BUSY_WRITES}
 
 
-def test_a_change_of_a_condition_is_written_at_once() -> None:
-    old = dict(first().status)
-    found = said(seen(old, replies=(None, None), unwritten_seconds=0.0))
-    assert "SyncerReady" in {each.type for each in found.changed}
-
-
-def test_numbers_that_stand_still_are_not_written_again() -> None:
-    old = dict(first().status)
-    assert said(seen(old, asked_at="later", unwritten_seconds=1e4)) is None
+@pytest.mark.parametrize(
+    ("now", "seconds", "written"),
+    [
+        ({}, 1e4, False),
+        ({"asked_at": "later"}, 1e4, False),
+        (at_step(61), WRITE_SECONDS - 1, False),
+        (at_step(61), WRITE_SECONDS, True),
+        (GONE, 0.0, True),  # a condition changes
+        (BUSY, BUSY_SECONDS - 1, False),
+        (BUSY, BUSY_SECONDS, True),
+    ],
+)
+def test_a_change_of_a_condition_is_written_at_once_and_mere_progress_later(
+    now: dict[str, Any], seconds: float, written: bool
+) -> None:
+    found = said(seen(dict(first().status), unwritten_seconds=seconds, **now))
+    assert (found is not None) == written
+    if written and now.get("replies") == GONE["replies"]:
+        assert "SyncerReady" in {each.type for each in found.changed}
+    elif written:
+        assert found.status["progress"]["step"] == 61
 
 
 def test_a_job_that_stands_still_is_not_written_each_second() -> None:
@@ -158,40 +154,17 @@ def test_a_job_that_stands_still_is_not_written_each_second() -> None:
 
 
 def test_a_message_alone_waits_as_long_as_progress() -> None:
-    case = Situation(
-        seen=seen(), job=job(), settings=SETTINGS, now=NOW, before=Before(), phase=RUNNING,
-        placement=Placement(),
-    )  # fmt: skip
+    case = case_of(seen())
 
-    def refusal(pods: int) -> Refusal:
+    def refusal(pods: int) -> ChildRefusal:
         message = f"exceeded quota, used: pods={pods}"
-        return Refusal(kind="StatefulSet", name="x", applied="", message=message)
+        return ChildRefusal(kind="StatefulSet", name="x", applied="", message=message)
 
     written = status.of_job(case, [refusal(3)])
     assert written is not None
-    old = dict(written.status)
-    soon = replace(case, seen=seen(old, unwritten_seconds=WRITE_SECONDS - 1))
-    assert status.of_job(soon, [refusal(4)]) is None
-    late = replace(case, seen=seen(old, unwritten_seconds=WRITE_SECONDS))
-    assert status.of_job(late, [refusal(4)]) is not None
-
-
-def test_a_job_that_flaps_is_written_at_most_every_few_seconds() -> None:
-    old = dict(first().status)
-    gone: dict[str, Any] = {"replies": (None, None), "writes_a_minute": BUSY_WRITES}
-    assert said(seen(old, unwritten_seconds=BUSY_SECONDS - 1, **gone)) is None
-    assert said(seen(old, unwritten_seconds=BUSY_SECONDS, **gone)) is not None
-
-
-def test_a_normal_start_gives_no_warning() -> None:
-    starting = said(seen(replies=(None, None)))
-    assert not [each.reason for each in starting.events if each.warning]
-    known = dict(starting.status)
-    joining = reply(us_east_0="Training")
-    serving = said(seen(known, replies=(joining, reply())))  # one of three learners is there
-    assert "ProgressingTrue" in {each.reason for each in serving.events}
-    assert "DegradedTrue" not in {each.reason for each in serving.events}
-    assert not [each.reason for each in serving.events if each.warning]
+    for seconds, again in ((WRITE_SECONDS - 1, False), (WRITE_SECONDS, True)):
+        later = replace(case, seen=seen(dict(written.status), unwritten_seconds=seconds))
+        assert (status.of_job(later, [refusal(4)]) is not None) == again
 
 
 def told(found: StatusWrite) -> set[str]:
@@ -199,40 +172,36 @@ def told(found: StatusWrite) -> set[str]:
     return {each.reason for each in found.events if not each.silent}
 
 
-def test_of_a_start_is_told_what_is_there_and_not_what_is_missing_yet() -> None:
-    every = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
+def test_of_a_start_is_told_what_is_there_and_not_what_is_missing_yet_and_no_warning() -> None:
     starting = pb.StatusReply(state=pb.SHARD_STARTING, steps=600)
-    first = said(seen(replies=(None, None)))
-    assert told(first) == {"AcceptedTrue"}
-    shards = said(seen(dict(first.status), replies=(starting, starting)))
-    assert shards.events
-    assert not told(shards)
-    trains = said(seen(dict(shards.status), replies=(every, reply())))
-    assert told(trains) == {"SyncerReadyTrue", "LearnersAvailableTrue", "ProgressingTrue"}
+    one = (reply(us_east_0="Training"), reply())  # of three learners
+    old: dict[str, Any] = {}
+    for replies, words in (
+        ((None, None), {"AcceptedTrue"}),
+        ((starting, starting), set()),
+        (one, {"SyncerReadyTrue", "LearnersAvailableTrue", "ProgressingTrue"}),
+    ):
+        found = said(seen(old, replies=replies))
+        assert (told(found), [each for each in found.events if each.warning]) == (words, [])
+        old = dict(found.status)
 
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (Kind.SUSPENDED, "SuspendedTrue"),
-        (Kind.FAILED, "FailedTrue"),
-        (Kind.COMPLETE, "CompleteTrue"),
+        (PhaseKind.SUSPENDED, "SuspendedTrue"),
+        (PhaseKind.FAILED, "FailedTrue"),
+        (PhaseKind.COMPLETE, "CompleteTrue"),
     ],
 )
-def test_a_job_that_stops_says_so_in_one_event(kind: Kind, reason: str) -> None:
-    every = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
-    well = dict(said(seen(replies=(every, reply()))).status)
+def test_a_job_that_stops_says_so_in_one_event(kind: PhaseKind, reason: str) -> None:
+    well = dict(said(seen(replies=(every(), reply()))).status)
     assert told(said(seen(well), Phase(kind=kind, reason="Why", message="why"))) == {reason}
 
 
-def test_a_syncer_that_does_not_answer_is_told_once() -> None:
-    well = dict(said(seen()).status)
+def test_a_learner_that_is_missing_later_is_a_warning_and_a_silent_syncer_is_told_once() -> None:
+    well = dict(said(seen(replies=(every(), reply()))).status)
     assert told(said(seen(well, replies=(None, None)))) == {"SyncerReadyUnknown"}
-
-
-def test_a_learner_that_is_missing_later_is_a_warning() -> None:
-    every = reply(us_east_0="Training", us_east_1="Training", eu_west_0="Training")
-    well = dict(said(seen(replies=(every, reply()))).status)
     two_lost = reply(us_east_0="Training", us_east_1="Lost", eu_west_0="Lost")
     (lost,) = said(seen(well, replies=(two_lost, reply()))).events
     assert (lost.reason, lost.warning, lost.settles) == ("DegradedTrue", True, True)
@@ -247,69 +216,62 @@ def test_what_was_written_before_the_end_stays_after_it() -> None:
     assert said(gone, COMPLETE, before) is None
 
 
-def test_each_pod_that_is_not_as_it_should_be_is_named_with_its_reason() -> None:
-    pods = [
-        learner("us-east-0", "n1"),
-        learner("us-east-1", "", unschedulable="0/3 nodes are available"),
-        learner("eu-west-0", "n2", waiting="CrashLoopBackOff", exit_code=70),
-        learner("eu-west-1", "n2", waiting="ContainerCreating"),
-        learner("eu-west-3", "n2", waiting="ContainerCreating", held_up='secret "s" not found'),
-        learner("eu-west-2", "n2", waiting="CrashLoopBackOff", exit_code=1, exit_message="no /x"),
-        shard(0, "n1"),
-    ]
-    lost = Placement(lost={"n1": NodeState.SILENT}, exhausted=("tiny-us-east-0",))
-    shards, learners = problems(pods, lost)
-    assert shards == ["tiny-syncer-0-x is on n1, which is silent"]
-    assert learners == [
-        "tiny-eu-west-0 waits: CrashLoopBackOff, last exit code 70",
-        "tiny-eu-west-2 waits: CrashLoopBackOff, last exit code 1: no /x",
-        'tiny-eu-west-3 cannot start on n2: secret "s" not found',
-        "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day",
-        "tiny-us-east-0 is on n1, which is silent",
-        "tiny-us-east-1 waits for a node: 0/3 nodes are available",
-    ]
-
-
 TRACEBACK = """    loss.backward()
   File "/app/train.py", line 12, in main
     raise ValueError("boom")
 ValueError: boom
 /usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: 1 leaked semaphore
 """
+BOOM = "last exit code 1: ValueError: boom (/app/train.py:12)"
+EARLY = returned_early(14, 400)
+LOOPS = {"waiting": "CrashLoopBackOff"}
+MAKES = {"waiting": "ContainerCreating"}
+CRASHED = {"exit_code": 1, "exit_message": TRACEBACK}
 
 
-def test_a_script_that_fails_is_named_with_its_last_words_from_its_first_end_on() -> None:
-    crashed = {"exit_code": 1, "exit_message": TRACEBACK}
-    pods = [
-        replace(learner("us-east-0", "n1", **crashed), runs=True),
-        replace(learner("us-east-1", "n1", **crashed), runs=True, uid="back"),
-        replace(learner("us-east-2", "n1", exit_code=137, exit_reason="OOMKilled"), runs=True),
-        learner("us-east-3", "n1", waiting="CrashLoopBackOff", **crashed),
-    ]
-    _, learners = problems(pods, Placement(), frozenset({"back"}))
-    boom = "ValueError: boom (/app/train.py:12)"
-    assert learners == [
-        f"tiny-us-east-0 is started again, last exit code 1: {boom}",
-        f"tiny-us-east-3 waits: CrashLoopBackOff, last exit code 1: {boom}",
-    ]
-    assert len(problems(pods, Placement())[1]) == 1  # who has joined is not known
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, ""),
+        ({"node": "", "unschedulable": "0/3 are available"}, "waits for a node: 0/3 are available"),
+        (MAKES, ""),
+        (MAKES | {"held_up": 'secret "s" not found'}, 'cannot start on n2: secret "s" not found'),
+        (LOOPS | {"exit_code": 70}, "waits: CrashLoopBackOff, last exit code 70"),
+        (LOOPS | CRASHED, f"waits: CrashLoopBackOff, {BOOM}"),
+        (CRASHED | {"runs": True}, f"is started again, {BOOM}"),
+        (CRASHED | {"runs": True, "uid": "back"}, ""),
+        ({"exit_code": 137, "exit_reason": "OOMKilled", "runs": True}, ""),
+        (
+            LOOPS | {"exit_code": 0, "exit_message": EARLY},
+            f"waits: CrashLoopBackOff, last exit code 0: {EARLY}",
+        ),
+        (
+            {"exit_code": 0, "exit_message": EARLY, "runs": True},
+            f"is started again, last exit code 0: {EARLY}",
+        ),
+        ({"exit_code": 0, "exit_message": "terminated", "runs": True}, ""),
+        ({"exit_code": 0, "exit_message": FINISHED, "runs": True}, ""),
+    ],
+)
+def test_a_pod_that_is_not_as_it_should_be_is_named_with_its_reason(
+    fields: dict[str, Any], words: str
+) -> None:
+    one = learner("us-east-0", **({"node": "n2"} | fields))
+    found = [f"tiny-us-east-0 {words}"] if words else []
+    assert problems([one], Placement(), frozenset({"back"})) == ([], found)
+    joined_is_known = not fields.get("runs")
+    assert problems([one], Placement())[1] == (found if joined_is_known else [])
 
 
-def test_a_script_that_returns_early_is_told_so() -> None:
-    told = returned_early(14, 400)
-    early = learner("us-east-0", "n1", exit_code=0, exit_message=told)
-    pods = [
-        replace(early, waiting="CrashLoopBackOff"),
-        replace(early, name="tiny-us-east-1", runs=True),
-        learner("us-east-2", "n1", exit_code=0, exit_message="terminated", runs=True),
-        learner("us-east-3", "n1", exit_code=0, exit_message=FINISHED, runs=True),
-    ]
-    _, learners = problems(pods, Placement(), frozenset())
-    assert told.startswith("returned at tick 14 of 400; the job is not final: loop")
-    assert learners == [
-        f"tiny-us-east-0 waits: CrashLoopBackOff, last exit code 0: {told}",
-        f"tiny-us-east-1 is started again, last exit code 0: {told}",
-    ]
+def test_pods_on_lost_nodes_and_learners_without_budget_are_named_in_their_order() -> None:
+    lost = Placement(lost={"n1": NodeState.SILENT}, exhausted=("tiny-us-east-0",))
+    pods = [learner("us-east-1", "n1"), learner("us-east-0", "n1"), shard(0, "n1")]
+    silent = "is on n1, which is silent"
+    shards, learners = problems(pods, lost)
+    assert shards == [f"tiny-syncer-0-x {silent}"]
+    spent = "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day"
+    assert learners == [spent, f"tiny-us-east-0 {silent}", f"tiny-us-east-1 {silent}"]
+    assert EARLY.startswith("returned at tick 14 of 400; the job is not final: loop")
 
 
 def test_pods_that_a_controller_cannot_make_are_named() -> None:
@@ -323,7 +285,7 @@ def test_pods_that_a_controller_cannot_make_are_named() -> None:
         }
     )
     found = said(replace(seen(), workloads={live.name: live}))
-    degraded = next(each for each in found.status["conditions"] if each["type"] == "Degraded")
+    degraded = condition(found, "Degraded")
     assert degraded["message"] == "Deployment tiny-syncer-0 cannot make a pod: exceeded quota: pods"
 
 
@@ -331,8 +293,7 @@ def test_a_shard_whose_pod_is_ready_and_that_cannot_be_reached_names_the_remedy(
     silent: dict[str, Any] = {"replies": (None, None), "silent_seconds": {0: 30.0, 1: 30.0}}
     pods = (shard(0, "n"), shard(1, "n", ready=False))
     blocked = replace(seen(**silent), pods=pods)
-    found = {each["type"]: each["message"] for each in said(blocked).status["conditions"]}
-    message = found["SyncerReady"]
+    message = condition(said(blocked), "SyncerReady")["message"]
     assert "the pod of shard 0 is Ready, but the operator gets no answer from it" in message
     assert "NetworkPolicies" in message
     soon = replace(seen(**silent | {"silent_seconds": {0: 1.0}}), pods=pods)
@@ -353,6 +314,6 @@ def test_a_claim_without_a_volume_is_named_with_its_storage_class() -> None:
 
 def test_a_learner_that_cannot_join_anew_is_named_with_its_own_words() -> None:
     found = said(seen(troubles={"us-east-0": "tls.crt: expired at noon"}))
-    (degraded,) = (each for each in found.status["conditions"] if each["type"] == "Degraded")
-    assert degraded["message"] == "us-east-0: tls.crt: expired at noon"
-    assert degraded["reason"] == "CredentialsExpire"
+    degraded = condition(found, "Degraded")
+    told_ = (degraded["reason"], degraded["message"])
+    assert told_ == ("CredentialsExpire", "us-east-0: tls.crt: expired at noon")

@@ -1,136 +1,151 @@
 """A learner that does not work where it is gets another node or another start."""
 
-import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from atoll_operator.kube import objects, observation
-from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.observation import Observation, Pod, Replaced, Workload
-from atoll_operator.kube.plan import restarts
-from atoll_operator.kube.plan.exclusions import SUSPECT_SECONDS, exclusions
-from atoll_operator.kube.plan.nodes import NodeState
-from atoll_operator.kube.plan.replacements import Placement
-from atoll_operator.kube.plan.suspects import HUNG_SECONDS, SUSPECTS_MAX
-from unit.kube.cluster_values import learner, node, reply, shard
-from unit.kube.planner_side import NOW, answers, planned, seen, template_of
+from atoll_operator.kube.observed import objects
+from atoll_operator.kube.observed.observation import Observation, Replaced, Workload
+from atoll_operator.kube.plan.changes import restarts
+from atoll_operator.kube.plan.losses.exclusions import SUSPECT_SECONDS, exclusions
+from atoll_operator.kube.plan.losses.nodes import NodeState
+from atoll_operator.kube.plan.losses.replacements import Placement
+from atoll_operator.kube.plan.losses.suspects import HUNG_SECONDS, SUSPECTS_MAX
+from unit.kube.planner_side import NOW, planned, settled
+from unit.kube.scenes import names, scene
 
-CRASHES: dict[str, Any] = {
-    "waiting": "CrashLoopBackOff", "restarts": 5, "exit_code": 139, "ready": False,
-}  # fmt: skip
-
-
-def crash_loop(*others: Pod, **more: Any) -> Observation:
-    """us-east-0 crashes on n1; us-east-1 trains on n2, and n3 is free."""
-    fields = CRASHES | {"template": template_of(seen(), "us-east")} | more
-    bad = learner("us-east-0", "n1", **fields)
-    good = learner("us-east-1", "n2", template=template_of(seen(), "us-east"))
-    training = answers(reply(us_east_0="Lost", us_east_1="Training"))
-    return seen(pods=(bad, good, *others, shard(0, "n2")), remembered=training)
+HOSTS = "spec.learner.hosts=2"
+OTHERS = "us-east-1 @n2; shard @n2; Lost us-east-0; Training us-east-1"
+CRASH = f"us-east-0 @n1 crashes; {OTHERS}"
+PAIR = "us-east-0/0 @n1 crashes exit=75; us-east-0/1 @n2 crashes"
+OTHER_PAIR = "us-east-1/* @n3; shard; Training us-east-1; Lost us-east-0"
+SPENT = {0: Replaced(count=20, uid="x", since=int(NOW) - 60, recent=20)}
 
 
-def suspected(found: Observation) -> tuple[str, ...]:
-    return tuple(
-        name
-        for each in planned(found).apply
-        if each["kind"] == "StatefulSet"
-        for name in objects.excluded_nodes(each["spec"]["template"])
-    )
+def suspected(found: Observation) -> str:
+    """The sets that are applied with nodes that they exclude."""
+    sets = (each for each in planned(found).children.apply if each["kind"] == "StatefulSet")
+    nodes = {e["metadata"]["name"]: objects.excluded_nodes(e["spec"]["template"]) for e in sets}
+    return " ".join(f"{name}:{','.join(each)}" for name, each in nodes.items() if each)
 
 
-def settled(found: Observation) -> Observation:
-    """The next pass: what was planned has been applied, and its controllers have seen it."""
-    changed = {objects.key_of(each): each for each in planned(found).apply}
-    live = [copy.deepcopy(changed.get(objects.key_of(each), each)) for each in found.children]
-    for each in live:
-        each["metadata"] |= {"generation": 2}
-        each["status"] = {"observedGeneration": 2}
-    sets = [objects.workload(each) for each in live if "template" in each.get("spec", {})]
-    return replace(found, children=tuple(live), workloads=observation.by_name(sets))
+def with_set(found: Observation, name: str = "tiny-us-east", **changes: Any) -> Observation:
+    """What is observed of a set is different."""
+    changed = replace(found.workloads[name], **changes)
+    return replace(found, workloads={**found.workloads, name: changed})
 
 
 def test_a_learner_that_crashes_on_one_node_is_made_again_on_another() -> None:
-    found = crash_loop()
-    first = planned(found)
-    assert suspected(found) == ("n1",)
-    assert first.delete == ()  # the template has to exclude the node first
+    found = scene(CRASH)
+    assert suspected(found) == "tiny-us-east:n1"
+    assert planned(found).delete == ()  # the template has to exclude the node first
     (gone,) = planned(settled(found)).delete
     assert (gone.name, gone.reason) == (
         "tiny-us-east-0", "it has crashed 5 times on n1 while other learners train",
     )  # fmt: skip
     assert gone.event is not None
     assert gone.event.reason == "LearnerRestarted"
-    assert planned(settled(found)).apply == ()
+    assert planned(settled(found)).children.apply == ()
+
+
+def test_a_learner_that_crashed_on_a_node_that_is_lost_is_replaced_and_the_node_not_suspected() -> (
+    None
+):
+    again = settled(scene(f"{CRASH}; n1 down"))
+    assert names(planned(again).replace) == "us-east-0"
+    assert planned(again).delete == ()
+    assert all(not each.suspects for each in again.workloads.values())
 
 
 @pytest.mark.parametrize(
-    "more",
+    "text",
     [
-        {"restarts": 4},
-        {"waiting": ""},
-        {"waiting": "ImagePullBackOff"},
-        {"exit_code": 64},
-        {"exit_code": 75},
-        {"exit_code": 137},
-        {"terminating": True},
-        {"template": "old"},
+        *(
+            f"us-east-0 @n1 crashes {more}; {OTHERS}"  # it is not the node's fault
+            for more in (
+                "restarts=4", "waits=", "waits=ImagePullBackOff", "exit=64", "exit=75", "exit=137",
+                "going", "old",
+            )
+        ),
+        "us-east-0 @n1 crashes; us-east-1 @n2; shard @n2; Lost us-east-0 us-east-1",
+        "us-east-0 @n1 crashes; us-east-1 @n2; shard @n2",
+        f"{CRASH}; n2 silent=13; n3 down; n0 n4 n5 gone",
+    ],
+)  # fmt: skip
+def test_what_is_not_the_nodes_fault_or_has_no_other_node_is_left_to_the_kubelet(text: str) -> None:
+    assert suspected(scene(text)) == ""
+
+
+@pytest.mark.parametrize(
+    ("pods", "moved"),
+    [
+        (PAIR, "tiny-us-east-0:n2"),
+        ("us-east-0/0 @n1 crashes exit=75; us-east-0/1 @n2 crashes exit=75", ""),
     ],
 )
-def test_what_is_not_the_nodes_fault_is_left_to_the_kubelet(more: dict[str, Any]) -> None:
-    assert suspected(crash_loop(**more)) == ()
+def test_the_host_whose_own_process_crashes_is_moved_and_not_those_that_lost_it(
+    pods: str, moved: str
+) -> None:
+    assert suspected(scene(f"{pods}; {OTHER_PAIR}", HOSTS)) == moved
 
 
-def test_while_nobody_else_trains_no_node_is_to_blame() -> None:
-    nobody = crash_loop()
-    for registrar in (reply(us_east_0="Lost", us_east_1="Lost"), None):
-        remembered = replace(nobody.remembered, replies=(registrar,))
-        assert suspected(replace(nobody, remembered=remembered)) == ()
+def test_a_host_that_has_crashed_once_after_four_crashes_of_another_stays_where_it_is() -> None:
+    text = "us-east-0/0 @n1 crashes; us-east-0/1 @n2 crashes exit=75; set us-east-0 off=n1"
+    for crashes, moved in ((1, ""), (5, "us-east-0-0")):
+        own = {"uid-us-east-0": crashes, "uid-us-east-0-1": 4}
+        found = planned(scene(f"{text}; {OTHER_PAIR}", HOSTS, crashes=own)).delete
+        assert names(found) == moved
+        assert all("crashed 5 times" in each.reason for each in found)
 
 
-def test_without_another_node_that_is_well_the_learner_stays() -> None:
-    found = crash_loop()
-    only = {"n1": node("n1"), "n2": node("n2", silent=13), "n3": node("n3", ready=False)}
-    assert suspected(replace(found, nodes=only)) == ()
+@pytest.mark.parametrize(
+    ("text", "changes", "name"),
+    [(CRASH, (), "tiny-us-east"), (f"{PAIR}; {OTHER_PAIR}", (HOSTS,), "tiny-us-east-0")],
+)
+def test_a_slot_without_budget_is_named_instead(
+    text: str, changes: tuple[str, ...], name: str
+) -> None:
+    spent = with_set(scene(text, *changes), name, replaced=SPENT)
+    said = planned(spent).status
+    assert suspected(spent) == ""
+    assert said is not None
+    words = next(c["message"] for c in said.status["conditions"] if c["type"] == "Degraded")
+    assert "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day" in words
 
 
-def test_a_slot_without_budget_is_named_instead() -> None:
-    found = crash_loop()
-    live = found.workloads["tiny-us-east"]
-    spent = Replaced(count=20, uid="x", since=int(NOW) - 60, recent=20)
-    sets = {**found.workloads, live.name: replace(live, replaced={0: spent})}
-    said = planned(replace(found, workloads=sets))
-    assert suspected(replace(found, workloads=sets)) == ()
-    assert said.status is not None
-    text = next(c["message"] for c in said.status.status["conditions"] if c["type"] == "Degraded")
-    assert "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day" in text
-
-
-def test_a_node_that_another_learner_made_suspect_gives_no_further_budget() -> None:
-    found = settled(crash_loop())
-    live = found.workloads["tiny-us-east"]
-    assert "n1" in live.suspects
+@pytest.mark.parametrize("change", [{"replaced": SPENT}, {"queued": True}])
+def test_a_learner_stays_on_a_suspect_node_without_budget_or_when_kueue_queues_it(
+    change: dict[str, Any],
+) -> None:
+    found = settled(scene(CRASH))
+    assert "n1" in found.workloads["tiny-us-east"].suspects
     assert planned(found).delete
-    spent = Replaced(count=20, uid="x", since=int(NOW) - 60, recent=20)
-    sets = {**found.workloads, live.name: replace(live, replaced={0: spent})}
-    assert planned(replace(found, workloads=sets)).delete == ()
+    assert planned(with_set(found, **change)).delete == ()
 
 
-def test_only_a_few_nodes_of_a_region_are_suspected_at_a_time() -> None:
-    found = crash_loop()
-    live = found.workloads["tiny-us-east"]
-    for count, blamed in ((SUSPECTS_MAX - 1, True), (SUSPECTS_MAX, False)):
-        before = {f"o{n}": int(NOW) - 60 for n in range(count)}
-        sets = {**found.workloads, live.name: replace(live, suspects=before)}
-        assert ("n1" in suspected(replace(found, workloads=sets))) is blamed
+@pytest.mark.parametrize(("count", "blamed"), [(SUSPECTS_MAX - 1, True), (SUSPECTS_MAX, False)])
+@pytest.mark.parametrize(
+    ("text", "changes", "name"),
+    [
+        (CRASH, (), "tiny-us-east"),
+        (f"{PAIR}; {OTHER_PAIR}", (HOSTS,), "tiny-us-east-1"),  # however many sets there are
+    ],
+)
+def test_only_a_few_nodes_of_a_region_are_suspected_at_a_time(
+    text: str, changes: tuple[str, ...], name: str, count: int, blamed: bool
+) -> None:
+    before = {f"o{n}": int(NOW) - 60 for n in range(count)}
+    found = suspected(with_set(scene(text, *changes), name, suspects=before))
+    own = [each for each in found.split() if "n1" in each or "n2" in each]
+    assert len(own) == blamed
 
 
 def test_a_suspicion_ends_after_an_hour_or_with_its_node() -> None:
     def kept(age: float, **lost: NodeState) -> tuple[tuple[str, ...], str]:
         live = Workload(
-            name="tiny-us-east", kind="StatefulSet", replicas=2, observed=True, applied="",
+            name="tiny-us-east", kind="StatefulSet", replicas=2, observed=True,
             template="t", excluded=("n1",), suspects={"n1": int(NOW)},
         )  # fmt: skip
         found = exclusions("tiny", {live.name: live}, Placement(lost=lost), [], now=NOW + age)
@@ -156,54 +171,35 @@ def test_the_restarts_of_the_learners_own_container_are_read() -> None:
 
 # ---------------------------------------------------------------- learners that hang
 
-
-def hangs(seconds: float, **more: Any) -> tuple[str, ...]:
-    """Reasons for which pods are deleted when us-east-0 has been Stalled for so long."""
-    registrar = more.pop("registrar", reply(us_east_0="Stalled", us_east_1="Training"))
-    own = template_of(seen(), "us-east")
-    pods = tuple(learner(f"us-east-{n}", f"n{n + 1}", template=own, runs=True) for n in (0, 1))
-    remembered = answers(registrar, stalled_seconds={"uid-us-east-0": seconds}, **more)
-    found = planned(seen(pods=pods, remembered=remembered)).delete
-    assert {each.name for each in found} <= {"tiny-us-east-0"}
-    return tuple(each.reason for each in found)
+HANGS = "us-east-0 us-east-1 runs; Stalled us-east-0; Training us-east-1"
+SLOW = "us-east-0 us-east-1 runs; Stalled us-east-0:step_seconds=60; Training us-east-1"
+KEY = ("tiny-us-east-0", restarts.HUNG)
 
 
-def test_a_learner_that_hangs_is_restarted_once_a_day() -> None:
-    assert hangs(HUNG_SECONDS - 1) == ()
-    assert hangs(HUNG_SECONDS) == (restarts.HUNG,)
-    key = ("tiny-us-east-0", restarts.HUNG)
-    assert hangs(HUNG_SECONDS, deleted_seconds={key: 86_399.0}) == ()
-    assert hangs(HUNG_SECONDS, deleted_seconds={key: 86_400.0}) == (restarts.HUNG,)
+@pytest.mark.parametrize(
+    ("text", "seconds", "more", "restarted"),
+    [
+        (HANGS, HUNG_SECONDS - 1, {}, ""),
+        (HANGS, HUNG_SECONDS, {}, "us-east-0"),
+        (HANGS, HUNG_SECONDS, {"deleted_seconds": {KEY: 86_399.0}}, ""),
+        (HANGS, HUNG_SECONDS, {"deleted_seconds": {KEY: 86_400.0}}, "us-east-0"),
+        ("us-east-0 us-east-1 runs; Stalled us-east-0 us-east-1", 9999.0, {}, ""),  # all do
+        (SLOW, 5999.0, {}, ""),
+        (SLOW, 6000.0, {}, "us-east-0"),
+    ],
+)
+def test_a_learner_that_hangs_is_restarted_once_a_day(
+    text: str, seconds: float, more: dict[str, Any], restarted: str
+) -> None:
+    found = planned(scene(text, stalled_seconds={"uid-us-east-0": seconds}, **more)).delete
+    assert names(found) == restarted
+    assert {each.reason for each in found} <= {restarts.HUNG}
 
 
-def test_learners_that_all_stand_still_are_not_restarted() -> None:
-    assert hangs(9999.0, registrar=reply(us_east_0="Stalled", us_east_1="Stalled")) == ()
-
-
-def test_long_steps_are_waited_for() -> None:
-    slow = reply(us_east_0="Stalled", us_east_1="Training")
-    slow.slots[0].step_seconds = 60.0
-    assert hangs(5999.0, registrar=slow) == ()
-    assert hangs(6000.0, registrar=slow) == (restarts.HUNG,)
-
-
-def test_a_stall_is_timed_without_a_break() -> None:
-    memory = Memory(uid="u")
-    stalled, trains = reply(us_east_0="Stalled"), reply(us_east_0="Training")
-
-    def seconds(registrar: Any, now: float) -> dict[str, float]:
-        memory.take([registrar], now, "then")
-        return dict(memory.read(1, [], now).stalled_seconds)
-
-    assert seconds(stalled, 100.0) == {"uid-us-east-0": 0.0}
-    assert seconds(stalled, 160.0) == {"uid-us-east-0": 60.0}
-    assert seconds(trains, 161.0) == {}
-    assert seconds(stalled, 162.0) == {"uid-us-east-0": 0.0}
-
-
-def test_a_learner_that_kueue_queues_stays_where_it_crashes() -> None:
-    found = settled(crash_loop())
-    assert planned(found).delete
-    live = found.workloads["tiny-us-east"]
-    queued = {**found.workloads, live.name: replace(live, queued=True)}
-    assert planned(replace(found, workloads=queued)).delete == ()
+def test_every_host_of_a_learner_that_hangs_is_restarted_and_it_is_told_once() -> None:
+    stalled = {"uid-us-east-0": HUNG_SECONDS}
+    text = "us-east-0/* runs; us-east-1/*; Stalled us-east-0; Training us-east-1"
+    found = planned(scene(text, HOSTS, stalled_seconds=stalled)).delete
+    assert names(found) == "us-east-0-0 us-east-0-1"
+    assert {each.reason for each in found} == {restarts.HUNG}
+    assert [each.event is None for each in found] == [False, True]

@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from atoll_operator.api.spec import KIND
+from atoll_operator.api.job.spec import KIND
 from atoll_operator.kube import term
-from atoll_operator.kube.cache import Cache, Key
 from atoll_operator.kube.edges.api import ApiError
-from atoll_operator.kube.edges.fence import NotLeaderError
+from atoll_operator.kube.edges.fence import Fence, NotLeaderError
+from atoll_operator.kube.edges.lease import Election
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.observed.cache import Cache, Key
 from atoll_operator.kube.reconcile import NOT_LEADER_SECONDS, Reconciler
 from atoll_operator.kube.term import Term, Terms
 from unit.kube.api_server import until
@@ -23,18 +24,19 @@ KEY = ("demo", "tiny")
 Pass = Callable[[Key], Awaitable[float | None]]
 
 
-@dataclass
-class Election:
-    leads: asyncio.Event = field(default_factory=asyncio.Event)
-    stands_by: asyncio.Event = field(default_factory=asyncio.Event)
+def wins(election: Election) -> None:
+    election.stands_by.clear()
+    election.leads.set()
 
-    def wins(self) -> None:
-        self.stands_by.clear()
-        self.leads.set()
 
-    def loses(self) -> None:
-        self.leads.clear()
-        self.stands_by.set()
+def loses(election: Election) -> None:
+    election.leads.clear()
+    election.stands_by.set()
+
+
+def a_part() -> Election:
+    nothing: Any = None
+    return Election(api=nothing, fence=Fence(), namespace="", name="")
 
 
 @dataclass
@@ -71,13 +73,12 @@ class Closed:
 @dataclass
 class World:
     said: list[str] = field(default_factory=list)
-    election: Election = field(default_factory=Election)
+    election: Election = field(default_factory=a_part)
     cache: Cache = field(default_factory=Cache)
     metrics: Metrics = field(default_factory=Metrics)
     terms: int = 0
 
     def __post_init__(self) -> None:
-        self.election.loses()
         metadata = {"name": KEY[1], "namespace": KEY[0], "uid": "u", "resourceVersion": "1"}
         self.cache.seen(KIND, {"kind": KIND, "metadata": metadata, "spec": {}})
 
@@ -91,47 +92,39 @@ class World:
                 syncers=cast("Any", Closed(self.said, "channels")),
             )  # fmt: skip
 
-        return Terms(election=cast("Any", self.election), begin=one)
+        return Terms(election=self.election, begin=one)
 
     @property
     def observer(self) -> "World":
         return self
 
 
-def test_a_term_lists_what_jobs_are_made_of_before_its_first_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_term_lists_all_before_its_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the former leader has just done may not have come by the watches yet."""
     monkeypatch.setattr(term, "LIST_AGAIN_SECONDS", 0.01)
+    world = World()
 
-    async def scenario() -> None:
-        world = World()
+    async def reconcile(key: Key) -> float | None:
+        world.said.append("pass")
+        return None
 
-        async def reconcile(key: Key) -> float | None:
-            world.said.append("pass")
-            return None
-
-        found = [
-            Collection(world.said, "jobs", fails=2),
-            Collection(world.said, "pods"),
-            Collection(world.said, "broken", is_broken=True),
-        ]
-        terms = world.begin(reconcile)
-        task = asyncio.create_task(terms.run(cast("Any", found), cast("Any", found)))
-        terms.ask(KEY)  # a standby has no queue
-        assert world.said == []
-        world.election.wins()
-        await until(lambda: "pass" in world.said)
-        assert world.said == ["pods", "jobs", "pass"]  # of all jobs, without an event
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(scenario())
+    found = [
+        Collection(world.said, "jobs", fails=2),
+        Collection(world.said, "pods"),
+        Collection(world.said, "broken", is_broken=True),
+    ]
+    terms = world.begin(reconcile)
+    task = asyncio.create_task(terms.run(cast("Any", found), cast("Any", found)))
+    terms.ask(KEY)  # a standby has no queue
+    assert world.said == []
+    wins(world.election)
+    await until(lambda: "pass" in world.said)
+    assert world.said == ["pods", "jobs", "pass"]  # of all jobs, without an event
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def test_lists_that_fail_for_ever_delay_a_term_and_do_not_end_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lists_that_fail_for_ever_only_delay_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(term, "LIST_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(term, "FRESH_SECONDS_MAX", 0.5)
     found = Collection([], fails=1_000_000)
@@ -139,61 +132,55 @@ def test_lists_that_fail_for_ever_delay_a_term_and_do_not_end_it(
     assert 0 < found.fails < 1_000_000
 
 
-def test_when_another_leads_the_passes_that_run_have_ended_before_anything_else() -> None:
-    async def scenario() -> None:
-        world = World()
+async def test_when_another_leads_the_passes_that_run_have_ended_before_anything_else() -> None:
+    world = World()
 
-        async def reconcile(key: Key) -> float | None:
-            world.said.append("begun")
-            try:
-                await asyncio.sleep(60)
-            finally:
-                await asyncio.sleep(0.05)
-                world.said.append("ended")
-            return None
+    async def reconcile(key: Key) -> float | None:
+        world.said.append("begun")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            world.said.append("ended")
+        return None
 
-        terms = world.begin(reconcile)
-        task = asyncio.create_task(terms.run([], []))
-        world.election.wins()
-        await until(lambda: world.said == ["begun"])
-        world.metrics.held.set(3)
-        world.election.loses()
-        await until(lambda: terms.now is None)
-        assert world.said == ["begun", "ended", "polls", "channels"]
-        assert world.metrics.registry.get_sample_value("atoll_operator_jobs_held") == 0
-        world.election.wins()
-        await until(lambda: world.said[4:] == ["begun"])  # from nothing, with all jobs
-        assert world.terms == 2
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert world.said[5:] == ["ended", "polls", "channels"]
-
-    asyncio.run(scenario())
+    terms = world.begin(reconcile)
+    task = asyncio.create_task(terms.run([], []))
+    wins(world.election)
+    await until(lambda: world.said == ["begun"])
+    world.metrics.held.set(3)
+    loses(world.election)
+    await until(lambda: terms.now is None)
+    assert world.said == ["begun", "ended", "polls", "channels"]
+    assert world.metrics.registry.get_sample_value("atoll_operator_jobs_held") == 0
+    wins(world.election)
+    await until(lambda: world.said[4:] == ["begun"])  # from nothing, with all jobs
+    assert world.terms == 2
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert world.said[5:] == ["ended", "polls", "channels"]
 
 
-def test_a_pass_whose_write_is_refused_for_want_of_a_lease_is_no_failure() -> None:
+async def test_a_pass_whose_write_is_refused_for_want_of_a_lease_is_no_failure() -> None:
     class Observer:
         cache = Cache()
 
-        async def observe(self, key: Key, memories: object) -> None:
+        async def look(self, key: Key, memories: object) -> None:
             raise NotLeaderError("not renewed")
 
-    async def scenario() -> None:
-        metrics = Metrics()
-        nothing: Any = None
-        passes = Reconciler(
-            settings=nothing, metrics=metrics, observer=cast("Any", Observer()),
-            applier=nothing, writer=nothing,
-        )  # fmt: skip
-        assert await passes.reconcile(KEY) == NOT_LEADER_SECONDS
-        assert metrics.registry.get_sample_value("atoll_operator_pass_failures_total") == 0
-
-    asyncio.run(scenario())
+    metrics = Metrics()
+    nothing: Any = None
+    passes = Reconciler(
+        settings=nothing, metrics=metrics, observer=cast("Any", Observer()),
+        applier=nothing, writer=nothing,
+    )  # fmt: skip
+    assert await passes.reconcile(KEY) == NOT_LEADER_SECONDS
+    assert metrics.registry.get_sample_value("atoll_operator_pass_failures_total") == 0
 
 
 def test_an_edit_lifts_what_failed_in_the_term_that_runs_and_a_standby_forgets_it() -> None:
     queue = Queue(reconcile=cast(Any, None), failures={KEY: 3}, blocked={KEY: 9e9})
-    terms = Terms(election=cast(Any, Election()), begin=cast(Any, None))
+    terms = Terms(election=a_part(), begin=cast(Any, None))
     terms.edited(KEY)
     terms.ask(KEY)
     assert (queue.failures, queue.due) == ({KEY: 3}, {})

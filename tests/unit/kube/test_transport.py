@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.edges.api import path
-from atoll_operator.kube.plan import rendering
+from atoll_operator.kube.plan.workloads import rendering
 from atoll_protos.environment import Env
 from unit.kube.test_secrets import NAMES, begun, made
 from unit.kube.world import World
@@ -17,8 +16,7 @@ pytestmark = pytest.mark.usefixtures("still")
 def plain() -> World:
     """A run that has begun in plain text, of which the manifest now asks for TLS."""
     world = begun(("syncer", {"shards": 1, "tls": {"mode": "Disabled"}}))
-    assert world.server.job is not None
-    world.server.job["spec"]["syncer"]["tls"] = {"mode": "Required"}
+    world.job["spec"]["syncer"]["tls"] = {"mode": "Required"}
     return world
 
 
@@ -33,8 +31,7 @@ def templates(world: World) -> dict[str, Any]:
 def test_a_run_in_plain_text_stays_so_when_the_default_becomes_tls() -> None:
     world = plain()
     before = copy.deepcopy(templates(world))
-    for _ in range(3):
-        world.run()
+    world.runs(3)
     assert templates(world) == before
     assert not made(world)
     assert world.shards.own is None
@@ -45,25 +42,21 @@ def test_a_run_in_plain_text_stays_so_when_the_default_becomes_tls() -> None:
 
 def test_an_edit_of_such_a_run_changes_what_was_edited_and_no_transport() -> None:
     world = plain()
-    assert world.server.job is not None
-    world.server.job["spec"]["learner"] = {"template": {"spec": {"priorityClassName": "high"}}}
+    world.job["spec"]["learner"] = {"template": {"spec": {"priorityClassName": "high"}}}
     world.run()
     for template in templates(world).values():
         names = {each["name"] for each in template["spec"]["containers"][0]["env"]}
         assert Env.TLS_DIR not in names
-    learners = world.server.children[path("StatefulSet", "demo", "tiny-us-east")]
+    learners = world.live("StatefulSet", "tiny-us-east")
     assert learners["spec"]["template"]["spec"]["priorityClassName"] == "high"
 
 
 def test_a_job_that_is_resumed_without_pods_starts_as_its_manifest_says() -> None:
     world = plain()
-    assert world.server.job is not None
-    world.server.job["spec"]["suspend"] = True
-    world.run()
-    world.run()
-    world.server.job["spec"]["suspend"] = False
-    world.run()
-    world.run()
+    world.job["spec"]["suspend"] = True
+    world.runs()
+    world.job["spec"]["suspend"] = False
+    world.runs()
     for template in templates(world).values():
         names = {each["name"] for each in template["spec"]["containers"][0]["env"]}
         assert Env.TLS_DIR in names
@@ -73,7 +66,7 @@ def test_a_job_that_is_resumed_without_pods_starts_as_its_manifest_says() -> Non
 
 def test_a_workload_tells_how_its_pods_talk_whatever_somebody_made_of_it() -> None:
     world = begun()
-    live = world.server.children[path("Deployment", "demo", "tiny-syncer-0")]
+    live = world.live("Deployment", "tiny-syncer-0")
     live["spec"]["template"]["spec"]["containers"][0]["env"] = []
     assert rendering.speaks_tls([live]) is True
     assert rendering.speaks_tls([]) is None

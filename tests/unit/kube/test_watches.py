@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from atoll_operator.kube.cache import Cache, Failure, Sight
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES
 from atoll_operator.kube.edges.reflector import LEASE_SILENT_SECONDS_MAX, SILENT_SECONDS_MAX, Source
 from atoll_operator.kube.edges.watches import LOOK_SECONDS, UNSEEN_SECONDS_MAX, Nodes, sources
+from atoll_operator.kube.observed.cache import Cache, EventFailure, Sight
+from atoll_operator.kube.plan.losses.nodes import states_of
 from atoll_protos.names import Label
 
 PODS, EVENTS = "/api/v1/pods", "/api/v1/events"
@@ -45,20 +46,15 @@ def lease(renewed: str) -> dict[str, Any]:
     return {"metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {"renewTime": renewed}}
 
 
-def test_all_kinds_of_children_are_followed_once_for_the_cluster() -> None:
-    world = World()
-    assert len(world.sources) == len(KINDS) + 3
-    for path, source in world.sources.items():
+def test_all_kinds_of_children_are_followed_in_the_cluster_or_in_some_namespaces_alone() -> None:
+    sources = World().sources
+    assert len(sources) == len(KINDS) + 3
+    for path, source in sources.items():
         if path not in (NODES, LEASES, EVENTS):
             assert list(source.query) == [("labelSelector", Label.JOB)]
-
-
-def test_an_install_for_some_namespaces_follows_these_alone() -> None:
-    paths = World("a", "b").sources
-    assert "/api/v1/namespaces/a/pods" in paths
-    assert "/api/v1/namespaces/b/pods" in paths
-    assert PODS not in paths
-    assert NODES in paths
+    some = World("a", "b").sources.keys()
+    assert {"/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods", NODES} <= some
+    assert PODS not in some
 
 
 def test_an_event_of_a_child_asks_for_a_pass_of_its_job_unless_it_is_no_news() -> None:
@@ -78,31 +74,32 @@ def test_a_list_asks_for_passes_of_all_jobs_that_it_shows_or_no_longer_shows() -
     assert sorted(world.fed) == [("demo", "new"), ("demo", "old")]
 
 
+def event(of: str, reason: str, message: str, name: str = "e1") -> dict[str, Any]:
+    """An Event about the object that is called as its job."""
+    return {
+        "metadata": {"name": name, "namespace": "demo", "resourceVersion": "2"},
+        "involvedObject": {"uid": "tiny", "kind": of}, "reason": reason, "message": message,
+        "lastTimestamp": "now",
+    }  # fmt: skip
+
+
 def test_an_event_of_a_controller_that_cannot_make_a_pod_is_kept_until_it_is_gone() -> None:
     world = World()
-    sets = "/apis/apps/v1/statefulsets"
-    world.event(sets, "ADDED", {**pod(1), "kind": "StatefulSet"})
-    said = {
-        "metadata": {
-            "name": "e1", "namespace": "demo", "resourceVersion": "2", "creationTimestamp": "then",
-        },
-        "involvedObject": {"uid": "tiny", "kind": "StatefulSet"}, "reason": "FailedCreate",
-        "message": "exceeded quota", "lastTimestamp": "now",
-    }  # fmt: skip
+    world.event("/apis/apps/v1/statefulsets", "ADDED", {**pod(1), "kind": "StatefulSet"})
+    said = event("StatefulSet", "FailedCreate", "exceeded quota")
     assert world.event(EVENTS, "ADDED", said) == [("demo", "tiny")]
-    kept = Failure(uid="tiny", namespace="demo", event="e1", message="exceeded quota", at="now")
+    kept = EventFailure(
+        uid="tiny", namespace="demo", event="e1", message="exceeded quota", at="now"
+    )
     assert world.cache.failures == {"tiny": kept}
-    other = {**said, "metadata": {**said["metadata"], "name": "e0"}}  # type: ignore[dict-item]
-    world.event(EVENTS, "DELETED", other)
+    world.event(EVENTS, "DELETED", event("StatefulSet", "FailedCreate", "", "e0"))
     assert world.cache.failures == {"tiny": kept}
     world.event(EVENTS, "DELETED", said)
     assert not world.cache.failures
-    world.fed.clear()
-    world.sources[EVENTS].listed([kept], 3)
-    assert world.fed == [("demo", "tiny")]
-    assert world.cache.failures
-    world.sources[EVENTS].listed([], 4)
-    assert not world.cache.failures
+    for items, left in (([kept], {"tiny": kept}), ([], {})):
+        world.sources[EVENTS].listed(items, 3)
+        assert world.cache.failures == left
+    assert world.fed == [("demo", "tiny"), ("demo", "tiny")]
     elsewhere = {**said, "involvedObject": {"uid": "somebody's", "kind": "StatefulSet"}}
     assert world.event(EVENTS, "ADDED", elsewhere) == []
 
@@ -110,14 +107,10 @@ def test_an_event_of_a_controller_that_cannot_make_a_pod_is_kept_until_it_is_gon
 def test_what_a_kubelet_says_of_a_pod_that_it_cannot_start_is_kept_and_nothing_else() -> None:
     world = World()
     world.event(PODS, "ADDED", pod(1))
-    said = {
-        "metadata": {"name": "e1", "namespace": "demo", "resourceVersion": "2"},
-        "involvedObject": {"uid": "tiny", "kind": "Pod"}, "reason": "FailedMount",
-        "message": 'secret "data" not found', "lastTimestamp": "now",
-    }  # fmt: skip
-    assert world.event(EVENTS, "ADDED", {**said, "reason": "NodeNotReady"}) == []
+    assert world.event(EVENTS, "ADDED", event("Pod", "NodeNotReady", "no")) == []
     world.sources[EVENTS].listed([None], 1)
     assert not world.cache.failures
+    said = event("Pod", "FailedMount", 'secret "data" not found')
     assert world.event(EVENTS, "ADDED", said) == [("demo", "tiny")]
     assert world.cache.failures["tiny"].message == 'secret "data" not found'
 
@@ -196,11 +189,7 @@ def test_all_passes_of_a_moment_share_one_look_at_the_nodes() -> None:
 
 def test_what_follows_from_thousands_of_nodes_is_worked_out_once() -> None:
     nodes = Nodes(region_label="region")
-    for number in range(5000):
-        nodes.take(NODES, "ADDED", node(name=f"n{number}"))
+    nodes.take(NODES, "ADDED", node())
     look = nodes.look(100.0)
-    states, every = look.states(20.0), look.every()
-    assert look.states(20.0) is states
-    assert look.states(30.0) is not states
-    assert look.tally(every, 20.0) is look.tally(every, 20.0)
-    assert look.lost(20.0) is look.lost(20.0)
+    assert states_of(look, 20.0) is states_of(look, 20.0)
+    assert states_of(look, 30.0) is not states_of(look, 20.0)

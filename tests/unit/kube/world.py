@@ -2,29 +2,31 @@
 
 import asyncio
 import copy
+import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.spec import KIND
-from atoll_operator.kube.cache import Cache, Sight
+from atoll_operator.api.job.spec import KIND
 from atoll_operator.kube.edges.api import (
     KINDS,
     LEASES,
     NODES,
     ApiError,
     ConflictError,
-    NotFoundError,
+    ObjectNotFoundError,
     path,
 )
 from atoll_operator.kube.edges.watches import Nodes
-from atoll_operator.kube.memory import Memory
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.objects import rfc3339
-from atoll_operator.kube.observation import ShardRefusal
+from atoll_operator.kube.observed.cache import Cache, Sight
+from atoll_operator.kube.observed.memory import JobMemory
+from atoll_operator.kube.observed.objects import rfc3339
+from atoll_operator.kube.observed.observation import ShardRefusal
 from atoll_operator.kube.settings import Settings
 from atoll_operator.kube.term import reconciler
 from atoll_protos.names import Label
@@ -42,7 +44,8 @@ class Server:
         self.refuses: dict[str, str] = {}  # message by name of a child
         self.wrong: dict[str, str] = {}  # message by a text in a workload or a claim
         self.wrong_pods: dict[str, str] = {}  # the same, found only in its pods
-        self.tried: list[str] = []  # pods' names, of dry runs
+        self.tried: list[str] = []  # names of workloads and pods, of dry runs
+        self.raises: dict[str, ApiError] = {}  # by method
         self.cache, self.version = Cache(), 0
 
     def show(self) -> None:
@@ -62,6 +65,10 @@ class Server:
         if job is not None:
             job["metadata"]["resourceVersion"] = str(self.version)
         self.cache.listed(KIND, "", [job] if job else [], self.version)
+
+    def _ask(self, method: str) -> None:
+        if error := self.raises.get(method):
+            raise error
 
     async def get(self, where: str) -> Any:
         if where.endswith("decoupledtrainingjobs/tiny"):
@@ -93,6 +100,8 @@ class Server:
         await self.apply(child)
 
     async def dry_run(self, child: Mapping[str, Any]) -> None:
+        self._ask("dry_run")
+        self.tried.append(child["metadata"]["name"])
         self.look_for_mistakes(child)
 
     def look_for_mistakes(self, child: Mapping[str, Any]) -> None:
@@ -103,11 +112,11 @@ class Server:
                 raise ApiError(500, message)
 
     async def dry_run_pod(self, pod: Mapping[str, Any]) -> None:
+        self._ask("dry_run_pod")
         self.tried.append(pod["metadata"]["generateName"])
         account = pod["spec"].get("serviceAccountName", "")
-        if account.startswith("tiny-") and path("ServiceAccount", "demo", account) not in (
-            self.children
-        ):
+        there = path("ServiceAccount", "demo", account) in self.children
+        if account.startswith("tiny-") and not there:
             missing = f'service account demo/{account}: serviceaccount "{account}" not found'
             raise ApiError(403, f'pods "x" is forbidden: error looking up {missing}')
         for text, message in self.wrong_pods.items():
@@ -118,13 +127,14 @@ class Server:
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
     ) -> None:
         if self.job is None:
-            raise NotFoundError(404, "gone")
+            raise ObjectNotFoundError(404, "gone")
         if self.job["metadata"]["uid"] != uid:
             raise ConflictError(409, "another UID")
         self.log.append("status")
         self.job["status"] = copy.deepcopy(status)
 
     async def delete(self, where: str, uid: str, *, at_once: bool = False) -> bool:
+        self._ask("delete")
         self.log.append(f"delete {where.rpartition('/')[2]}{' at once' if at_once else ''}")
         self.children.pop(where, None)
         return True
@@ -149,7 +159,7 @@ class Server:
             "metadata": {
                 "name": name,
                 "uid": f"uid-{name}",
-                "labels": {Label.ROLE: role, **labels},
+                "labels": {Label.ROLE: role, Label.JOB_UID: "job-uid", **labels},
                 "annotations": made_from,
             },
             "spec": {"nodeName": node},
@@ -169,7 +179,7 @@ class Shards:
         self.own: Any = None  # the certificates of the operator
 
     async def follow(
-        self, key: Any, memory: Memory, addresses: Mapping[int, str], *, tls: bool = False
+        self, key: Any, memory: JobMemory, addresses: Mapping[int, str], *, tls: bool = False
     ) -> bool:
         """As `Polls` does, with answers that are there at once."""
         self.own = memory.certificates.own if tls else None
@@ -204,10 +214,16 @@ class World:
         self.nodes = Nodes(region_label="region")
         for where in (NODES, LEASES):
             self.nodes.sights[where] = Sight(tried_at=0.0, listed=True)
+        self.settings = settings
+        self.starts()
+
+    def starts(self) -> None:
+        """An operator that has just been started, whatever became of another one before."""
         api: Any = self.server
         shards: Any = self.shards
         self.metrics = Metrics()
-        self.reconciler = reconciler(api, shards, shards, self.nodes, settings, self.metrics)
+        own = self.settings, self.metrics
+        self.reconciler = reconciler(api, shards, shards, self.nodes, *own)
 
     def run(self) -> list[str]:
         """One pass; what it wrote."""
@@ -221,28 +237,67 @@ class World:
     def _count_edits(self) -> None:
         """Count the job's generation up for an edit of its spec, as the API server does."""
         job = self.server.job
-        if job is not None and job["spec"] != self.spec:
+        if job is not None and json.dumps(job["spec"]) != json.dumps(self.spec):  # 1 is no true
             job["metadata"]["generation"] += 1
             self.spec = copy.deepcopy(job["spec"])
 
     async def _pass(self) -> None:
         self.again = await self.reconciler.reconcile(KEY)
 
+    @property
+    def job(self) -> dict[str, Any]:
+        assert self.server.job is not None
+        return self.server.job
+
+    @property
+    def memory(self) -> JobMemory:
+        return self.reconciler.memories[KEY]
+
+    @property
+    def registrar(self) -> pb.StatusReply:
+        """Shard 0's answer, to be changed."""
+        found = self.shards.replies[0]
+        assert found is not None
+        return found
+
+    def edit(self, **spec: Any) -> None:
+        """What a person writes into the job's spec."""
+        self.job["spec"] |= spec
+
+    def live(self, kind: str, name: str) -> dict[str, Any]:
+        """A child as it is at the API server, to be changed."""
+        found: dict[str, Any] = self.server.children[path(kind, "demo", name)]
+        return found
+
+    def runs(self, passes: int = 2) -> list[str]:
+        """So many passes; what they wrote."""
+        return [each for _ in range(passes) for each in self.run()]
+
+    def retry(self) -> None:
+        """What was refused is due to be tried again."""
+        for key, each in self.memory.refused.items():
+            self.memory.refused[key] = replace(each, again_at=0.0)
+
+    def see_nodes(self, region: str = "", **ready: str) -> None:
+        """These nodes have this status of their condition Ready."""
+        for name, status in ready.items():
+            metadata = {"name": name, "labels": {"region": region}}
+            conditions = [{"type": "Ready", "status": status}]
+            raw = {"metadata": metadata, "status": {"conditions": conditions}}
+            self.nodes.take(NODES, "ADDED", raw)
+
     def cannot_watch(self, problem: str) -> None:
         self.server.cache.sights["pods"] = sight = Sight(tried_at=0.0, listed=True)
         sight.fails(problem, 0.0)
 
-    def metric(self, name: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name)
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
 
     def said(self, kind: str) -> dict[str, Any]:
-        assert self.server.job is not None
-        return next(c for c in self.server.job["status"]["conditions"] if c["type"] == kind)
+        return next(each for each in self.job["status"]["conditions"] if each["type"] == kind)
 
     def condition(self, kind: str) -> str:
-        assert self.server.job is not None
-        found = {each["type"]: each["status"] for each in self.server.job["status"]["conditions"]}
-        return str(found[kind])
+        return str(self.said(kind)["status"])
 
 
 def lost_learner() -> World:
@@ -251,10 +306,7 @@ def lost_learner() -> World:
     world.server.add_pod("tiny-syncer-0-x", "shard", "n2", **{Label.SHARD: "0"})
     index = {Label.REGION: "us-east", "apps.kubernetes.io/pod-index": "0"}
     world.server.add_pod("tiny-us-east-0", "learner", "n1", **index)
-    for name, ready in (("n1", "False"), ("n2", "True"), ("n3", "True")):
-        conditions = [{"type": "Ready", "status": ready}]
-        raw = {"metadata": {"name": name}, "status": {"conditions": conditions}}
-        world.nodes.take(NODES, "ADDED", raw)
+    world.see_nodes(n1="False", n2="True", n3="True")
     slot = pb.SlotStatus(slot="us-east-0", state=pb.SLOT_LOST, uid="uid-tiny-us-east-0")
     world.shards.replies = [
         pb.StatusReply(run="r", state=pb.SHARD_SERVING, steps=600, slots=[slot])

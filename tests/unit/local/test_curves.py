@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.curves import Curves, Point, Writer
+from atoll_operator.local.show.curves import Curves, Point, Writer
 
 
 def step(
@@ -32,9 +32,9 @@ def test_a_learners_loss_is_the_mean_of_its_steps_in_a_tick() -> None:
     curves = Curves()
     assert not curves.feed(Writer.LEARNER, step(1, 3.0))
     assert not curves.feed(Writer.LEARNER, step(1, 1.0))
-    found = curves.feed(Writer.LEARNER, step(2, 5.0))
+    found = curves.feed(Writer.LEARNER, step(2, None, tokens=0))
     assert values(found) == {("a-0", "loss", 1): 2.0, ("a-0", "tokens_per_second", 1): 5.0}
-    assert values(curves.rest()) == {("a-0", "loss", 2): 5.0, ("a-0", "tokens_per_second", 2): 5.0}
+    assert values(curves.rest()) == {("a-0", "tokens_per_second", 2): 0.0}  # it had no loss
 
 
 def test_a_tick_is_drawn_once_where_a_learner_joins_again_at_an_earlier_one() -> None:
@@ -46,10 +46,20 @@ def test_a_tick_is_drawn_once_where_a_learner_joins_again_at_an_earlier_one() ->
     assert [(each.tick, each.value) for each in found if each.tag == "loss"] == [(39, 2.0)]
 
 
-def test_a_step_without_a_loss_draws_none() -> None:
+def test_what_a_script_logs_is_drawn_with_its_steps_and_never_before_them() -> None:
+    def log(tick: int, **logged: float) -> dict[str, Any]:
+        line = {"slot": "a-0", "event": "logged", "tick": tick, "time": float(tick)}
+        return {**line, "values": logged}
+
     curves = Curves()
-    curves.feed(Writer.LEARNER, step(1, None, tokens=0))
-    assert values(curves.rest()) == {("a-0", "tokens_per_second", 1): 0.0}
+    lines = [step(1, 3.0), log(1, accuracy=0.25), log(1, accuracy=0.75), log(2, norm=9.0)]
+    found = [point for line in lines for point in curves.feed(Writer.LEARNER, line)]
+    assert [(each.tag, each.value) for each in found] == [
+        *[("loss", 3.0), ("tokens_per_second", 5.0), ("accuracy", 0.5)]
+    ]
+    found = curves.feed(Writer.LEARNER, step(2, 1.0)) + curves.rest()
+    assert values(found)["a-0", "norm", 2] == 9.0
+    assert {each.tick for each in found} == {2}
 
 
 def test_the_jobs_curves_come_with_each_commit() -> None:
@@ -64,28 +74,13 @@ def test_the_jobs_curves_come_with_each_commit() -> None:
     }
     after = values(curves.feed(Writer.SHARD, commit(2, 100, of=1)))
     assert after["job", "goodput", 2] == pytest.approx(260 / 2 / 200)
-
-
-def test_a_version_that_merges_no_offer_draws_no_point_of_nobody() -> None:
-    """One that was taken back from a learner, or a last one that only has more bits."""
-    found = values(Curves().feed(Writer.SHARD, commit(1)))
-    assert found["job", "commits", 1] == 1.0
-    assert ("job", "learners", 1) not in found
-
-
-def test_the_last_points_of_the_job_count_also_what_came_after_the_last_commit() -> None:
-    curves = Curves()
-    curves.feed(Writer.LEARNER, step(1, 1.0, tokens=100, first=True))
-    curves.feed(Writer.SHARD, commit(1, 100))
-    curves.feed(Writer.LEARNER, step(3, 1.0, tokens=100))
+    nobody = values(curves.feed(Writer.SHARD, commit(9)))
+    assert {tag for _, tag, _ in nobody} == {"commits", "tokens", "goodput"}
+    behind = curves.feed(Writer.SHARD, commit(8, 1))  # shards are not at the same tick
+    assert {point.tick for point in behind} == {9}
+    curves.feed(Writer.LEARNER, step(10, 1.0, tokens=100))  # it came after the last commit
     last = values([point for point in curves.rest() if point.series == "job"])
-    assert last == {("job", "tokens", 3): 200.0, ("job", "goodput", 3): 100 / 2 / 200}
-
-
-def test_the_jobs_tick_never_goes_back_because_shards_are_not_at_the_same() -> None:
-    curves = Curves()
-    curves.feed(Writer.SHARD, commit(9, 1))
-    assert {point.tick for point in curves.feed(Writer.SHARD, commit(8, 1))} == {9}
+    assert last == {("job", "tokens", 10): 300.0, ("job", "goodput", 10): 261 / 2 / 300}
 
 
 def test_the_held_out_loss_is_a_series_of_its_own() -> None:

@@ -1,14 +1,14 @@
 """Every learner gets GPUs of its own, and what does not fit is refused with the numbers."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from atoll_operator.api.manifest import from_object
-from atoll_operator.api.spec import Job
-from atoll_operator.local import gpus, plan
-from atoll_operator.local.gpus import Found, find, listed, visible
+from atoll_operator.api.job.parsing import from_object
+from atoll_operator.api.job.spec import Job
+from atoll_operator.local.planning import gpus, process_plan
+from atoll_operator.local.planning.gpus import VisibleGpus, find
 from atoll_protos.errors import SpecError
 
 WHOLE = """\
@@ -16,83 +16,67 @@ GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa1111-0000)
 GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbbb2222-0000)
 GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-cccc3333-0000)
 """
-DIVIDED = """\
-GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-aaaa1111-0000)
-  MIG 3g.20gb     Device  0: (UUID: MIG-1111)
-  MIG 3g.20gb     Device  1: (UUID: MIG-2222)
-GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-bbbb2222-0000)
-"""
-FOUR = Found(devices=("0", "1", "2", "3"), source="")
+
+
+def visible(count: int) -> VisibleGpus:
+    return VisibleGpus(devices=tuple(map(str, range(count))), source="")
+
+
+FOUR = visible(4)
+
+
+def template(count: object, **own: object) -> dict[str, object]:
+    """Of a container with this limit of nvidia.com/gpu."""
+    limits = {} if count is None else resources(count)
+    return {"template": {"spec": {"containers": [{"name": "x", **own, **limits}]}}}
+
+
+def resources(count: object) -> dict[str, object]:
+    return {"resources": {"limits": {"nvidia.com/gpu": count}}}
 
 
 def job(
-    limit: object = None,
-    of_b: object = None,
-    evaluator: object = None,
-    env: Sequence[dict[str, str]] = (),
-    command: Sequence[str] = (),
+    limit: object = None, of_b: object = None, evaluator: object = None, hosts: int = 1, **own: Any
 ) -> Job:
     """Two learners in region a and one in b, with these limits of nvidia.com/gpu."""
-
-    def container(count: object) -> dict[str, object]:
-        own = {"name": "x", "command": list(command), "env": list(env)}
-        return {**own, **({} if count is None else resources(count))}
-
-    def resources(count: object) -> dict[str, object]:
-        return {"resources": {"limits": {"nvidia.com/gpu": count}}}
-
-    def template(count: object) -> dict[str, object]:
-        return {"template": {"spec": {"containers": [container(count)]}}}
-
     b = {"name": "b", **({} if of_b is None else {"podOverrides": resources(of_b)})}
     spec = {
         "steps": 10,
-        "learner": template(limit),
+        "learner": {**template(limit, **own), "hosts": hosts},
         "regions": [{"name": "a", "learners": 2}, b],
         "syncer": {"shards": 2},
         **({} if evaluator is None else {"evaluator": template(evaluator)}),
     }
-    document = {"metadata": {"name": "x"}, "spec": spec}
-    return from_object(document)
-
-
-def test_every_learner_gets_gpus_of_its_own_and_shards_see_none() -> None:
-    assert gpus.assign(job(1), FOUR) == {
-        **{"a-0": "0", "a-1": "1", "b-0": "2"},
-        **{"shard-0": "", "shard-1": "", "evaluator": ""},
-    }
+    return from_object({"metadata": {"name": "x"}, "spec": spec})
 
 
 def test_a_region_may_ask_for_another_number_and_the_evaluator_for_its_own() -> None:
     found = gpus.assign(job(1, of_b="2"), FOUR)
     assert [found[name] for name in ("a-0", "a-1", "b-0")] == ["0", "1", "2,3"]
     assert gpus.assign(job(1, evaluator=1), FOUR)["evaluator"] == "3"
-
-
-def test_a_job_that_asks_for_none_keeps_the_variables_that_it_has() -> None:
-    assert gpus.assign(job(), FOUR) == {}
-    planned = plan.processes(job(), Path("/out"), (1, 2), {}, new=True)
-    assert not [each for each in planned if plan.VISIBLE in each.env]
-
-
-def test_learners_of_a_job_that_asks_for_0_see_none() -> None:
-    assert set(gpus.assign(job(0), Found(devices=(), source="")).values()) == {""}
+    found = gpus.assign(asking := job(1, hosts=2), visible(6))
+    names = [name for slot in asking.spec.slots for _, name in process_plan.hosts_of(asking, slot)]
+    assert [found[name] for name in names] == [str(number) for number in range(len(names))]
+    assert asking.spec.slots[0] not in found
 
 
 def test_what_is_assigned_is_in_each_process_and_a_containers_own_value_wins() -> None:
-    asking = job(1)
-    processes = plan.processes(asking, Path("/o"), (1, 2), gpus.assign(asking, FOUR), new=True)
-    assert {each.name: each.env[plan.VISIBLE] for each in processes} == {
-        **{"shard-0": "", "shard-1": ""},
-        **{"a-0": "0", "a-1": "1", "b-0": "2"},
-    }
-    own = job(1, env=[{"name": plan.VISIBLE, "value": "7"}])
-    processes = plan.processes(own, Path("/o"), (1, 2), gpus.assign(own, FOUR), new=True)
-    assert {each.env[plan.VISIBLE] for each in processes if each.role == "learner"} == {"7"}
+    shards, learners = {"shard-0": "", "shard-1": ""}, {"a-0": "0", "a-1": "1", "b-0": "2"}
+    assert devices(job(1)) == shards | learners
+    own = devices(job(1, env=[{"name": process_plan.VISIBLE, "value": "7"}]))
+    assert {own[slot] for slot in learners} == {"7"}
+    assert set(devices(job()).values()) == {None}  # who asks for none keeps the variable
+    assert set(devices(job(0)).values()) == {""}  # which is to see none
+
+
+def devices(asking: Job) -> dict[str, str | None]:
+    assigned = gpus.assign(asking, FOUR)
+    planned = process_plan.processes(asking, Path("/o"), (1, 2), assigned, new=True)
+    return {each.name: each.env.get(process_plan.VISIBLE) for each in planned}
 
 
 def test_more_learners_than_gpus_are_refused_with_the_numbers() -> None:
-    two = Found(devices=("4", "5"), source="CUDA_VISIBLE_DEVICES=4,5")
+    two = VisibleGpus(devices=("4", "5"), source="CUDA_VISIBLE_DEVICES=4,5")
     with pytest.raises(SpecError) as refused:
         gpus.assign(job(1), two)
     words = str(refused.value)
@@ -107,12 +91,6 @@ def test_a_number_of_gpus_that_is_none_is_named(value: object) -> None:
         gpus.assign(job(value), FOUR)
 
 
-def test_gpus_are_named_by_index_and_parts_of_a_divided_one_by_uuid() -> None:
-    assert [name for name, _ in listed(WHOLE)] == ["0", "1", "2"]
-    assert [name for name, _ in listed(DIVIDED)] == ["MIG-1111", "MIG-2222", "GPU-bbbb2222-0000"]
-    assert listed("") == ()
-
-
 @pytest.mark.parametrize(
     ("variable", "devices"),
     [
@@ -121,75 +99,53 @@ def test_gpus_are_named_by_index_and_parts_of_a_divided_one_by_uuid() -> None:
         ("2,0", ("2", "0")),
         ("0, 1", ("0", "1")),
         ("1,-1,0", ("1",)),
-        ("0,7,1", ("0",)),
-        ("GPU-bbbb2222", ("GPU-bbbb2222",)),
-        ("GPU-eeee,0", ()),
-        ("MIG-1111,MIG-2222", ("MIG-1111", "MIG-2222")),
-        ("NoDevFiles", ()),
+        ("MIG-1111,GPU-bbbb2222", ("MIG-1111", "GPU-bbbb2222")),
     ],
 )
-def test_the_variable_of_atoll_run_is_read_as_cuda_reads_it(
-    variable: str, devices: tuple[str, ...]
-) -> None:
-    assert visible(variable, listed(WHOLE)) == devices
+def test_the_variable_of_atoll_run_names_its_gpus(variable: str, devices: tuple[str, ...]) -> None:
+    assert find({process_plan.VISIBLE: variable}).devices == devices
 
 
-def test_without_a_list_of_the_gpus_the_variable_is_believed() -> None:
-    assert visible("0,7,GPU-x", ()) == ("0", "7", "GPU-x")
-
-
-def machine(folder: Path, script: str, **variables: str) -> dict[str, str]:
+def machine(folder: Path, script: str) -> dict[str, str]:
     """The variables of a machine whose nvidia-smi is this shell script."""
     command = folder / "nvidia-smi"
     command.write_text(f"#!/bin/sh\n{script}\n")
     command.chmod(0o755)
-    return {"PATH": f"{folder}:/usr/bin:/bin", **variables}
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
 
 
 def test_the_gpus_of_a_machine_are_those_that_nvidia_smi_lists(tmp_path: Path) -> None:
     listing = f"[ \"$1\" = -L ] && cat <<'END'\n{WHOLE}END"
     assert find(machine(tmp_path, listing)).devices == ("0", "1", "2")
-    chosen = find(machine(tmp_path, listing, CUDA_VISIBLE_DEVICES="2,9"))
-    assert chosen == Found(devices=("2",), source="CUDA_VISIBLE_DEVICES=2,9")
-
-
-def test_why_no_gpu_is_found_is_said(tmp_path: Path) -> None:
     broken = find(machine(tmp_path, "echo Driver not loaded; exit 9"))
-    assert broken == Found(devices=(), source="nvidia-smi: Driver not loaded")
-    assert find({"PATH": str(tmp_path / "nothing")}).source == "there is no nvidia-smi"
     with pytest.raises(SpecError, match="has 0 \\(nvidia-smi: Driver not loaded\\)"):
         gpus.assign(job(1), broken)
-
-
-def test_the_driver_is_asked_only_where_its_answer_matters() -> None:
-    alone = from_object(
-        {"metadata": {"name": "x"}, "spec": {"steps": 1, "regions": [{"name": "a"}]}}
-    )
-    assert not gpus.matter(alone)
+    assert find({"PATH": str(tmp_path / "nothing")}).source == "there is no nvidia-smi"
+    spec = {"steps": 1, "regions": [{"name": "a"}]}  # it is asked only where its answer matters
+    assert not gpus.matter(from_object({"metadata": {"name": "x"}, "spec": spec}))
     assert gpus.matter(job())
     assert gpus.matter(job(1))
 
 
-def test_learners_that_share_gpus_although_there_are_enough_are_told() -> None:
-    assert "--gpus-per-learner 1" in gpus.advice(job(), FOUR)
-    assert gpus.advice(job(1), FOUR) == ""
-    assert gpus.advice(job(), Found(devices=("0", "1"), source="")) == ""
+TWO_PROCESSES: dict[str, Any] = {
+    "env": [{"name": "PET_NPROC_PER_NODE", "value": "2"}],
+    "command": ["atoll-worker", "launch", "--", "train.py"],
+}
 
 
-def test_learners_of_several_processes_are_told_to_have_a_gpu_for_each() -> None:
-    env = [{"name": "PET_NPROC_PER_NODE", "value": "2"}]
-    launched = job(env=env, command=["atoll-worker", "launch", "--", "train.py"])
-    six = Found(devices=tuple("012345"), source="")
-    assert "--gpus-per-learner 2 gives" in gpus.advice(launched, six)
-    assert gpus.advice(launched, FOUR) == ""
-
-
-def test_each_host_of_a_learner_has_gpus_of_its_own() -> None:
-    asking = job(1)
-    several = asking.spec.learner.model_copy(update={"hosts": 2})
-    asking = asking.model_copy(update={"spec": asking.spec.model_copy(update={"learner": several})})
-    names = [name for slot in asking.spec.slots for _, name in plan.hosts_of(asking, slot)]
-    six = Found(devices=tuple(map(str, range(6))), source="")
-    found = gpus.assign(asking, six)
-    assert [found[name] for name in names] == [str(number) for number in range(len(names))]
-    assert asking.spec.slots[0] not in found
+@pytest.mark.parametrize(
+    ("asking", "count", "said"),
+    [
+        (job(), 4, "--gpus-per-learner 1"),
+        (job(1), 4, ""),
+        (job(), 2, ""),
+        (job(**TWO_PROCESSES), 6, "--gpus-per-learner 2 gives"),
+        (job(**TWO_PROCESSES), 4, ""),
+    ],
+)
+def test_who_shares_gpus_although_there_are_enough_is_told(
+    asking: Job, count: int, said: str
+) -> None:
+    advice = gpus.advice(asking, visible(count))
+    assert said in advice
+    assert bool(said) == bool(advice)

@@ -1,15 +1,17 @@
 """The server's side of streams, without a server."""
 
 import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from atoll_protos.channels import SECRET_METADATA, SESSION_METADATA
-from atoll_syncer.port import SessionPort
-from atoll_syncer.service import SyncerService
+from atoll_protos.network.channels import SECRET_METADATA, SESSION_METADATA
+from atoll_syncer.duties.port import SessionPort
+from atoll_syncer.edges.service import SyncerService
 
 
 class Context:
@@ -55,13 +57,33 @@ class BulkContext(Context):
         return await super().read()
 
 
-def serving(**shard: Any) -> tuple[SyncerService, Any]:
-    """A service with session 7, and its port."""
+@asynccontextmanager
+async def running(call: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+    """A call that goes on until the block ends."""
+    task = asyncio.create_task(call)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def serving(
+    held: dict[int, int] | None = None, layout: Any = None, **shard: Any
+) -> tuple[SyncerService, Any]:
+    """A service with session 7, which holds these versions by slice, and its port."""
     port = SessionPort("secret of 7")
-    rules = SimpleNamespace(sessions={7: SimpleNamespace(slot="a-0")}, **shard)
+    session = SimpleNamespace(slot="a-0", held=held or {})
     driver: Any = SimpleNamespace(
-        ports={7: port}, shard=rules, now=lambda: 0.0, feed=lambda effects: None, accepted={}
+        ports={7: port},
+        shard=SimpleNamespace(**shard),
+        state=SimpleNamespace(sessions=SimpleNamespace(open={7: session}), layout=layout, number=0),
+        now=lambda: 0.0,
+        feed=lambda effects: None,
+        accepted={},
+        failed=lambda _: None,
+        session_closed=lambda _: None,
+        machine=SimpleNamespace(new_secret=str),
+        recording=SimpleNamespace(received=lambda _: None, sent=lambda _: None),
     )
-    driver.failed = lambda _: None
-    driver.recording = SimpleNamespace(received=lambda _: None, sent=lambda _: None)
     return SyncerService(driver), port

@@ -4,17 +4,25 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.expected import NOBODY, Expected
-from atoll_protos.layout import TensorSpec, build_layout
-from atoll_protos.length import Length
+from atoll_protos.job.expected import NOBODY, Expected
+from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_protos.job.length import Length
+from atoll_protos.job.run_file import Region, RunFile, Sync
 from atoll_protos.names import PROTOCOL
-from atoll_protos.run import Region, RunFile, Sync
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Effect, EndSession, Merge, Send, StoreHeld, StoreSeed
+from atoll_syncer.model.effects import (
+    Append,
+    Effect,
+    EndSession,
+    MergeOffers,
+    Send,
+    StoreHeld,
+    StoreSeed,
+)
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Entry
 from atoll_syncer.model.roster import PLAIN_TEXT, Certificate
-from atoll_syncer.model.state import Beginning, State
+from atoll_syncer.model.state import Beginning, ShardState
 from atoll_syncer.rules import incarnations
 from atoll_syncer.rules.shard import Shard
 
@@ -35,10 +43,10 @@ def run_file(*, shards: int = 1, steps: int = 100, **sync: Any) -> RunFile:
     )
 
 
-def layout_of(shards: int) -> Any:
+def layout_of(shards: int, *merge: str) -> Any:
     tensors = [
-        TensorSpec(name=f"t{n}", shape=(8,), dtype="float32", merge="rda")
-        for n in range(FRAGMENTS * shards)
+        TensorSpec(name=f"t{n}", shape=(8,), dtype="float32", merge=rule)
+        for n, rule in enumerate(merge or ("rda",) * FRAGMENTS * shards)
     ]
     return build_layout(tensors, FRAGMENTS, shards)
 
@@ -75,7 +83,7 @@ class Side:
     count: int = 0
 
     @property
-    def state(self) -> State:
+    def state(self) -> ShardState:
         return self.shard.state
 
     def feed(self, effects: list[Effect]) -> "Side":
@@ -86,9 +94,9 @@ class Side:
                 self.queue.append(effect.entry)
             elif isinstance(effect, Append):
                 self.append(effect.entry)
-            elif isinstance(effect, Merge) and self.skip_merges:
+            elif isinstance(effect, MergeOffers) and self.skip_merges:
                 continue
-            elif isinstance(effect, Merge):
+            elif isinstance(effect, MergeOffers):
                 number = self.state.history.heads[effect.slice].number + 1
                 name = digest(effect.slice, number, self.state.term.epoch)
                 states = f"states {name}" if effect.data_states else ""
@@ -150,12 +158,7 @@ class Side:
         return self
 
     def join(
-        self,
-        slot: str,
-        instance: str = "",
-        *,
-        certificate: Certificate = PLAIN_TEXT,
-        **fields: Any,
+        self, slot: str, instance: str = "", *, certificate: Certificate = PLAIN_TEXT, **fields: Any
     ) -> int:
         """A session's first message; returns its number."""
         self.count += 1
@@ -196,8 +199,8 @@ class Side:
         self.feed(self.shard.transfer_started(session, transfer, self.now))
         self.feed(self.shard.transfer_verified(session, transfer, self.now))
 
-    def report(self, session: int, t_m: int, steps: int | None = None, **fields: Any) -> None:
-        """After a step, on the heads unless `slices` says otherwise."""
+    def progress(self, t_m: int, steps: int | None = None, **fields: Any) -> pb.ToShard:
+        """What a learner reports after a step, on the heads unless `slices` says otherwise."""
         steps = t_m if steps is None else steps
         since = pb.Counters(steps=steps, tokens=10 * steps)
         slices = [
@@ -205,7 +208,10 @@ class Side:
             for n, h in sorted(self.state.history.heads.items())
         ]
         defaults = {"t_m": t_m, "step_seconds": 1.0, "training": True, "slices": slices}
-        message = pb.ToShard(report=pb.Report(**{**defaults, **fields}))
+        return pb.ToShard(report=pb.Report(**{**defaults, **fields}))
+
+    def report(self, session: int, t_m: int, steps: int | None = None, **fields: Any) -> None:
+        message = self.progress(t_m, steps, **fields)
         self.feed(self.shard.message(session, message, self.now))
 
     def offer(self, session: int, fragment: int, steps: int, **fields: Any) -> None:
@@ -244,17 +250,18 @@ def side(
 ) -> Side:
     """A process that has read these entries, or a log with this history."""
     job = job or run_file()
-    made = Shard(
+    beginning = Beginning(
         run_file=job,
         shard=shard,
         pod=pod,
         instance=f"{pod}-1",
-        history=history or History.of(entries),
-        beginning=Beginning(
-            fresh=fresh, new_run=RUN, new_key=KEY, expected=expected, length=length
-        ),
-        now=100.0,
+        fresh=fresh,
+        new_run=RUN,
+        new_key=KEY,
+        expected=expected,
+        length=length,
     )
+    made = Shard(beginning, history or History.of(entries), 100.0)
     return Side(shard=made, job=job, entries=list(entries))
 
 
@@ -270,12 +277,12 @@ def begun(*slots: str, steps: int = 100, **sync: Any) -> tuple[Side, list[int]]:
     return one, sessions
 
 
-def step_all(one: Side, sessions: list[int], ticks: range) -> None:
+def step_all(one: Side, sessions: list[int], ticks: range, **fields: Any) -> None:
     """Everybody reports these steps."""
     for t_m in ticks:
         one.now += 1.0
         for session in sessions:
-            one.report(session, t_m)
+            one.report(session, t_m, **fields)
 
 
 def head_of(entries: list[Entry], fragment: int) -> log.Committed:

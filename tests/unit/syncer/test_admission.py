@@ -7,85 +7,60 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import REFUSALS, ExitCode, exit_code_of
-from atoll_protos.identity import Identity, Owner, Role
-from atoll_syncer import admission
-from atoll_syncer.admission import Reason, Refusal
+from atoll_protos.network.identity import Identity, JobIdentity, Role
+from atoll_syncer.edges import admission
+from atoll_syncer.edges.admission import CallRefusal, Reason
 from unit.certificate_values import OWNER, identity
 
 REGIONS = ("us-east", "eu-west")
 PEERS = [identity(role, region) for role, region in itertools.product(Role, REGIONS)]
 
 
-def reason(found: Refusal | Identity | None) -> Reason | None:
-    return found.reason if isinstance(found, Refusal) else None
+def reason(found: CallRefusal | Identity | None) -> Reason | None:
+    return found.reason if isinstance(found, CallRefusal) else None
 
 
-def test_a_slot_is_joined_by_a_learner_of_its_region_alone() -> None:
-    for peer in PEERS:
-        refused = reason(admission.of_join(peer, pb.Join(slot="us-east-3")))
-        if peer.role is not Role.LEARNER:
-            assert refused is Reason.OTHER_ROLE
-        else:
-            assert refused is (None if peer.region == "us-east" else Reason.OTHER_REGION)
+def told(role: Role, region: str, peer: Identity) -> Reason | None:
+    """Why a peer may not do what this role alone may in this region."""
+    if peer.role is not role:
+        return Reason.OTHER_ROLE
+    return None if peer.region == region else Reason.OTHER_REGION
 
 
-def test_observers_need_a_role_that_may_see_all_values() -> None:
-    for peer in PEERS:
-        refused = reason(admission.of_join(peer, pb.Join(observer=True)))
-        assert refused is (Reason.OTHER_ROLE if peer.role is Role.LEARNER else None)
+@pytest.mark.parametrize("peer", PEERS, ids=str)
+def test_who_may_call_what(peer: Identity) -> None:
+    """The owner of a slot, and what becomes of the job, are told by the region's operator alone."""
+    learner, no_learner = (None, Reason.OTHER_ROLE)[:: 1 if peer.role is Role.LEARNER else -1]
+    slot = pb.Join(slot="us-east-3")
+    assert reason(admission.of_join(peer, slot)) is told(Role.LEARNER, "us-east", peer)
+    for name in ("", "us-east", "US-0", "us-east-01"):  # no slot: left to the rules
+        assert reason(admission.of_join(peer, pb.Join(slot=name))) is learner
+    for observer in (pb.Join(observer=True), pb.Join(observer=True, slot="us-east-0")):
+        assert reason(admission.of_join(peer, observer)) is no_learner
+    owner = admission.of_owner(peer, "eu-west-0")
+    assert reason(owner) is told(Role.OPERATOR, "eu-west", peer)
+    assert reason(admission.of_owner(peer, "no slot"))
+    intent = admission.of_intent(peer, "us-east")
+    assert reason(intent) is told(Role.OPERATOR, "us-east", peer)
+    between_shards = admission.of_roles(peer, admission.SHARDS, "Hello")
+    assert reason(between_shards) is (None if peer.role is Role.SHARD else Reason.OTHER_ROLE)
+    for other in (*PEERS, None):  # a bulk stream is for who has opened the session alone
+        bulk = admission.of_bulk(peer, other)
+        assert reason(bulk) is (None if peer == other else Reason.OTHER_PEER)
+    assert admission.of_bulk(replace(peer, generation=3), peer) is None  # renewed credentials
 
 
-def test_a_learner_cannot_get_around_its_region_as_an_observer_with_a_slot() -> None:
-    join = pb.Join(observer=True, slot="us-east-0")
-    assert reason(admission.of_join(identity(), join)) is Reason.OTHER_ROLE
-
-
-@pytest.mark.parametrize("slot", ["", "us-east", "US-0", "us-east-01"])
-def test_a_name_that_is_no_slot_is_left_to_the_rules_but_for_learners_alone(slot: str) -> None:
-    for peer in PEERS:
-        refused = reason(admission.of_join(peer, pb.Join(slot=slot)))
-        assert refused is (None if peer.role is Role.LEARNER else Reason.OTHER_ROLE)
-
-
-def test_the_owner_of_a_slot_is_named_by_the_operator_of_its_region_alone() -> None:
-    for peer in PEERS:
-        refused = reason(admission.of_owner(peer, "eu-west-0"))
-        if peer.role is not Role.OPERATOR:
-            assert refused is Reason.OTHER_ROLE
-        else:
-            assert refused is (None if peer.region == "eu-west" else Reason.OTHER_REGION)
-    assert all(reason(admission.of_owner(peer, "no slot")) for peer in PEERS)
-
-
-def test_what_becomes_of_the_job_is_said_by_the_operator_of_the_shards_region_alone() -> None:
-    for peer in PEERS:
-        refused = reason(admission.of_intent(peer, "us-east"))
-        if peer.role is not Role.OPERATOR:
-            assert refused is Reason.OTHER_ROLE
-        else:
-            assert refused is (None if peer.region == "us-east" else Reason.OTHER_REGION)
-
-
-def test_the_calls_between_shards_are_for_shards_alone() -> None:
-    for peer in PEERS:
-        refused = reason(admission.of_roles(peer, admission.SHARDS, "Hello"))
-        assert refused is (None if peer.role is Role.SHARD else Reason.OTHER_ROLE)
-
-
-def test_a_bulk_stream_is_for_who_has_opened_the_session_alone() -> None:
-    for peer, other in itertools.product(PEERS, PEERS):
-        refused = reason(admission.of_bulk(peer, other))
-        assert refused is (None if peer == other else Reason.OTHER_PEER)
-    assert reason(admission.of_bulk(PEERS[0], None)) is Reason.OTHER_PEER
+def another(namespace: str = "team", job: str = "bytes", uid: str = "0b-1") -> tuple[str]:
+    return (identity(owner=JobIdentity(namespace=namespace, job=job, uid=uid)).uri,)
 
 
 @pytest.mark.parametrize(
     ("uris", "expected"),
     [
         ((identity().uri,), None),
-        ((identity(owner=Owner(namespace="team", job="words", uid="0b-1")).uri,), "other_job"),
-        ((identity(owner=Owner(namespace="x", job="bytes", uid="0b-1")).uri,), "other_job"),
-        ((identity(owner=Owner(namespace="team", job="bytes", uid="old")).uri,), "other_run"),
+        (another(job="words"), "other_job"),
+        (another("x"), "other_job"),
+        (another(uid="old"), "other_run"),
         ((), "no_identity"),
         (("spiffe://example.com/x",), "no_identity"),
         ((identity().uri, identity(Role.OPERATOR).uri), "no_identity"),
@@ -118,7 +93,7 @@ def test_what_a_peer_has_chosen_makes_no_refusal_long() -> None:
         admission.of_owner(identity(), long),
         admission.identify(OWNER, [long], "Status"),
     ):
-        assert isinstance(found, Refusal)
+        assert isinstance(found, CallRefusal)
         assert len(str(found)) < 500
 
 
@@ -127,7 +102,7 @@ def test_a_refused_learner_ends_as_bad_input_but_waits_for_the_end_of_a_former_r
     assert exit_code_of(pb.NOT_ALLOWED) is ExitCode.BAD_INPUT
     assert not REFUSALS[pb.NOT_ALLOWED].retry
     for each in Reason:
-        refused = Refusal(reason=each, asked="x", needed="y", presented="z")
+        refused = CallRefusal(reason=each, asked="x", needed="y", presented="z")
         assert refused.end.code == pb.NOT_ALLOWED
         assert refused.end.retry == (each in (Reason.OTHER_RUN, Reason.REVOKED))
 
@@ -142,7 +117,3 @@ def test_certificates_of_an_older_generation_of_their_region_are_revoked() -> No
     assert admission.of_generation(new, 2, "joining") is None
     assert reason(admission.of_generation(identity(Role.OPERATOR), 2, "asking")) is Reason.REVOKED
     assert admission.of_generation(identity(Role.SHARD), 2, "asking") is None
-
-
-def test_a_host_with_renewed_credentials_opens_lanes_of_a_session_of_the_former_ones() -> None:
-    assert admission.of_bulk(replace(identity(), generation=3), identity()) is None

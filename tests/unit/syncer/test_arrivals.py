@@ -4,18 +4,20 @@ import math
 import random
 import struct
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import arrays, codecs, tensors
-from atoll_protos.layout import TensorSpec, build_layout
+from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_protos.transfer import arrays, codecs
+from atoll_protos.transfer.arrays import F32, Array
 from atoll_syncer.numbers.arrivals import Arrived, TransferError, examine
+from atoll_syncer.numbers.merge import weighted_mean
+from atoll_syncer.numbers.workers import ROWS, Scratch, Workers
 
-torch.set_num_threads(1)
-
+ALONE = Workers(1)
 ENCODINGS = [pb.F32, pb.BF16, pb.INT8, pb.INT4]
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 TENSORS = [
@@ -31,12 +33,12 @@ COUNT = FORM.element_count
 PLACES = st.integers(0, COUNT - 1)
 
 
-def packed(values: torch.Tensor, encoding: pb.Encoding) -> bytearray:
-    return bytearray(arrays.pack(values.numpy(), encoding, FORM))
+def packed(values: Array, encoding: pb.Encoding) -> bytearray:
+    return bytearray(arrays.pack(values, encoding, FORM))
 
 
 def offered(data: bytearray, encoding: pb.Encoding) -> Arrived:
-    return examine(LAYOUT, 0, pb.Transfer(offer=pb.Offer(slice=0), encoding=encoding), data)
+    return examine(LAYOUT, 0, pb.Transfer(offer=pb.Offer(slice=0), encoding=encoding), data, ALONE)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -47,7 +49,7 @@ def offered(data: bytearray, encoding: pb.Encoding) -> Arrived:
 def test_an_offer_with_one_value_that_is_not_finite_is_refused(
     encoding: pb.Encoding, bad: float, place: int
 ) -> None:
-    values = torch.linspace(-1.0, 1.0, COUNT)
+    values = np.linspace(-1.0, 1.0, COUNT, dtype=F32)
     assert all(map(math.isfinite, offered(packed(values, encoding), encoding).norms))
     values[place] = bad
     with pytest.raises(TransferError, match="slice 0: values are not finite"):
@@ -55,7 +57,7 @@ def test_an_offer_with_one_value_that_is_not_finite_is_refused(
 
 
 def test_the_tensors_whose_values_are_not_finite_are_named() -> None:
-    values = torch.zeros(COUNT)
+    values = np.zeros(COUNT, F32)
     pieces = {LAYOUT.tensors[each.tensor].name: each for each in LAYOUT.slice(0, 0).pieces}
     for name in ("weight", "running_mean"):
         values[pieces[name].offset + 3] = math.nan
@@ -63,14 +65,14 @@ def test_the_tensors_whose_values_are_not_finite_are_named() -> None:
         offered(packed(values, pb.BF16), pb.BF16)
     assert str(caught.value) == "slice 0: values are not finite: running_mean, weight"
     with pytest.raises(TransferError, match=r", \.\.\.$"):
-        offered(packed(torch.full((COUNT,), math.nan), pb.BF16), pb.BF16)
+        offered(packed(np.full(COUNT, math.nan, F32), pb.BF16), pb.BF16)
 
 
 @pytest.mark.parametrize("encoding", [pb.F32, pb.BF16])
 @pytest.mark.parametrize("bad", NOT_FINITE)
 def test_whole_values_that_are_not_finite_are_refused(encoding: pb.Encoding, bad: float) -> None:
     """A seed, and a version that a learner holds: its digest is right all the same."""
-    values = torch.ones(COUNT)
+    values = np.ones(COUNT, F32)
     values[COUNT // 2] = bad
     data = packed(values, encoding)
     version = pb.Version(run="run", number=1, epoch=1)
@@ -79,29 +81,24 @@ def test_whole_values_that_are_not_finite_are_refused(encoding: pb.Encoding, bad
     for head in (pb.Transfer(seed=pb.Seed(slice=0)), pb.Transfer(held=held)):
         head.encoding = encoding
         with pytest.raises(TransferError, match="slice 0: values are not finite"):
-            examine(LAYOUT, 0, head, data)
+            examine(LAYOUT, 0, head, data, ALONE)
 
 
 @pytest.mark.parametrize("encoding", [pb.INT8, pb.INT4])
 @pytest.mark.parametrize("level", [0, 1])
-@pytest.mark.parametrize("scale", NOT_FINITE)
+@pytest.mark.parametrize("scale", [*NOT_FINITE, 3.3e38])
 @given(data=st.data())
-def test_a_scale_that_is_not_finite_is_refused_whatever_its_levels(
+def test_a_scale_that_is_not_finite_or_too_large_is_refused_whatever_its_levels(
     encoding: pb.Encoding, level: int, scale: float, data: st.DataObject
 ) -> None:
     """Nobody's encoder writes levels of 0 under such a scale; a peer may send them."""
     block = codecs.of(encoding).block
-    payload = packed(torch.full((COUNT,), float(level)), encoding)
+    payload = packed(np.full(COUNT, level, F32), encoding)
     place = FORM.exact_bytes + 4 * data.draw(st.integers(0, (FORM.coded - 1) // block))
     payload[place : place + 4] = struct.pack("<f", scale)
-    with pytest.raises(TransferError, match="slice 0: values are not finite"):
-        offered(payload, encoding)
-
-
-@pytest.mark.parametrize("encoding", [pb.INT8, pb.INT4])
-def test_a_finite_scale_whose_levels_overflow_is_refused(encoding: pb.Encoding) -> None:
-    payload = packed(torch.ones(COUNT), encoding)
-    payload[FORM.exact_bytes : FORM.exact_bytes + 4] = struct.pack("<f", 3.3e38)
+    if scale == 3.3e38 and not level:
+        assert offered(payload, encoding)  # zeros
+        return
     with pytest.raises(TransferError, match="slice 0: values are not finite"):
         offered(payload, encoding)
 
@@ -112,9 +109,8 @@ def test_bytes_are_refused_exactly_when_they_decode_to_values_that_are_not_finit
 ) -> None:
     data = bytearray(numbers.randbytes(FORM.byte_count(encoding)))
     exact, coded = FORM.cut(data)
-    values = tensors.decode(coded, encoding, torch.empty(FORM.coded))
-    every = torch.cat((tensors.from_bytes(exact, torch.float32), values))
-    finite = bool(every.isfinite().all())
+    values = arrays.decode(coded, encoding, np.empty(FORM.coded, F32))
+    finite = np.isfinite(arrays.from_bytes(exact, pb.F32)).all() and np.isfinite(values).all()
     if finite:
         assert offered(data, encoding).byte_count == len(data)
     else:
@@ -124,7 +120,7 @@ def test_bytes_are_refused_exactly_when_they_decode_to_values_that_are_not_finit
 
 def test_large_but_finite_values_are_values() -> None:
     """Their squares are beyond f32."""
-    arrived = offered(packed(torch.full((COUNT,), 1e30), pb.F32), pb.F32)
+    arrived = offered(packed(np.full(COUNT, 1e30, F32), pb.F32), pb.F32)
     pieces = LAYOUT.slice(0, 0).pieces
     expected = [1e30 * piece.element_count**0.5 for piece in pieces]
     assert arrived.norms == pytest.approx(expected)
@@ -132,10 +128,38 @@ def test_large_but_finite_values_are_values() -> None:
 
 def test_sizes_and_kinds_are_checked() -> None:
     with pytest.raises(TransferError, match="not an offer"):
-        examine(LAYOUT, 0, pb.Transfer(publish=pb.Publish()), bytearray())
+        examine(LAYOUT, 0, pb.Transfer(publish=pb.Publish()), bytearray(), ALONE)
     with pytest.raises(TransferError, match="slice 0: 3 bytes, not"):
         offered(bytearray(3), pb.F32)
     with pytest.raises(TransferError, match="slice 0: encoding 0 is unknown"):
-        examine(LAYOUT, 0, pb.Transfer(offer=pb.Offer(slice=0)), bytearray(3))
+        examine(LAYOUT, 0, pb.Transfer(offer=pb.Offer(slice=0)), bytearray(3), ALONE)
     with pytest.raises(TransferError, match="must come as f32 or bf16"):
-        examine(LAYOUT, 0, pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.INT8), bytearray(3))
+        examine(
+            LAYOUT, 0, pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.INT8), bytearray(3), ALONE
+        )
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("learners", [1, 3, ROWS + 2])
+def test_every_tensor_is_merged_from_its_own_values(encoding: pb.Encoding, learners: int) -> None:
+    """Most of these tensors begin and end within a block of the integer codecs."""
+    generator = np.random.default_rng(learners)
+    payloads = [
+        packed(generator.standard_normal(COUNT, F32) * F32.type(10**n), encoding)
+        for n in range(learners)
+    ]
+    expected = np.zeros(COUNT)
+    for payload in payloads:
+        exact, coded = FORM.cut(payload)
+        values = arrays.decode(coded, encoding, np.empty(FORM.coded, F32))
+        expected += np.concatenate((arrays.from_bytes(exact, pb.F32), values)) / learners
+    merged = np.full(COUNT, math.nan, F32)
+
+    def take(block: range, values: Array, _: Scratch) -> None:
+        merged[block.start : block.stop] = values
+
+    deltas = [offered(payload, encoding).values for payload in payloads]
+    for piece in LAYOUT.slice(0, 0).pieces:
+        span = range(piece.offset, piece.offset + piece.element_count)
+        weighted_mean(deltas, [1.0] * learners, span, ALONE, take)
+    np.testing.assert_allclose(merged, expected, rtol=1e-5, atol=1e-6 * 10**learners)

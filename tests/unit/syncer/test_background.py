@@ -2,14 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from atoll_syncer import background
-from atoll_syncer.background import Background, Thread, start_threads
-from atoll_syncer.metrics import Metrics
+from atoll_syncer.duties import background
+from atoll_syncer.duties.background import Background, Thread, start_threads
+from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.storage.store import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 
@@ -26,38 +26,59 @@ def failing(*kinds: type[StoreError]) -> Callable[[], str]:
 
 
 @pytest.fixture
-def metrics(monkeypatch: pytest.MonkeyPatch) -> Metrics:
+def metrics(monkeypatch: pytest.MonkeyPatch) -> ShardMetrics:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.0)
-    return Metrics(CollectorRegistry())
+    return ShardMetrics(CollectorRegistry())
 
 
-def no_bug(error: BaseException) -> None:
-    pytest.fail(repr(error))
+def run(
+    metrics: ShardMetrics,
+    scenario: Callable[[Background], Awaitable[None]],
+    make_room: Callable[[str], int] = lambda full: 0,
+) -> None:
+    """With threads that report no bug."""
+
+    def no_bug(error: BaseException) -> None:
+        pytest.fail(repr(error))
+
+    async def whole() -> None:
+        threads = Background(start_threads(), metrics, no_bug, make_room)
+        await scenario(threads)
+        threads.stop()
+
+    asyncio.run(whole())
 
 
-def no_room(full: str) -> int:
-    return 0
-
-
-def troubles(metrics: Metrics) -> dict[str, float]:
+def troubles(metrics: ShardMetrics) -> dict[str, float]:
     (family,) = metrics.store_troubles.collect()
     samples = (s for s in family.samples if s.name.endswith("_total"))
     return {s.labels["trouble"]: s.value for s in samples if s.value}
 
 
-def test_a_store_that_does_not_take_it_is_asked_again_and_counted_rule_23(metrics: Metrics) -> None:
-    async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug, no_room)
-        work = failing(StoreFull, StoreUnavailable, StoreFull)
-        assert await threads.until_stored(Thread.MERGE, work) == "merge_0"
-        threads.stop()
+def test_a_store_that_does_not_take_it_is_asked_again_and_counted_rule_23(
+    metrics: ShardMetrics,
+) -> None:
+    """What is tried again is told until it works; what a retry cannot fix is raised."""
+    told: list[list[str]] = []
+    work = failing(StoreFull, StoreUnavailable, StoreFull)
 
-    asyncio.run(scenario())
+    async def scenario(threads: Background) -> None:
+        def looking() -> str:
+            told.append(list(threads.troubles))
+            return work()
+
+        assert await threads.until_stored(Thread.MERGE, looking) == "merge_0"
+        assert threads.troubles == []
+        with pytest.raises(StoreCorrupt):
+            await threads.until_stored(Thread.LOG, failing(StoreCorrupt))
+
+    run(metrics, scenario)
+    assert told == [[], *[["objects/x: it cannot be had; wait"]] * 3]
     assert troubles(metrics) == {"full": 2, "unavailable": 1}
 
 
 def test_what_decides_nothing_gives_way_to_what_finds_no_room(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+    metrics: ShardMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 3600.0)
     asked: list[str] = []
@@ -66,52 +87,19 @@ def test_what_decides_nothing_gives_way_to_what_finds_no_room(
         asked.append(full)
         return 5
 
-    async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug, make_room)
+    async def scenario(threads: Background) -> None:
         assert await threads.until_stored(Thread.MERGE, failing(StoreFull, StoreFull)) == "merge_0"
-        threads.stop()
 
-    asyncio.run(scenario())
+    run(metrics, scenario, make_room)
     assert asked == ["objects/x"] * 2
 
 
-def test_what_is_tried_again_is_told_until_it_works(metrics: Metrics) -> None:
-    told: list[list[str]] = []
-
-    async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug, no_room)
-        work = failing(StoreFull)
-
-        def looking() -> str:
-            told.append(list(threads.troubles))
-            return work()
-
-        await threads.until_stored(Thread.MERGE, looking)
-        told.append(list(threads.troubles))
-        threads.stop()
-
-    asyncio.run(scenario())
-    assert told == [[], ["objects/x: it cannot be had; wait"], []]
-
-
-def test_an_error_that_a_retry_cannot_fix_is_raised(metrics: Metrics) -> None:
-    async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug, no_room)
-        with pytest.raises(StoreCorrupt):
-            await threads.until_stored(Thread.LOG, failing(StoreCorrupt))
-        threads.stop()
-
-    asyncio.run(scenario())
-    assert troubles(metrics) == {}
-
-
 def test_one_thread_does_one_thing_after_the_other_and_waits_for_no_other_thread(
-    metrics: Metrics,
+    metrics: ShardMetrics,
 ) -> None:
     done: list[str] = []
 
-    async def scenario() -> None:
-        threads = Background(start_threads(), metrics, no_bug, no_room)
+    async def scenario(threads: Background) -> None:
         gate = threading.Event()
 
         def first() -> None:
@@ -125,13 +113,14 @@ def test_one_thread_does_one_thing_after_the_other_and_waits_for_no_other_thread
         await threads.run(Thread.MERGE, lambda: done.append("another thread's"))
         gate.set()
         await asyncio.gather(*waits)
-        threads.stop()
 
-    asyncio.run(scenario())
+    run(metrics, scenario)
     assert done == ["another thread's", "first", "second"]
 
 
-def test_a_task_that_raises_is_reported_and_one_that_is_stopped_is_not(metrics: Metrics) -> None:
+def test_a_task_that_raises_is_reported_and_one_that_is_stopped_is_not(
+    metrics: ShardMetrics,
+) -> None:
     reported: list[BaseException] = []
 
     async def scenario() -> None:
@@ -150,7 +139,7 @@ def test_a_task_that_raises_is_reported_and_one_that_is_stopped_is_not(metrics: 
             finally:
                 stopped.set()
 
-        threads = Background(start_threads(), metrics, hear, no_room)
+        threads = Background(start_threads(), metrics, hear, lambda full: 0)
         threads.spawn(endless())
         threads.spawn(broken())
         await told.wait()

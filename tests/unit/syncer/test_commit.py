@@ -3,22 +3,27 @@
 from dataclasses import replace
 from pathlib import Path
 
-import torch
+import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
-from atoll_protos.codecs import Wire
-from atoll_protos.layout import TensorSpec, build_layout
-from atoll_protos.run import Merge as MergeKind
-from atoll_protos.run import Sync
+from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_protos.job.run_file import Merge as MergeKind
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.arrays import F32, Array
+from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.model.effects import StoreHeld
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import examine
 from atoll_syncer.numbers.commit import advance, advance_finite, recipe
-from atoll_syncer.numbers.merge import Scratch
+from atoll_syncer.numbers.workers import Workers
 from unit.syncer.values_side import LAYOUT, Bench
 
-torch.set_num_threads(1)
+ALONE = Workers(1)
+
+
+def floats(*values: float) -> Array:
+    return np.array(values, F32)
 
 
 def test_matrices_take_the_mean_length_and_embeddings_the_plain_mean_rule_18() -> None:
@@ -39,15 +44,15 @@ def test_matrices_take_the_mean_length_and_embeddings_the_plain_mean_rule_18() -
     offers = []
     for values in ([1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]):
         head = pb.Transfer(offer=pb.Offer(slice=0), encoding=pb.F32)
-        offers.append(examine(layout, 0, head, tensors.encode(torch.tensor(values), pb.F32)))
-    base = tensors.empty_packed(pb.F32, layout.slice(0, 0).form)
-    state = SliceTensors(master=torch.zeros(4), momentum=torch.zeros(4), base=base)
+        offers.append(examine(layout, 0, head, arrays.byte_view(floats(*values)), ALONE))
+    base = arrays.empty_packed(pb.F32, layout.slice(0, 0).form)
+    state = SliceTensors(master=floats(0, 0, 0, 0), momentum=floats(0, 0, 0, 0), base=base)
     round_master(state.master, base)
     steps = recipe(layout, layout.slice(0, 0), sync)
-    made = advance(state, offers, [1.0, 1.0], steps, Scratch(), momentum=0.0)
+    made = advance(state, offers, [1.0, 1.0], steps, ALONE, momentum=0.0)
     embedding, matrix = made.base.coded[:2], made.base.coded[2:]
-    assert torch.allclose(embedding, torch.tensor([-0.5, -0.5]))
-    assert torch.allclose(matrix, torch.full((2,), -(0.5**0.5)))
+    assert np.allclose(embedding, -0.5)
+    assert np.allclose(matrix, -(0.5**0.5))
 
 
 def test_a_version_taken_back_ends_the_momentum_that_was_there_rule_22(tmp_path: Path) -> None:
@@ -59,7 +64,7 @@ def test_a_version_taken_back_ends_the_momentum_that_was_there_rule_22(tmp_path:
     data = bytearray(bench.values.bases()[0].data)
     version = pb.Version(run="run", number=1, epoch=1, digest=bench.entries[-1].digest)
     held = pb.Held(version=pb.SliceVersion(slice=0, version=version))
-    arrived = examine(LAYOUT, 0, pb.Transfer(held=held, encoding=pb.BF16), data)
+    arrived = examine(LAYOUT, 0, pb.Transfer(held=held, encoding=pb.BF16), data, ALONE)
     bench.values.keep(4, 0, arrived)
     bench.values.begin_held(StoreHeld(0, 4, 2), "run", 2).compute()
     assert not part.momentum.any()
@@ -75,16 +80,16 @@ def far_out(*offers: list[float], **state: list[float]) -> tuple[SliceTensors, f
     arrived = []
     for values in offers:
         head = pb.Transfer(offer=pb.Offer(slice=0), encoding=pb.F32)
-        arrived.append(examine(layout, 0, head, tensors.encode(torch.tensor(values), pb.F32)))
+        arrived.append(examine(layout, 0, head, arrays.byte_view(floats(*values)), ALONE))
     known = {"master": [0.0] * 4, "momentum": [0.0] * 4, **state}
-    base = tensors.empty_packed(pb.F32, layout.slice(0, 0).form)
+    base = arrays.empty_packed(pb.F32, layout.slice(0, 0).form)
     before = SliceTensors(
-        master=torch.tensor(known["master"]), momentum=torch.tensor(known["momentum"]), base=base
+        master=floats(*known["master"]), momentum=floats(*known["momentum"]), base=base
     )
     round_master(before.master, base)
     steep = replace(recipe(layout, layout.slice(0, 0), sync), learning_rate=100.0)
     weights = [1.0] * len(arrived)
-    _, left_out = advance_finite(before, arrived, weights, steep, Scratch(), momentum=0.9)
+    _, left_out = advance_finite(before, arrived, weights, steep, ALONE, momentum=0.9)
     return before, left_out
 
 
@@ -92,11 +97,11 @@ def test_the_momentum_counts_where_a_version_may_leave_f32_rule_12() -> None:
     """The offer is small; what earlier steps have left would carry the master out of f32."""
     state, left_out = far_out([1.0] * 4, momentum=[9e36] * 4)
     assert left_out == {0}
-    assert torch.equal(state.master, torch.zeros(4))
-    assert torch.equal(state.momentum, torch.full((4,), 9e36))
+    assert not state.master.any()
+    assert np.array_equal(state.momentum, floats(*[9e36] * 4))
 
 
 def test_the_longest_offer_of_any_tensor_is_left_out_first_rule_12() -> None:
     state, left_out = far_out([2.0, 0.0, 1.0, 0.0], [1.0, 0.0, 3e38, 0.0])
     assert left_out == {1}
-    assert torch.isfinite(state.master).all()
+    assert np.isfinite(state.master).all()

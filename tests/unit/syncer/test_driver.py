@@ -10,7 +10,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.driver import Driver
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Effect, Reply
+from atoll_syncer.model.effects import Append, Effect, SendReply
 
 SESSION = 3
 
@@ -31,101 +31,92 @@ class Kept:
         self.sessions.discard(session)
 
 
-def a_driver(sessions: dict[int, object]) -> Any:
+def a_driver(**parts: Any) -> Any:
     """A driver without what these tests do not touch."""
 
     async def run(thread: object, work: Callable[[], object]) -> object:
         return work()
 
+    def nothing(*_: object) -> list[Effect]:
+        return []
+
     driver = Driver.__new__(Driver)
-    shard = SimpleNamespace(
-        sessions=sessions,
-        session_closed=lambda *_: [],
-        transfer_verified=lambda *_: [],
-    )
-    parts: dict[str, Any] = {
-        "shard": shard,
+    known = {
+        "shard": SimpleNamespace(session_closed=nothing, transfer_verified=nothing),
         "values": Kept(),
         "background": SimpleNamespace(run=run),
         "now": lambda: 0.0,
         "feed": list,
+        "_entries": asyncio.Queue(),
     }
-    for name, part in parts.items():
+    for name, part in {**known, **parts}.items():
         setattr(driver, name, part)
     return driver
+
+
+def of_sessions(*numbers: int) -> SimpleNamespace:
+    return SimpleNamespace(sessions=SimpleNamespace(open=dict.fromkeys(numbers)))
 
 
 SEED = pb.Transfer(seed=pb.Seed(slice=0))
 
 
-def test_a_seed_is_forgotten_with_its_session() -> None:
-    driver = a_driver({SESSION: object()})
-    asyncio.run(driver.transferred(SESSION, SEED, bytearray()))
+@pytest.mark.parametrize("head", [SEED, pb.Transfer(held=pb.Held())])
+async def test_what_is_examined_when_its_session_ends_is_forgotten(head: pb.Transfer) -> None:
+    driver = a_driver(state=of_sessions())
+    await driver.transferred(SESSION, head, bytearray())
+    assert driver.values.sessions == set()
+    driver = a_driver(state=of_sessions(SESSION))
+    await driver.transferred(SESSION, SEED, bytearray())
     assert driver.values.sessions == {SESSION}
     driver.session_closed(SESSION)
     assert driver.values.sessions == set()
 
 
-@pytest.mark.parametrize("head", [SEED, pb.Transfer(held=pb.Held())])
-def test_what_is_examined_when_its_session_ends_is_forgotten(head: pb.Transfer) -> None:
-    driver = a_driver({})
-    asyncio.run(driver.transferred(SESSION, head, bytearray()))
-    assert driver.values.sessions == set()
+async def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule_19() -> None:
+    durable = asyncio.Event()
 
+    async def until_stored(*_: object) -> None:
+        await durable.wait()
 
-def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule_19() -> None:
-    async def scenario() -> None:
-        durable = asyncio.Event()
+    def mark(token: int, *_: object) -> list[Effect]:
+        return [Append(log.Begun(shard=1)), SendReply(token, pb.MarkBegunReply())]
 
-        async def until_stored(*_: object) -> None:
-            await durable.wait()
-
-        def mark(token: int, *_: object) -> list[Effect]:
-            return [Append(log.Begun(shard=1)), Reply(token, pb.MarkBegunReply())]
-
-        driver = Driver.__new__(Driver)
-        parts: dict[str, Any] = {
-            "shard": SimpleNamespace(registrar_request=mark, appended=lambda *_: [], history=None),
-            "background": SimpleNamespace(until_stored=until_stored),
-            "metrics": SimpleNamespace(count=lambda _: None),
-            "now": lambda: 0.0,
-            "values": None,
-            "replies": {},
-            "_token": 0,
-            "_entries": asyncio.Queue(),
-            "_deadline": SimpleNamespace(moved=lambda: None),
-            "_tidying": SimpleNamespace(appended=lambda *_: None),
-        }
-        for name, part in parts.items():
-            setattr(driver, name, part)
-        appending = asyncio.create_task(driver._append_entries())
-        call = asyncio.create_task(driver.call(pb.MarkBegunRequest(shard=1)))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not call.done()
-        durable.set()
-        assert await asyncio.wait_for(call, 60) == pb.MarkBegunReply()
-        appending.cancel()
-
-    asyncio.run(scenario())
+    driver = a_driver(
+        shard=SimpleNamespace(registrar_request=mark, appended=lambda *_: []),
+        state=SimpleNamespace(history=None),
+        background=SimpleNamespace(until_stored=until_stored),
+        metrics=SimpleNamespace(count=lambda _: None),
+        values=None,
+        replies={},
+        _token=0,
+        _deadline=SimpleNamespace(moved=lambda: None),
+        _tidying=SimpleNamespace(appended=lambda *_: None),
+    )
+    del driver.feed  # its own
+    appending = asyncio.create_task(driver._append_entries())
+    call = asyncio.create_task(driver.call(pb.MarkBegunRequest(shard=1)))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not call.done()
+    durable.set()
+    assert await asyncio.wait_for(call, 60) == pb.MarkBegunReply()
+    appending.cancel()
 
 
 @pytest.mark.parametrize("deposed", [False, True])
-def test_a_driver_that_stops_writes_what_was_trained_unless_it_is_deposed_rule_35(
+async def test_a_driver_that_stops_writes_what_was_trained_unless_it_is_deposed_rule_35(
     deposed: bool,
 ) -> None:
-    async def scenario() -> None:
-        written: list[object] = []
-        driver = a_driver({})
-        driver.shard.stopping = lambda: ["counted"]
-        driver.feed = written.extend
-        driver.exit = asyncio.get_running_loop().create_future()
-        if deposed:
-            driver.exit.set_result(None)
-        driver._entries = asyncio.Queue()
-        driver.background = SimpleNamespace(stop=lambda: written.append("stopped"))
-        driver.recording = SimpleNamespace(close=lambda: None)
-        await driver.stop()
-        assert written == [*["counted"] * (not deposed), "stopped"]
-
-    asyncio.run(scenario())
+    written: list[object] = []
+    driver = a_driver(
+        shard=SimpleNamespace(stopping=lambda: ["counted"]),
+        feed=written.extend,
+        exit=asyncio.get_running_loop().create_future(),
+        background=SimpleNamespace(stop=lambda: written.append("stopped")),
+        recording=SimpleNamespace(close=lambda: None),
+    )
+    if deposed:
+        driver.exit.set_result(None)
+    await driver.stop()
+    assert written == [*["counted"] * (not deposed), "stopped"]

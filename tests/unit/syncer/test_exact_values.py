@@ -3,17 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import arrays, tensors
-from atoll_protos.codecs import Wire
-from atoll_protos.layout import AVERAGE, TensorSpec, build_layout
-from atoll_protos.run import Sync
+from atoll_protos.job.layout import AVERAGE, TensorSpec, build_layout
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.model.effects import Stage, StoreHeld
-from atoll_syncer.numbers.values import Values
-from unit.syncer.values_side import LAYOUT, SLOTS, TENSORS, Bench, a_participant, bits, exact_of
+from atoll_syncer.numbers.values import TensorValues
+from unit.syncer.log_side import a_participant
+from unit.syncer.values_side import LAYOUT, SLOTS, TENSORS, Bench, bits, same
 
 
 def test_a_buffer_takes_the_average_without_the_outer_optimizer_rule_18(tmp_path: Path) -> None:
@@ -27,16 +28,16 @@ def test_a_buffer_takes_the_average_without_the_outer_optimizer_rule_18(tmp_path
     bench = Bench(tmp_path, sync, layout)
     bench.seed()
     variance = bench.values.slices[0].master[:40]
-    variance.fill_(1.0)
+    variance[:] = 1.0
     for capture in range(1, 6):
         head = pb.Transfer(offer=pb.Offer(slice=0, capture=capture))
-        goal = torch.full((80,), 0.01)  # where both learners' statistics are by now
+        goal = np.float32(0.01)  # where both learners' statistics are by now
         arrived = bench.examined(head, bench.values.slices[0].master - goal, Wire.F32)
         for slot in SLOTS[:2]:
             bench.values.stage(Stage(slot, 1, 0, capture), arrived)
         parts = [replace(a_participant(slot, capture), base=capture - 1) for slot in SLOTS[:2]]
         bench.commit(0, parts)
-        assert torch.allclose(variance, torch.tensor(0.01))
+        assert np.allclose(variance, 0.01)
     assert not bool(bench.values.slices[0].momentum[:40].any())
 
 
@@ -54,13 +55,13 @@ def test_buffers_are_what_the_shard_computed_in_f32_everywhere_whatever_the_wire
     bench = Bench(tmp_path, Sync(fragments=1, wire_up=wire, wire_down=wire), layout)
     bench.seed()
     master = bench.values.slices[0].master
-    constant, variance = master[:64].clone(), master[64:128].clone()
+    constant, variance = master[:64].copy(), master[64:128].copy()
     held = arrays.packed(bytes(bench.values.bases()[0].data), pb.BF16, layout.slices[0].form)
     for capture in range(1, 6):
-        theta = torch.cat([constant, bench.random(0)[:64].abs(), bench.random(0)[:64]])
-        found = arrays.difference(held, theta.numpy())
+        theta = np.concatenate([constant, np.abs(bench.random(0)[:64]), bench.random(0)[:64]])
+        found = arrays.difference(held, theta)
         head = pb.Transfer(offer=pb.Offer(slice=0, capture=capture))
-        arrived = bench.examined(head, torch.from_numpy(found), wire)
+        arrived = bench.examined(head, found, wire)
         for slot in SLOTS[:2]:
             bench.values.stage(Stage(slot, 1, 0, capture), arrived)
         parts = [replace(a_participant(slot, capture), base=capture - 1) for slot in SLOTS[:2]]
@@ -70,14 +71,14 @@ def test_buffers_are_what_the_shard_computed_in_f32_everywhere_whatever_the_wire
             held = arrays.moved(held, payload.data, payload.encoding)
         else:
             held = arrays.packed(bytes(payload.data), payload.encoding, held.form)
-        assert torch.equal(exact_of(held), master[:128])
-        assert torch.allclose(master[64:128], theta[64:128], rtol=0, atol=1e-6)
-    assert torch.equal(master[:64], constant)
-    assert not torch.equal(master[64:128], variance)
+        assert same(held.exact, master[:128])
+        assert np.allclose(master[64:128], theta[64:128], rtol=0, atol=1e-6)
+    assert same(master[:64], constant)
+    assert not same(master[64:128], variance)
     exported = bench.values.exported()[0]
-    assert torch.equal(exported[:128], master[:128])
-    assert torch.equal(exported[128:], bench.values.bases()[0].coded.float())
-    assert torch.equal(bench.restored().bases()[0].exact, master[:128])
+    assert same(exported[:128], master[:128])
+    assert same(exported[128:], bench.values.bases()[0].coded.astype(np.float32))
+    assert same(bench.restored().bases()[0].exact, master[:128])
 
 
 @pytest.mark.parametrize("wire", list(Wire))
@@ -96,8 +97,8 @@ def test_the_last_version_of_a_slice_is_what_the_shard_computed_in_f32_rule_17(
     assert (payload.encoding, payload.difference) == (pb.F32, False)
     held = arrays.packed(bytes(payload.data), payload.encoding, LAYOUT.slice(0, 0).form)
     assert held.digest == entry.digest
-    assert bytes(payload.data) == bytes(tensors.byte_view(master))
-    assert torch.equal(bench.values.exported()[0], master)
+    assert bytes(payload.data) == master.tobytes()
+    assert same(bench.values.exported()[0], master)
     assert bits(bench.restored(), 0) == bits(bench.values, 0)
     prolonged = bench.round(0, 3)  # the job may become longer after all
     if wire in (Wire.INT8, Wire.INT4):
@@ -115,17 +116,17 @@ def test_a_last_version_that_is_taken_back_from_a_learner_keeps_all_its_bits_rul
     bench = Bench(tmp_path, Sync(fragments=2, wire_up=wire, wire_down=wire))
     bench.seed()
     entry = bench.commit(0, [bench.offer(0, slot, 2) for slot in SLOTS], last=True)
-    master = bench.values.slices[0].master.clone()
+    master = bench.values.slices[0].master.copy()
     version = pb.Version(run="run", number=entry.number, epoch=1, digest=entry.digest)
     held = pb.Held(version=pb.SliceVersion(slice=0, version=version))
     data = bytearray(bench.values.bases()[0].data)
     head = pb.Transfer(held=held, encoding=pb.F32)
-    again = Values.allocate(LAYOUT, 0, bench.sync)
+    again = TensorValues.allocate(LAYOUT, 0, bench.sync)
     again.keep(4, 0, again.examine(head, data))
     again.begin_held(StoreHeld(0, 4, entry.number + 1), "run", 2).compute()
     again.committed(0)
     assert again.bases()[0].digest == entry.digest
-    assert torch.equal(again.exported()[0], master)
+    assert same(again.exported()[0], master)
     assert again.publish_payload(0, entry.number + 1, None).encoding == pb.F32
 
 

@@ -1,52 +1,94 @@
-"""An export of a job that trains: the files that come of what shards publish."""
+"""An export of a job that trains: its files, and those that are taken on a schedule."""
 
+import asyncio
 import io
 import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
-import torch
-from safetensors.torch import load_file
+import pytest
+import safetensors.numpy
+from safetensors.numpy import load_file
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import arrays
-from atoll_protos.frames import Whole
-from atoll_protos.run import Region, RunFile
-from atoll_syncer.exporting import Target
-from unit.syncer.values_side import LAYOUT
+from atoll_protos.job.companion import METADATA, TENSOR, ExportTable
+from atoll_protos.job.run_file import Region, RunFile, Sync
+from atoll_protos.transfer.arrays import BF16, F32
+from atoll_syncer.duties.keeping import PIECE_BYTES, Keeping
+from atoll_syncer.edges import exporting
+from atoll_syncer.edges.exporting import Received, assemble
+from atoll_syncer.storage import companions
+from atoll_syncer.storage.store import StoreCorrupt
+from unit.syncer.values_side import LAYOUT, TENSORS, Bench
+
+SYNC = Sync(fragments=2)
+JOB = RunFile(
+    job="x", regions=(Region(name="a", learners=1),), steps=20, export_every=10, sync=SYNC
+)
 
 
-def test_slices_come_as_bases_and_those_that_are_final_already_in_f32(tmp_path: Path) -> None:
+def pieces(folder: Path) -> tuple[Bench, list[pb.ExportPiece]]:
+    """What a shard sends whose slice 1 has had its last version, and whose companion is 1.2 MiB."""
+    bench = Bench(folder, SYNC)
+    bench.seed()
+    bench.commit(1, [bench.offer(1, "a-0", 1)], last=True)
+    kept = {f"{TENSOR}frozen": np.arange(3 << 17, dtype=F32)}
+    table = ExportTable(keys={spec.name: spec.name for spec in TENSORS})
+    data = bytearray(safetensors.numpy.save(kept, {METADATA: table.to_json()}))
+    halves = enumerate((data[: 1 << 20], data[1 << 20 :]))
+    names = tuple(companions.write_part(bench.store, "run", 1, n, half) for n, half in halves)
+    bench.history.run, bench.history.companion = "run", names
+    state: Any = SimpleNamespace(history=bench.history, number=0, layout=LAYOUT)
+    state.clock = SimpleNamespace(tick=7)
+    machine: Any = SimpleNamespace(store=bench.store)
+    keeping = Keeping(machine, SimpleNamespace())  # type: ignore[arg-type]
+    return bench, list(keeping.export_pieces(state, bench.values))
+
+
+def received(folder: Path, sent: Sequence[pb.ExportPiece]) -> Received:
+    shard = Received(folder, 0)
+    for piece in sent:
+        shard.take(piece)
+    return shard
+
+
+def test_an_export_has_the_values_that_learners_hold_and_the_companion(tmp_path: Path) -> None:
     """Near the end of a job some slices have had their last version, and others not."""
-    target = Target(tmp_path / "export", "run", LAYOUT, pb.BF16)
-    given: dict[str, torch.Tensor] = {}
-    for fragment, encoding in enumerate((pb.BF16, pb.F32)):
-        owned = LAYOUT.slice(0, fragment)
-        values = np.random.default_rng(fragment).standard_normal(owned.element_count, np.float32)
-        publish = pb.Publish(version=pb.SliceVersion(slice=fragment))
-        head = pb.Transfer(publish=publish, encoding=encoding)
-        payload = bytearray(arrays.pack(values, encoding, owned.form))
-        target.add_slice(0, Whole(head, payload))
-        for piece in owned.pieces:
-            part = torch.from_numpy(values[piece.offset : piece.offset + piece.element_count])
-            exact = encoding == pb.F32 or piece.offset < owned.form.exact
-            name = LAYOUT.tensors[piece.tensor].name
-            earlier = given.get(name, torch.empty(0))
-            given[name] = torch.cat((earlier, part if exact else part.bfloat16().float()))
-    target.finish(tick=7)
+    bench, sent = pieces(tmp_path / "store")
+    shard = received(tmp_path / "export", sent)
+    assert (shard.first.run, shard.first.tick) == ("run", 7)
+    assert max(len(piece.data) for piece in sent) == PIECE_BYTES
+    assemble(JOB, [shard], 7)
     found = load_file(tmp_path / "export" / "model.safetensors")
-    for name, tensor in found.items():
-        assert tensor.dtype is torch.float32
-        assert torch.equal(tensor.flatten(), given[name]), name
+    assert found.keys() == {"frozen", *(spec.name for spec in TENSORS)}
+    assert [path.name for path in (tmp_path / "export").iterdir() if path.is_dir()] == []
+    exported = bench.values.exported()
+    assert not np.array_equal(exported[1], exported[1].astype(BF16).astype(F32))
+    for fragment, values in exported.items():
+        for each in LAYOUT.slice(0, fragment).pieces:
+            tensor = found[LAYOUT.tensors[each.tensor].name].flatten()
+            stop = each.offset + each.element_count
+            part = tensor[each.start : each.start + each.element_count]
+            assert np.array_equal(part, values[each.offset : stop].astype(F32))
+
+
+def test_a_file_that_came_damaged_is_no_export(tmp_path: Path) -> None:
+    sent = pieces(tmp_path / "store")[1]
+    sent[1].data = sent[1].data[:-1] + b"x"
+    with pytest.raises(StoreCorrupt):
+        received(tmp_path / "export", sent)
 
 
 TAKEN = """
 import asyncio, sys
 from pathlib import Path
-from atoll_syncer import exporting
+from atoll_syncer.edges import exporting
 
 async def take(run_file, reach, out):
     out.mkdir()
@@ -79,3 +121,53 @@ def test_an_export_may_go_to_the_standard_output_and_leaves_nothing_behind(tmp_p
     assert (tmp_path / "out/model.safetensors").read_bytes() == b"values of s-1:1"
     assert b"the model at tick 7" in done.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+# ------------------------------------------------------------ on a schedule
+
+
+def kept_taking(
+    folder: Path, ticks: list[int], end: int | None, patch: pytest.MonkeyPatch
+) -> list[int]:
+    """The steps of the exports that are taken when the job is at these ticks, one after another."""
+    left, steps = iter(ticks), list[int]()
+
+    def written(out: Path) -> int:
+        out.mkdir()
+        steps.append(int(out.name.removeprefix("step-")))
+        os.utime(out, (steps[-1], steps[-1]))
+        return steps[-1]
+
+    async def take(run_file: RunFile, endpoints: Any, out: Path) -> int:
+        return written(out)
+
+    def clock() -> tuple[int, int | None]:
+        for tick in left:
+            return tick, end
+        raise EOFError
+
+    patch.setattr(exporting, "LOOK_SECONDS", 0.0)
+    patch.setattr(exporting, "take", take)
+    with pytest.raises(EOFError):
+        asyncio.run(exporting.keep_taking(JOB, exporting.ShardAddresses(("x",)), folder, clock))
+    return steps
+
+
+@pytest.mark.parametrize(("end", "taken"), [(20, [10]), (40, [10, 20, 30]), (None, [10, 20, 30])])
+def test_exports_are_taken_up_to_the_end_that_the_job_has_now(
+    end: int | None, taken: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kept_taking(tmp_path, [5, 12, 15, 22, 31], end, monkeypatch) == taken
+
+
+def test_the_last_three_exports_stay_and_none_that_was_left_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (tmp_path / ".step-10.0a1b2c3d.tmp", tmp_path / "step-10"):
+        folder.mkdir()
+        (folder / "part").write_bytes(b"values")
+        os.utime(folder, (10, 10))
+    kept_taking(tmp_path, [], None, monkeypatch)  # the next start
+    assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
+    kept_taking(tmp_path, [0, 20, 30, 40, 50], None, monkeypatch)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-30", "step-40", "step-50"]

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.expected import Expected
+from atoll_protos.job.expected import Expected
+from atoll_protos.job.run_file import Fragments, Region
 from atoll_protos.names import split_slot
-from atoll_protos.run import Fragments, Region
-from atoll_syncer.model.effects import Ask, Exit, Reply, Send
+from atoll_syncer.model.effects import Ask, EndProcess, Send, SendReply
 from atoll_syncer.model.log import Committed, from_document, to_document
+from atoll_syncer.rules import companions
 from atoll_syncer.rules.status import status
 from unit.syncer.peer_side import fields, messages
 from unit.syncer.shard_side import KEY, RUN, Side, begun, run_file, side, step_all, version
@@ -156,7 +157,7 @@ class Peer:
         one.feed(one.shard.transfer_started(self.session, transfer, one.now))
         if any(type(each).__name__ == "Accept" for each in one.effects[before:]):
             if transfer.HasField("companion"):
-                one.shard.part_wanted(self.session, transfer.companion)
+                companions.wants(one.state, self.session, transfer.companion)
                 one.feed(one.shard.part_stored(self.session, transfer, "part", one.now))
             else:
                 one.feed(one.shard.transfer_verified(self.session, transfer, one.now))
@@ -165,8 +166,8 @@ class Peer:
 def nothing_is_broken(one: Side) -> None:
     """All that is sent can be sent, and every question has an answer."""
     for effect in one.effects:
-        assert not isinstance(effect, Exit), effect
-        if isinstance(effect, Send | Reply):
+        assert not isinstance(effect, EndProcess), effect
+        if isinstance(effect, Send | SendReply):
             effect.message.SerializeToString()
     status(one.state, one.now).SerializeToString()
     for session in one.state.sessions.open:
@@ -177,7 +178,7 @@ def nothing_is_broken(one: Side) -> None:
 def the_log_starts(one: Side) -> Side:
     """Another process reads what is durable."""
     entries = tuple(from_document(to_document(entry)) for entry in one.entries)
-    other = side(shard=one.shard.number, entries=entries, job=one.job, fresh=False).start()
+    other = side(shard=one.state.number, entries=entries, job=one.job, fresh=False).start()
     nothing_is_broken(other)
     return other
 
@@ -186,7 +187,7 @@ def an_honest_learner_commits(one: Side) -> None:
     """It holds the newest versions, and waits until what others have claimed is given up."""
     held = [one.state.head(fragment) for fragment in sorted(one.state.history.heads)]
     fields: dict[str, Any] = {"instance": "honest", "run": RUN, "held": held}
-    fields["incarnation"] = 0 if one.shard.registrar else 1
+    fields["incarnation"] = 0 if one.state.registrar else 1
     session = one.join("a-0", **fields)
     for _ in range(3):
         answer(one, session, held)

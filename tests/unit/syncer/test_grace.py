@@ -2,9 +2,9 @@
 
 import pytest
 
+from atoll_protos.job.run_file import Sync
 from atoll_protos.means import MovingMean
-from atoll_protos.run import Sync
-from atoll_syncer.model.grace import Timings, grace_seconds, step_seconds, too_slow
+from atoll_syncer.model.round import Timings, grace_seconds, step_seconds, too_slow
 
 SYNC = Sync(period=8, fragments=4, overlap=2, grace=True, grace_safety=0.8)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import structlog
 
-from atoll_protos.length import Length, LengthFile, read
-from atoll_syncer import job_files
-from atoll_syncer.job_files import JobFile, follow
+from atoll_protos.job.length import Length, LengthFile, read
+from atoll_syncer.edges import job_files
+from atoll_syncer.edges.job_files import JobFile, follow
 from atoll_syncer.model.effects import Effect
 
 

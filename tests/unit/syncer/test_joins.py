@@ -1,20 +1,17 @@
 """May this learner join? What a shard asks of a Join before it lets it in (rules 3, 4 and 5)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import PROTOCOL
-from atoll_protos.run import Quorum
 from atoll_syncer.model import log
 from atoll_syncer.model.history import History
 from atoll_syncer.rules.incarnations import Admitted, admit
 from atoll_syncer.rules.sessions import check
-from unit.syncer.shard_side import (
-    RUN,
-    run_file,
-)
+from unit.syncer.shard_side import RUN, run_file
 
 JOB = run_file()
 
@@ -74,13 +71,6 @@ def test_a_slot_of_a_region_that_is_not_in_the_run_file_yet_may_try_again_rule_3
     assert check(a_join(slot="new-0"), replace(JOB, regions=()), IN_RUN) is None
 
 
-def test_a_learner_of_an_earlier_version_with_the_number_of_learners_is_let_in_rule_3() -> None:
-    sync = replace(JOB.sync, overlap=0, lockstep=True, quorum=Quorum.ALL)
-    word, number = replace(JOB, sync=sync), replace(JOB, sync=replace(sync, quorum=2))
-    for shard, learner in ((word, number), (number, word)):
-        assert check(a_join(run_hash=learner.hash), shard, IN_RUN) is None
-
-
 def test_before_a_run_has_started_trying_again_helps_rule_3() -> None:
     end = check(a_join(), JOB, History(layout_digest="model"))
     assert end is not None
@@ -91,125 +81,93 @@ def test_an_observer_needs_no_slot_and_the_first_model_is_any() -> None:
     assert check(a_join(observer=True, slot=""), JOB, History(run="run")) is None
 
 
-def test_an_instance_gets_the_next_incarnation_once_rule_4() -> None:
-    first = ask(a_join())
-    assert isinstance(first, Admitted)
-    assert first.entry == taken(1, "new")
-    again = ask(a_join(), taken(1, "new"))
-    assert again == Admitted(incarnation=1)
-    by_name = ask(a_join(incarnation=1), taken(1, "new"))
-    assert by_name == Admitted(incarnation=1)
-
-
-def test_a_slot_whose_session_lives_is_not_given_away_rule_4() -> None:
-    end = ask(a_join(), taken(1, "old"), live="old")
-    assert isinstance(end, pb.End)
-    assert (end.code, end.retry) == (pb.SLOT_HELD, True)
-    assert isinstance(ask(a_join(), taken(1, "old")), Admitted)
-
-
-def test_an_owners_word_gives_it_away_all_the_same_rule_4() -> None:
-    answer = ask(a_join(), taken(1, "old", "old uid"), owned("uid"), live="old")
-    assert isinstance(answer, Admitted)
-    assert answer.incarnation == 2
-
-
-def test_an_owners_word_supersedes_every_other_uid_and_may_name_none_rule_4() -> None:
-    for word in ("another", ""):
-        end = ask(a_join(), taken(1, "old"), owned(word))
-        assert isinstance(end, pb.End)
-        assert (end.code, end.retry) == (pb.SUPERSEDED, False)
-
-
-def test_a_pod_newer_than_the_word_waits_for_the_operator_rule_4() -> None:
-    end = ask(a_join(uid="newest"), taken(1, "old"), owned("uid"))
-    assert isinstance(end, pb.End)
-    assert (end.code, end.retry) == (pb.NOT_READY, True)
-
-
-def test_a_word_lifts_a_refusal_of_its_own_rule_4() -> None:
-    words = (taken(1, "old"), owned("another"), owned("uid", 2))
-    assert isinstance(ask(a_join(), *words), Admitted)
-
-
-def test_an_instance_once_superseded_is_refused_for_good_rules_4_and_5() -> None:
-    entries = (taken(1, "new"), taken(2, "newer"))
-    for asking in (a_join(), a_join(incarnation=1), a_join(incarnation=2)):
-        end = ask(asking, *entries)
-        assert isinstance(end, pb.End)
-        assert (end.code, end.retry) == (pb.SUPERSEDED, False)
-
-
-def test_a_pod_once_superseded_is_refused_for_good_rule_4() -> None:
-    """Also as a new process, in a short break of the pod that has the slot now."""
-    entries = (taken(1, "old", "old uid"), taken(2, "newer", "new uid"))
-    end = ask(a_join(uid="old uid"), *entries)
-    assert isinstance(end, pb.End)
-    assert (end.code, end.retry) == (pb.SUPERSEDED, False)
-    assert isinstance(ask(a_join(uid="new uid"), *entries), Admitted)
-    assert isinstance(ask(a_join(uid="old uid"), *entries, owned("old uid")), Admitted)
-
-
-def test_every_shard_takes_a_higher_incarnation_at_once_rule_5() -> None:
-    answer = ask(a_join(incarnation=3), taken(1, "old"), shard=1, live="old")
-    assert isinstance(answer, Admitted)
-    assert answer.entry == taken(3, "new")
-
-
-@pytest.mark.parametrize("shard", [0, 1])
-@pytest.mark.parametrize("incarnation", [1, 2, 3])
-def test_a_lower_incarnation_is_refused_for_good_although_its_instance_never_came_rule_5(
-    shard: int, incarnation: int
-) -> None:
-    """It was on its way to this shard when its successor came; equal numbers are one too few."""
-    entries = (log.RunStarted(run=RUN, carried_on=True), taken(3, "newer"))
-    end = ask(a_join(incarnation=incarnation, run=RUN), *entries, shard=shard)
-    assert isinstance(end, pb.End)
-    assert (end.code, end.retry) == (pb.SUPERSEDED, False)
-    assert isinstance(ask(a_join(incarnation=4, run=RUN), *entries, shard=shard), Admitted)
-
-
-def test_the_registrar_takes_no_incarnation_that_it_did_not_give_rule_4() -> None:
-    for run in (RUN, ""):
-        end = ask(a_join(incarnation=7, run=run), log.RunStarted(run=RUN), taken(1, "old"))
-        assert isinstance(end, pb.End)
-        assert (end.code, end.retry) == (pb.OTHER_RUN, False)
+STARTED = log.RunStarted(run=RUN)
+LOST = log.RunStarted(run=RUN, carried_on=True)
+LOST_ITS_END = (
+    STARTED,
+    log.TermBegun(epoch=1, pod="pod", instance="registrar"),
+    log.TermBegun(epoch=2, pod="pod", instance="registrar"),
+)
+OLD_PODS = (taken(1, "old", "old uid"), taken(2, "newer", "new uid"))
 
 
 @pytest.mark.parametrize(
-    "loss",
+    ("fields", "entries", "known", "incarnation", "new"),
     [
-        (log.RunStarted(run=RUN, carried_on=True),),
-        (
-            log.RunStarted(run=RUN),
-            log.TermBegun(epoch=1, pod="pod", instance="registrar"),
-            log.TermBegun(epoch=2, pod="pod", instance="registrar"),
+        ({}, (), {}, 1, True),
+        ({}, (taken(1, "new"),), {}, 1, False),  # asking again returns the same
+        ({"incarnation": 1}, (taken(1, "new"),), {}, 1, False),
+        ({}, (taken(1, "old"),), {}, 2, True),
+        ({}, (taken(1, "old", "old uid"), owned("uid")), {"live": "old"}, 2, True),
+        ({}, (taken(1, "old"), owned("another"), owned("uid", 2)), {}, 2, True),  # a refusal's end
+        ({"uid": "new uid"}, OLD_PODS, {}, 3, True),
+        ({"uid": "old uid"}, (*OLD_PODS, owned("old uid")), {}, 3, True),
+        ({"incarnation": 3}, (taken(1, "old"),), {"shard": 1, "live": "old"}, 3, True),
+        ({"incarnation": 4, "run": RUN}, (LOST, taken(3, "newer")), {}, 4, True),
+        ({"incarnation": 4, "run": RUN}, (LOST, taken(3, "newer")), {"shard": 1}, 4, True),
+        ({"incarnation": 7, "run": RUN}, (LOST,), {}, 7, True),
+        ({"incarnation": 7, "run": RUN}, LOST_ITS_END, {}, 7, True),
+    ],
+)
+def test_an_instance_gets_its_incarnation_once_rules_4_and_5(
+    fields: dict[str, Any],
+    entries: tuple[log.Entry, ...],
+    known: dict[str, Any],
+    incarnation: int,
+    new: bool,
+) -> None:
+    answer = ask(a_join(**fields), *entries, **known)
+    assert isinstance(answer, Admitted)
+    assert answer.incarnation == incarnation
+    entry = taken(incarnation, "new", fields.get("uid", "uid"))
+    assert answer.entry == (entry if new else None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "entries", "known", "code", "retry"),
+    [
+        ({}, (taken(1, "old"),), {"live": "old"}, pb.SLOT_HELD, True),
+        ({}, (), {"pending": True}, pb.SLOT_HELD, True),  # one entry of a slot at a time
+        ({}, (taken(1, "old"), owned("another")), {}, pb.SUPERSEDED, False),
+        ({}, (taken(1, "old"), owned("")), {}, pb.SUPERSEDED, False),  # a word may name nobody
+        ({"uid": "newest"}, (taken(1, "old"), owned("uid")), {}, pb.NOT_READY, True),
+        ({}, (taken(1, "new"), taken(2, "newer")), {}, pb.SUPERSEDED, False),
+        ({"incarnation": 1}, (taken(1, "new"), taken(2, "newer")), {}, pb.SUPERSEDED, False),
+        ({"incarnation": 2}, (taken(1, "new"), taken(2, "newer")), {}, pb.SUPERSEDED, False),
+        ({"uid": "old uid"}, OLD_PODS, {}, pb.SUPERSEDED, False),  # also as a new process
+        ({}, (), {"shard": 1}, pb.NOT_READY, True),  # only the registrar gives incarnations
+        *(  # on its way when its successor came; equal numbers are one too few
+            (
+                {"incarnation": number, "run": RUN},
+                (LOST, taken(3, "newer")),
+                {"shard": shard},
+                pb.SUPERSEDED,
+                False,
+            )
+            for number in (1, 2, 3)
+            for shard in (0, 1)
+        ),
+        ({"incarnation": 7, "run": RUN}, (STARTED, taken(1, "old")), {}, pb.OTHER_RUN, False),
+        ({"incarnation": 7}, (STARTED, taken(1, "old")), {}, pb.OTHER_RUN, False),
+        ({"incarnation": 7}, (LOST,), {}, pb.OTHER_RUN, False),
+        ({"incarnation": 7}, LOST_ITS_END, {}, pb.OTHER_RUN, False),
+        *(  # after a loss, too, no live session loses its slot, and an owner's word holds
+            ({"incarnation": 7, "run": RUN}, (*loss, taken(1, "old"), *word), known, code, retry)
+            for loss in ((LOST,), LOST_ITS_END)
+            for word, known, code, retry in (
+                ((), {"live": "old"}, pb.SLOT_HELD, True),
+                ((owned("another"),), {}, pb.SUPERSEDED, False),
+            )
         ),
     ],
-    ids=["whole log", "its end"],
 )
-def test_a_registrar_that_lost_its_log_takes_what_it_may_have_given_rule_4(
-    loss: tuple[log.Entry, ...],
+def test_what_does_not_get_the_slot_is_refused_for_good_or_tries_again_rules_4_and_5(
+    fields: dict[str, Any],
+    entries: tuple[log.Entry, ...],
+    known: dict[str, Any],
+    code: int,
+    retry: bool,
 ) -> None:
-    """But then, too, no live session loses its slot, and an owner's word holds."""
-    asking = a_join(incarnation=7, run=RUN)
-    assert isinstance(ask(asking, *loss), Admitted)
-    for end, code in (
-        (ask(asking, *loss, taken(1, "old"), live="old"), pb.SLOT_HELD),
-        (ask(asking, *loss, taken(1, "old"), owned("another")), pb.SUPERSEDED),
-        (ask(a_join(incarnation=7), *loss), pb.OTHER_RUN),
-    ):
-        assert isinstance(end, pb.End)
-        assert end.code == code
-
-
-def test_only_the_registrar_gives_incarnations_rule_4() -> None:
-    end = ask(a_join(), shard=1)
+    end = ask(a_join(**fields), *entries, **known)
     assert isinstance(end, pb.End)
-    assert (end.code, end.retry) == (pb.NOT_READY, True)
-
-
-def test_one_entry_of_a_slot_is_on_its_way_at_a_time() -> None:
-    end = ask(a_join(), pending=True)
-    assert isinstance(end, pb.End)
-    assert (end.code, end.retry) == (pb.SLOT_HELD, True)
+    assert (end.code, end.retry) == (code, retry)

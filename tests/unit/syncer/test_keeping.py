@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from atoll_syncer.keeping import Keeping
-from atoll_syncer.metrics import Metrics
+from atoll_syncer.duties.keeping import Keeping
+from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.storage.store import FileStore
 
 
@@ -26,14 +26,14 @@ def test_data_states_of_merged_offers_are_kept_and_a_damaged_object_costs_its_sl
 ) -> None:
     store = FileStore(tmp_path)
     store.open()
-    machine: Any = SimpleNamespace(store=store, metrics=Metrics(CollectorRegistry()))
+    machine: Any = SimpleNamespace(store=store, metrics=ShardMetrics(CollectorRegistry()))
     background: Any = Background()
     keeping = Keeping(machine, background)
-    shard: Any = SimpleNamespace(history=SimpleNamespace(run="r", epoch=1), number=0)
+    state: Any = SimpleNamespace(history=SimpleNamespace(run="r", epoch=1), number=0)
 
     def written(number: int, left_out: set[str], **states: bytes) -> str:
         outcome: Any = SimpleNamespace(slice=0, number=number, left_out=left_out)
-        return asyncio.run(keeping.write_data_states(shard, outcome, states))
+        return asyncio.run(keeping.write_data_states(state, outcome, states))
 
     assert written(1, {"a"}, a=b"1") == ""
     one, two = written(2, {"a"}, a=b"1", b=b"2"), written(3, set(), c=b"3")

@@ -7,28 +7,29 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
-import torch
+import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
-from atoll_protos.codecs import Wire
-from atoll_protos.layout import TensorSpec, build_layout
-from atoll_protos.run import Sync
-from atoll_syncer.model.effects import Merge, Stage, StoreSeed
+from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.arrays import F32
+from atoll_protos.transfer.codecs import Wire
+from atoll_syncer.model.effects import MergeOffers, Stage, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Committed, Entry, Participant, Seeded, TermBegun, from_document
-from atoll_syncer.model.momentum import momentum
+from atoll_syncer.model.round import momentum
 from atoll_syncer.numbers.arrivals import Arrived
-from atoll_syncer.numbers.replay import Replay
-from atoll_syncer.numbers.values import Outcome, Values
+from atoll_syncer.numbers.values import TensorValues
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.store import FileStore
 from atoll_syncer.storage.versions import Collector
+from unit.syncer.log_side import a_commit, a_participant, a_seed
+from unit.syncer.replay import Replay
 
-torch.set_num_threads(1)
+TESTS = Path(__file__).parents[2]
 
 SYNC = Sync(fragments=2, wire_up=Wire.INT8, wire_down=Wire.INT8)
 LAYOUT = build_layout(
@@ -42,18 +43,19 @@ LAYOUT = build_layout(
 SLOTS = ("a-0", "b-0", "b-1")
 
 
-def offer(values: Values, fragment: int, base: int, slot: str) -> Arrived:
+def offer(values: TensorValues, fragment: int, base: int, slot: str) -> Arrived:
     """The offer that this slot makes on this base, whichever process asks."""
-    generator = torch.Generator().manual_seed(base * 100 + fragment * 10 + SLOTS.index(slot))
-    delta = torch.randn(LAYOUT.slice(0, fragment).element_count, generator=generator) * 0.01
+    generator = np.random.default_rng(base * 100 + fragment * 10 + SLOTS.index(slot))
+    count = LAYOUT.slice(0, fragment).element_count
+    delta = generator.standard_normal(count, F32) * F32.type(0.01)
     head = pb.Transfer(offer=pb.Offer(slice=fragment, base=base), encoding=pb.INT8)
-    return values.examine(head, tensors.encode(delta, pb.INT8))
+    return values.examine(head, bytearray(arrays.encode(delta, pb.INT8)))
 
 
-def seed(values: Values, fragment: int) -> Arrived:
+def seed(values: TensorValues, fragment: int) -> Arrived:
     head = pb.Transfer(seed=pb.Seed(slice=fragment), encoding=pb.F32)
     count = LAYOUT.slice(0, fragment).element_count
-    return values.examine(head, tensors.encode(torch.linspace(-1, 1, count), pb.F32))
+    return values.examine(head, bytearray(np.linspace(-1, 1, count, dtype=F32)))
 
 
 def serve(folder: Path) -> None:
@@ -62,7 +64,7 @@ def serve(folder: Path) -> None:
     store.open()
     journal = Journal(store, time.time)
     history = journal.read()
-    values = Values.allocate(LAYOUT, 0, SYNC)
+    values = TensorValues.allocate(LAYOUT, 0, SYNC)
     append(journal, history, TermBegun(epoch=history.epoch + 1, pod="p", instance="i"))
     assert values.restore(history, store) == {}
     collector = Collector(store)
@@ -81,11 +83,20 @@ def serve(folder: Path) -> None:
             values.stage(name, offer(values, fragment, base, p.slot))
         merges = history.heads[fragment].merges
         mu = momentum(SYNC, merges, None)
-        making = values.begin_merge(Merge(fragment, participants, mu), "run", history.epoch)
+        making = values.begin_merge(MergeOffers(fragment, participants, mu), "run", history.epoch)
         making.compute()
         outcome = making.write(store)
-        entry = committed(outcome, base, history.epoch, participants)
-        append(journal, history, replace(entry, momentum=mu, merges=merges + 1))
+        entry = a_commit(
+            outcome.number,
+            outcome.slice,
+            epoch=history.epoch,
+            digest=outcome.digest,
+            object=outcome.object,
+            participants=participants,
+            momentum=mu,
+            merges=merges + 1,
+        )
+        append(journal, history, entry)
         values.committed(fragment)
         collector.note(history.live_objects())
         collector.remove()
@@ -98,7 +109,7 @@ def append(journal: Journal, history: History, entry: Entry) -> None:
     history.apply(entry)
 
 
-def begin(values: Values, store: FileStore, journal: Journal, history: History) -> None:
+def begin(values: TensorValues, store: FileStore, journal: Journal, history: History) -> None:
     """Version 0."""
     for fragment in range(LAYOUT.fragments):
         values.keep(1, fragment, seed(values, fragment))
@@ -106,12 +117,12 @@ def begin(values: Values, store: FileStore, journal: Journal, history: History) 
     for making in values.begin_seed(StoreSeed(1), "run", history.epoch):
         making.compute()
         outcomes.append(making.write(store))
-    seeded = Seeded(
+    seeded = a_seed(
+        tuple(outcome.digest for outcome in outcomes),
+        tuple(outcome.object for outcome in outcomes),
         tensors=(),
         layout_digest=LAYOUT.digest,
         epoch=history.epoch,
-        digests=tuple(outcome.digest for outcome in outcomes),
-        objects=tuple(outcome.object for outcome in outcomes),
     )
     append(journal, history, seeded)
     for fragment in range(LAYOUT.fragments):
@@ -119,43 +130,19 @@ def begin(values: Values, store: FileStore, journal: Journal, history: History) 
 
 
 def participant(slot: str, base: int) -> Participant:
-    return Participant(
-        slot=slot,
-        incarnation=1,
-        capture=4,
-        base=base,
-        steps=4,
-        tokens=100,
-        cursor=base,
-        weight=2500.0 + len(slot) * SLOTS.index(slot),
-    )
-
-
-def committed(
-    outcome: Outcome, base: int, epoch: int, participants: tuple[Participant, ...]
-) -> Committed:
-    return Committed(
-        slice=outcome.slice,
-        number=outcome.number,
-        epoch=epoch,
-        digest=outcome.digest,
-        object=outcome.object,
-        base=base,
-        tick=outcome.number,
-        due=outcome.number,
-        reason="all complete",
-        last=False,
-        recovered=False,
-        participants=participants,
-    )
+    weight = 2500.0 + len(slot) * SLOTS.index(slot)
+    return a_participant(slot, 4, base=base, steps=4, tokens=100, cursor=base, weight=weight)
 
 
 def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) -> None:
     """Promise 2; rules 19, 20, 29: the log replayed elsewhere gives the restored bits."""
     dice = random.Random(11)
-    command = [sys.executable, __file__, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as shards:  # type: ignore[call-overload]
+    command = [sys.executable, "-m", "unit.syncer.test_killed_commit", str(tmp_path)]
+    with subprocess.Popen(
+        command, text=True, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as shards:
+        assert shards.stdin is not None
+        assert shards.stdout is not None
         for _ in range(5):
             shards.stdin.write("start\n")
             shards.stdin.flush()
@@ -174,7 +161,7 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
     history = History.of(log)
     assert history.epoch == 5
     assert history.commits >= 10
-    restored = Values.allocate(LAYOUT, 0, SYNC)
+    restored = TensorValues.allocate(LAYOUT, 0, SYNC)
     assert restored.restore(history, store) == {}
 
     replay = Replay(LAYOUT, 0, SYNC)
@@ -187,15 +174,15 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
         used = [e.momentum for e in log if isinstance(e, Committed) and e.slice == fragment]
         assert used == [momentum(SYNC, merges, None) for merges in range(len(used))]
         ours, theirs = restored.slices[fragment], replay.values.slices[fragment]
-        assert torch.equal(ours.master, theirs.master)
-        assert torch.equal(ours.momentum, theirs.momentum)
+        assert np.array_equal(ours.master, theirs.master)
+        assert np.array_equal(ours.momentum, theirs.momentum)
 
     Collector(store).sweep(history.live_objects(), history.epoch + 1)
     assert set(store.names("objects/")) == history.live_objects()
 
 
 def start_shards(folder: Path) -> None:
-    """A shard for each line of standard input, as a fork of this process: torch loads once."""
+    """A shard for each line of standard input, as a fork of this process: libraries load once."""
     for _ in sys.stdin:
         pid = os.fork()
         if not pid:

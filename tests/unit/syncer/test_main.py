@@ -3,7 +3,6 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +22,12 @@ def trouble(*, permanent: bool) -> StoreUnavailable:
 def ended_with(error: Exception, patch: pytest.MonkeyPatch) -> int:
     """The exit code of a process whose start raises this."""
 
-    async def serve(flags: argparse.Namespace, refused: Any) -> int:
-        del refused
+    async def serve(_: argparse.Namespace) -> int:
         raise error
 
     codes = list[int]()
     patch.setattr(program, "serve", serve)
-    patch.setattr(program, "parse", lambda: argparse.Namespace(tls_dir=""))
+    patch.setattr(program, "parse", argparse.Namespace)
     patch.setattr(allocator, "tune", lambda: None)
     patch.setattr(logs, "configure", lambda: None)
     patch.setattr(os, "_exit", codes.append)

@@ -2,61 +2,43 @@
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import Metric
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.states import SLOT_TEXTS
-from atoll_syncer.metrics import OFFER_OUTCOMES, PREFIX, STORE_TROUBLES, Metrics
-from atoll_syncer.model.effects import Drop, Effect, EndSession, Stage, Tape
-from unit.syncer.shard_side import KEY, RUN, Side, begun, digest, run_file, side, step_all, version
+from atoll_protos.job.shown_states import SLOT_TEXTS
+from atoll_syncer.duties.metrics import OFFER_OUTCOMES, PREFIX, STORE_TROUBLES, ShardMetrics
+from atoll_syncer.model.effects import Effect, EndSession
+from unit.syncer.scenes_side import Play
 
 Samples = dict[str, float]
 
 BOUNDED = {"state", "outcome", "trouble", "code", "reason", "le"}
 
 
-def collected() -> list[Metric]:
-    registry = CollectorRegistry()
-    metrics = Metrics(registry)
-    metrics.refusals.labels("FULL").inc()
-    metrics.commit_seconds.observe(0.2)
-    return list(registry.collect())
-
-
-def test_every_name_has_the_prefix_and_a_base_unit_or_counts_something() -> None:
-    for metric in collected():
-        assert metric.name.startswith("atoll_syncer_")
-        assert not metric.name.endswith(("_ms", "_milliseconds", "_mb", "_percent"))
-        assert metric.documentation
-
-
-def test_counters_end_in_total() -> None:
-    text = generate_latest(Metrics(CollectorRegistry()).registry).decode()
+def test_names_have_the_prefix_labels_are_bounded_and_known_ones_are_there_at_once() -> None:
+    metrics = ShardMetrics(CollectorRegistry())
+    text = generate_latest(metrics.registry).decode()
+    for name, label, values in (
+        ("slots", "state", SLOT_TEXTS.values()),
+        ("offers_total", "outcome", OFFER_OUTCOMES),
+        ("store_troubles_total", "trouble", STORE_TROUBLES),
+    ):
+        assert all(f'atoll_syncer_{name}{{{label}="{value}"}} 0.0' in text for value in values)
     for line in text.splitlines():
         if line.startswith("# TYPE") and line.endswith(" counter"):
             assert line.split()[2].endswith("_total")
-
-
-def test_no_label_is_unbounded() -> None:
-    for metric in collected():
-        for sample in metric.samples:
-            assert set(sample.labels) <= BOUNDED
-
-
-def test_states_and_outcomes_are_there_from_the_first_scrape() -> None:
-    text = generate_latest(Metrics(CollectorRegistry()).registry).decode()
-    for state in SLOT_TEXTS.values():
-        assert f'atoll_syncer_slots{{state="{state}"}} 0.0' in text
-    for outcome in OFFER_OUTCOMES:
-        assert f'atoll_syncer_offers_total{{outcome="{outcome}"}} 0.0' in text
-    for trouble in STORE_TROUBLES:
-        assert f'atoll_syncer_store_troubles_total{{trouble="{trouble}"}} 0.0' in text
+    metrics.refusals.labels("FULL").inc()
+    metrics.commit_seconds.observe(0.2)
+    for metric in metrics.registry.collect():
+        assert metric.name.startswith("atoll_syncer_")
+        assert not metric.name.endswith(("_ms", "_milliseconds", "_mb", "_percent"))
+        assert metric.documentation
+        assert all({*sample.labels} <= BOUNDED for sample in metric.samples)
 
 
 # ---------------------------------------------------------------- what is counted
 
 
-def shown(metrics: Metrics) -> Samples:
+def shown(metrics: ShardMetrics) -> Samples:
     """Every sample that is not 0, by its name without the prefix, and its label; no buckets."""
     found = {}
     for metric in metrics.registry.collect():
@@ -68,164 +50,73 @@ def shown(metrics: Metrics) -> Samples:
 
 
 def counted(*effects: Effect) -> Samples:
-    metrics = Metrics(CollectorRegistry())
+    metrics = ShardMetrics(CollectorRegistry())
     for effect in effects:
         metrics.count(effect)
     return shown(metrics)
 
 
-def open_round(quorum: int) -> tuple[Side, list[int]]:
-    """Slice 1 is due and called of two learners; what led to it counts nothing."""
-    one, sessions = begun("a-0", "a-1", quorum=quorum, grace=False)
-    step_all(one, sessions, range(1, 6))
-    assert counted(*one.effects) == {}
-    return one, sessions
+def played(scene: str) -> Play:
+    """Slice 1 is due and called of two learners, which counts nothing; then this scene."""
+    play = Play()
+    play.round("a-0", "a-1", quorum=2, grace=False)
+    assert counted(*play.one.effects) == {}
+    play.play(scene)
+    return play
 
 
-def test_starting_seeding_and_training_count_nothing() -> None:
-    one = side().start()
-    session = one.join("a-0")
-    one.model(session)
-    one.seed(session)
-    one.report(session, 1)
-    assert {type(effect) for effect in one.effects} >= {Tape}
-    assert counted(*one.effects) == {}
+COMMIT = {
+    **{"commits_total": 1, "offers_total merged": 2, "quorum_seconds_count": 1},
+    **{"quorum_seconds_sum": 2.0, "commit_seconds_count": 1, "commit_seconds_sum": 0.25},
+}
 
 
-def test_a_commit_counts_its_offers_and_its_times() -> None:
-    one, sessions = open_round(quorum=2)
-    one.now += 0.5
-    one.offer(sessions[0], 1, 5)
-    one.durable = False
-    one.now += 1.5
-    one.offer(sessions[1], 1, 5)
-    one.now += 0.25
-    one.flush()
-    assert counted(*one.effects) == {
-        "commits_total": 1,
-        "offers_total merged": 2,
-        "quorum_seconds_count": 1,
-        "quorum_seconds_sum": 2.0,
-        "commit_seconds_count": 1,
-        "commit_seconds_sum": 0.25,
-    }
+@pytest.mark.parametrize(
+    ("scene", "counts"),
+    [
+        (
+            "later 0.5; offer a-0 1 5; slow_disk; later 1.5; offer a-1 1 5; later 0.25; flush",
+            COMMIT,
+        ),
+        (
+            "round a-0 a-1 grace=False; offer a-0 1 5; wait 0.5; clear; begins a-1 5; whole a-1",
+            {"offers_total late": 1},
+        ),
+        ("refuse a-0 5", {"offers_total late": 1}),
+        ("offer a-0 1 5; effect Stage 1; leave a-0; join a-0 new", {"offers_total dropped": 1}),
+        (
+            "begins a-0 5; bad a-0 truncated",
+            {"refusals_total BAD_TRANSFER": 1, "offers_total rejected": 1},
+        ),
+        ("owner a-0 another", {"refusals_total SUPERSEDED": 1, "zombies_refused_total": 1}),
+        (  # a slice taken back is a commit without offers and times
+            "empty a-0; holder a-0 9 8; clear; wait 1.0; held a-0 0 9; wait 1.0; held a-0 1 8",
+            {"commits_total": 2, "recoveries_total": 2},
+        ),
+    ],
+)
+def test_what_happens_is_counted_once(scene: str, counts: Samples) -> None:
+    assert counted(*played(scene).one.effects) == counts
 
 
-def test_an_offer_that_comes_after_the_close_is_counted_late() -> None:
-    one, sessions = open_round(quorum=1)
-    one.offer(sessions[0], 1, 5)
-    one.wait(0.5)
-    name, counters = digest(1, 0), pb.Counters(steps=5, tokens=50)
-    late = pb.Offer(slice=1, base=0, base_digest=name, capture=5, counters=counters)
-    one.effects.clear()
-    one.send(sessions[1], pb.Transfer(offer=late, encoding=pb.BF16))
-    assert counted(*one.effects) == {"offers_total late": 1}
-
-
-def test_an_offer_of_a_dead_incarnation_is_counted_dropped() -> None:
-    one, sessions = open_round(quorum=2)
-    one.offer(sessions[0], 1, 5)
-    assert len(one.take(Stage)) == 1
-    one.leave(sessions[0])
-    one.join("a-0", instance="new")
-    assert len([effect for effect in one.effects if isinstance(effect, Drop)]) == 1
-    assert counted(*one.effects) == {"offers_total dropped": 1}
-
-
-def test_an_offer_that_is_not_finite_is_counted_late() -> None:
-    one, sessions = open_round(quorum=2)
-    name, counters = digest(1, 0), pb.Counters(steps=5, tokens=50)
-    bad = pb.Offer(slice=1, base=0, base_digest=name, capture=5, counters=counters)
-    head = pb.Transfer(offer=bad, encoding=pb.BF16)
-    one.feed(one.shard.transfer_started(sessions[0], head, one.now))
-    one.feed(one.shard.transfer_rejected(sessions[0], "not finite", one.now, head, final=True))
-    assert counted(*one.effects) == {"offers_total late": 1}
-
-
-def test_a_bad_transfer_is_a_refusal_and_a_rejected_offer() -> None:
-    one, sessions = open_round(quorum=2)
-    one.feed(one.shard.transfer_rejected(sessions[0], "truncated", one.now))
-    assert counted(*one.effects) == {
-        "refusals_total BAD_TRANSFER": 1,
-        "offers_total rejected": 1,
-    }
-
-
-def test_a_superseded_incarnation_is_a_refusal_and_a_zombie() -> None:
-    one, _ = begun("a-0")
-    request = pb.SetOwnerRequest(slot="a-0", uid="another", word=0)
-    one.feed(one.shard.registrar_request(1, request, one.now))
-    assert counted(*one.effects) == {"refusals_total SUPERSEDED": 1, "zombies_refused_total": 1}
-
-
-def test_another_refusal_is_counted_by_its_code_and_is_no_offer_and_no_zombie() -> None:
-    one, _ = begun("a-0")
-    one.join("b-0", run_hash="another")
-    one.join("c-0")
-    one.join("d-0")
-    assert counted(*one.effects) == {
-        "refusals_total OTHER_RUN_HASH": 1,
-        "refusals_total UNKNOWN_SLOT": 2,
-    }
-
-
-@pytest.mark.parametrize("code", pb.Code.values())
-def test_every_code_of_the_protocol_can_be_counted(code: pb.Code) -> None:
-    assert counted(EndSession(1, pb.End(code=code)))[f"refusals_total {pb.Code.Name(code)}"] == 1
-
-
-def test_a_slice_taken_back_from_a_learner_is_a_commit_without_offers_and_times() -> None:
-    one = side(shard=1, job=run_file(shards=2)).start()
-    for _ in range(2):
-        said = pb.HelloReply(run=RUN, key=KEY, begun=True, alive=["a-0"])
-        one.feed(one.shard.answered(said, one.now))
-    held = [version(0, 9), version(1, 8)]
-    session = one.join("a-0", held=held, incarnation=1, run=RUN, epochs_seen=[1])
-    one.model(session)
-    for fragment, number in ((0, 9), (1, 8)):
-        one.wait(1.0)
-        one.held(session, version(fragment, number))
-    assert counted(*one.effects) == {"commits_total": 2, "recoveries_total": 2}
+@pytest.mark.parametrize("code", sorted({*pb.Code.keys()} - {"BAD_TRANSFER", "SUPERSEDED"}))
+def test_every_other_refusal_is_no_offer_and_no_zombie(code: str) -> None:
+    assert counted(EndSession(1, pb.End(code=code))) == {f"refusals_total {code}": 1}
 
 
 # ---------------------------------------------------------------- gauges
 
 
 def test_the_gauges_show_what_is_there_now_and_go_back() -> None:
-    one, sessions = open_round(quorum=2)
-    one.join("", instance="eye", observer=True)
-    one.leave(sessions[1])
-    metrics = Metrics(CollectorRegistry())
+    play = played("join - eye observer=True; leave a-1")
+    one, metrics = play.one, ShardMetrics(CollectorRegistry())
     metrics.refresh(one.state, 4096, 3, one.now)
-    assert shown(metrics) == {
-        "epoch": 1,
-        "tick": one.state.clock.tick,
-        "sessions": 2,
-        "slots Training": 1,
-        "slots Lost": 1,
-        "rounds_open": 1,
-        "staged_bytes": 4096,
-        "tape_dropped_lines": 3,
-    }
-    again = one.join("a-1")
-    one.report(again, 5)
-    one.offer(sessions[0], 1, 5)
-    one.offer(again, 1, 5)
+    always = {"epoch": 1, "tick": one.state.clock.tick, "tape_dropped_lines": 3}
+    found = {"sessions": 2, "slots Training": 1, "slots Lost": 1, "rounds_open": 1}
+    assert shown(metrics) == always | found | {"staged_bytes": 4096}
+    play.play("join a-1; report a-1 5; offer a-0 1 5; offer a-1 1 5")
     metrics.refresh(one.state, 0, 3, one.now)
-    assert shown(metrics) == {
-        "epoch": 1,
-        "tick": one.state.clock.tick,
-        "sessions": 3,
-        "slots Training": 2,
-        "merge_share_max": 0.5,
-        "tape_dropped_lines": 3,
-    }
-
-
-def test_the_grace_of_an_open_round_is_shown() -> None:
-    one, sessions = begun("a-0", "a-1", quorum=1, grace=True)
-    step_all(one, sessions, range(1, 6))
-    one.offer(sessions[0], 1, 5)
-    metrics = Metrics(CollectorRegistry())
-    metrics.refresh(one.state, 0, 0, one.now)
-    assert shown(metrics)["grace_seconds"] == one.state.rounds.open[1].grace_seconds > 0
+    assert shown(metrics) == always | {"sessions": 3, "slots Training": 2, "merge_share_max": 0.5}
+    play.play("round a-0 a-1; offer a-0 1 5")
+    metrics.refresh(play.one.state, 0, 3, play.one.now)
+    assert shown(metrics)["grace_seconds"] == play.one.state.rounds.open[1].grace_seconds > 0

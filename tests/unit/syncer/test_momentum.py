@@ -2,30 +2,29 @@
 
 from pathlib import Path
 
-import torch
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_protos.codecs import Wire
-from atoll_protos.length import Length
-from atoll_protos.run import Merge as MergeKind
-from atoll_protos.run import Sync
-from atoll_syncer.model import log, snapshot
-from atoll_syncer.model.effects import Merge, Tape
+from atoll_protos.job.length import Length
+from atoll_protos.job.run_file import Merge as MergeKind
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer.codecs import Wire
+from atoll_syncer.model import documents, log
+from atoll_syncer.model.effects import MergeOffers, TapeLine
 from atoll_syncer.model.history import History
-from atoll_syncer.model.momentum import MOMENTUM_MAX, momentum
-from atoll_syncer.rules import records
+from atoll_syncer.model.round import MOMENTUM_MAX, momentum
+from atoll_syncer.rules.rounds import records
 from unit.syncer.shard_side import Side, begun, side
 from unit.syncer.values_side import SLOTS, STEPS, bits
 from unit.syncer.values_side import Bench as ValuesBench
 
-torch.set_num_threads(1)
 LENGTHS = st.none() | st.integers(1, 10**9)
 SYNCS = st.builds(Sync, period=st.integers(3, 10**4), overlap=st.just(2))
 
 
 def f32(value: float) -> float:
-    return float(torch.tensor(value, dtype=torch.float32))
+    return float(np.float32(value))
 
 
 @given(SYNCS, st.integers(0, 10**6), LENGTHS)
@@ -53,19 +52,19 @@ def test_the_first_difference_is_in_the_momentum_of_the_second_merge(tmp_path: P
     sync = Sync(fragments=2, wire_up=Wire.F32, merge=MergeKind.MEAN)
     bench = ValuesBench(tmp_path, sync)
     bench.seed()
-    part, buffer = bench.values.slices[1], torch.zeros(0)
+    part, buffer = bench.values.slices[1], np.zeros(0, np.float32)
     exact = part.recipe.form.exact
     used = []
     for capture in range(1, 6):
-        before = part.master.clone()
+        before = part.master.copy()
         entry = bench.commit(1, [bench.offer(1, SLOTS[0], capture)])
         offer = bytearray(bench.recorded[1, SLOTS[0], 1, capture])
-        delta = torch.frombuffer(offer, dtype=torch.float32)[exact:]
+        delta = np.frombuffer(offer, np.float32)[exact:]
         mu = entry.momentum
         buffer = delta if capture == 1 else mu * buffer + delta
         step = before[exact:] - 0.7 * (delta + mu * buffer)
-        torch.testing.assert_close(part.master[exact:], step, rtol=1e-5, atol=1e-7)
-        torch.testing.assert_close(part.momentum[exact:], buffer, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(part.master[exact:], step, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(part.momentum[exact:], buffer, rtol=1e-5, atol=1e-7)
         used.append(mu)
     assert used == [f32(k / (k + (STEPS / sync.period) ** 0.5)) for k in range(5)]
     assert [entry.merges for entry in bench.entries] == [1, 2, 3, 4, 5]
@@ -88,7 +87,7 @@ def trained(one: Side, sessions: list[int], steps: range) -> list[float]:
             one.report(session, t_m)
         for session, call in one.sent("call"):
             one.offer(session, call.slice, t_m)
-    return [each.momentum for each in one.take(Merge) if each.slice == 0]
+    return [each.momentum for each in one.take(MergeOffers) if each.slice == 0]
 
 
 def test_a_shard_counts_merges_of_each_slice_and_writes_what_it_used() -> None:
@@ -101,7 +100,7 @@ def test_a_shard_counts_merges_of_each_slice_and_writes_what_it_used() -> None:
     assert [(each.momentum, each.merges) for each in entries] == [
         *zip(used, range(1, 6), strict=True)
     ]
-    tape = [e.record for e in one.take(Tape) if e.record.get("slice") == 0]
+    tape = [e.record for e in one.take(TapeLine) if e.record.get("slice") == 0]
     assert [line["momentum"] for line in tape] == used
     again = [records.commit_again(one.state, each) for each in entries]
     assert [line["momentum"] for line in again] == used
@@ -113,7 +112,7 @@ def test_the_counter_outlives_the_process_in_the_log_and_in_snapshots() -> None:
     history = History.of(before.entries)
     heads = before.state.history.heads
     assert [each.merges for _, each in sorted(heads.items())] == [3, 4]
-    for found in (history, snapshot.from_document(snapshot.to_document(history))):
+    for found in (history, documents.from_document(History, documents.to_document(history))):
         assert found.heads == heads
         one = side(history=found, job=before.job).start()
         assert momentum(one.state.sync, one.state.history.heads[1].merges, 200) == f32(4 / 12)

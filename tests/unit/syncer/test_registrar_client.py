@@ -5,7 +5,7 @@ import asyncio
 import grpc.aio
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.registrar_client import RegistrarClient
+from atoll_syncer.edges.registrar_client import RegistrarClient
 
 
 def test_a_registrar_that_is_away_gives_no_reply_and_raises_nothing() -> None:

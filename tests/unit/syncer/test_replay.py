@@ -5,28 +5,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import tensors
-from atoll_protos.codecs import Packed, Wire, encoding_of
-from atoll_protos.run import Merge as MergeKind
-from atoll_protos.run import Sync
+from atoll_protos.job.run_file import Merge as MergeKind
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.codecs import Wire, encoding_of
 from atoll_syncer.model.log import Participant, to_document
+from atoll_syncer.model.slices import round_master
 from atoll_syncer.numbers.arrivals import Arrived, encoded
-from atoll_syncer.numbers.replay import Replay, ReplayError, from_tape
 from atoll_syncer.storage.tape import Tape
+from unit.syncer.replay import Replay, ReplayError, from_tape
 from unit.syncer.values_side import LAYOUT, SLOTS, WIRES, Bench, bits
 
-torch.set_num_threads(1)
 
-
-def base_of(seed: Arrived, fragment: int) -> Packed[torch.Tensor]:
+def base_of(seed: Arrived, fragment: int) -> arrays.Base:
     """The base on a wire of 16 bits or fewer."""
-    form, values = seed.values.form, tensors.from_bytes(seed.values.data, torch.float32)
-    base = tensors.empty_packed(pb.BF16, LAYOUT.slice(0, fragment).form)
-    base.exact.copy_(values[: form.exact])
-    base.coded.copy_(values[form.exact :])
+    values = arrays.from_bytes(seed.values.data, pb.F32)
+    base = arrays.empty_packed(pb.BF16, LAYOUT.slice(0, fragment).form)
+    round_master(values, base)
     return base
 
 

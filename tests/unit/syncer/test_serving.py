@@ -1,4 +1,4 @@
-"""How a shard's process ends that cannot take its shard over."""
+"""How a shard's process ends that cannot take its shard over, or that is stopped."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,59 +15,42 @@ from atoll_syncer.storage.takeover import SupersededError
 NEWER = StoreCorrupt("log/7", "an entry of the unknown kind X", "use the version that wrote it")
 
 
+async def nothing(*_: object) -> None:
+    return None
+
+
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("given", "code"),
     [
         (SupersededError("pod b has followed this pod"), ExitCode.SUPERSEDED),
         (serving.OtherJobError("the store holds another job's state"), ExitCode.OTHER_JOB),
         (NEWER, ExitCode.TRY_AGAIN),  # the newer image may come back
+        ("complete", ExitCode.FINAL),
+        ("open", ExitCode.TRY_AGAIN),
     ],
 )
-def test_a_shard_that_is_not_taken_over_ends_with_the_code_that_says_why(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, code: ExitCode
+async def test_a_shard_that_is_not_taken_over_or_is_stopped_ends_with_the_code_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, given: Exception | str, code: ExitCode
 ) -> None:
-    async def start(machine: Any) -> Any:
-        raise error
+    driver = SimpleNamespace(
+        exit=asyncio.get_running_loop().create_future(),
+        stop=nothing,
+        state=SimpleNamespace(ending=SimpleNamespace(complete=given == "complete")),
+    )
+    stopping = asyncio.Event()
 
-    async def serve() -> ExitCode:
-        machine: Any = None
-        return await serving.serve_shard(machine, asyncio.Event())
+    async def start(machine: Any) -> Any:
+        if isinstance(given, Exception):
+            raise given
+        asyncio.get_running_loop().call_soon(stopping.set)
+        return driver, SimpleNamespace(enter_graceful_shutdown=nothing)
 
     monkeypatch.setattr(serving, "start", start)
-    assert asyncio.run(serve()) is code
+    machine: Any = SimpleNamespace(server=SimpleNamespace(stop=nothing), health_server=None)
+    assert await serving.serve_shard(machine, stopping) is code
 
 
-@pytest.mark.parametrize(("complete", "code"), [(True, ExitCode.FINAL), (False, 75)])
-def test_a_shard_that_is_stopped_says_whether_its_job_is_complete(
-    monkeypatch: pytest.MonkeyPatch, complete: bool, code: int
-) -> None:
-    async def nothing(*_: object) -> None:
-        return None
-
-    async def serve() -> ExitCode:
-        stopping = asyncio.Event()
-        driver = SimpleNamespace(
-            exit=asyncio.get_running_loop().create_future(),
-            stop=nothing,
-            shard=SimpleNamespace(complete=complete),
-        )
-
-        async def start(machine: Any) -> Any:
-            return driver, SimpleNamespace(enter_graceful_shutdown=nothing)
-
-        monkeypatch.setattr(serving, "start", start)
-        server = SimpleNamespace(stop=nothing)
-        machine: Any = SimpleNamespace(server=server, health_server=None)
-        serves = asyncio.create_task(serving.serve_shard(machine, stopping))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        stopping.set()
-        return await serves
-
-    assert asyncio.run(serve()) == code
-
-
-def test_a_store_of_another_job_is_not_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_of_another_job_is_not_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def take_turn(machine: Any) -> Any:
         return History(run="r", run_hash="another")
 
@@ -75,4 +58,4 @@ def test_a_store_of_another_job_is_not_carried_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(serving, "of_another_job", lambda history, file: history.run_hash)
     machine: Any = SimpleNamespace(run_file=None)
     with pytest.raises(serving.OtherJobError, match="another"):
-        asyncio.run(serving.start(machine))
+        await serving.start(machine)

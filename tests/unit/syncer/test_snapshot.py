@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from atoll_syncer.model import snapshot
-from atoll_syncer.model.history import Head, History
+from atoll_syncer.model import documents
+from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.log import Closed, Merged, Owned, ShardFinal, Taken, Trained
 
 
 def a_history() -> History:
     """With a value in every field that is not its default."""
     taken = Taken(slot="a-0", incarnation=3, uid="u", instance="u-1", tokens=5)
-    head = Head(number=4, epoch=2, digest="d", object="o", last=True)
+    head = HeadVersion(number=4, epoch=2, digest="d", object="o", last=True)
     merged = Merged(slot="a-0", incarnation=3, base=3, capture=24, cursor=99)
     return History(
         run="r",
@@ -45,7 +45,6 @@ def a_history() -> History:
         due={0: 8, 10: 4},
         tick=17,
         commits=5,
-        recovered=1,
         incomplete=True,
         lost_entries=2,
         lost_before_seed=3,
@@ -61,17 +60,20 @@ def test_every_field_of_a_history_comes_back_from_a_snapshot() -> None:
     before, empty = a_history(), History()
     for each in dataclasses.fields(History):
         assert getattr(before, each.name) != getattr(empty, each.name), each.name
-    document = json.loads(json.dumps(snapshot.to_document(before)))
-    assert snapshot.from_document(document) == before
-    assert snapshot.from_document(json.loads(json.dumps(snapshot.to_document(empty)))) == empty
+    document = json.loads(json.dumps(documents.to_document(before)))
+    assert documents.from_document(History, document) == before
+    assert (
+        documents.from_document(History, json.loads(json.dumps(documents.to_document(empty))))
+        == empty
+    )
 
 
 def test_a_snapshot_of_another_version_is_read_as_far_as_it_is_known() -> None:
-    document = snapshot.to_document(a_history())
+    document = documents.to_document(a_history())
     del document["torn"]
     document["later"] = True
     document["closed"]["later"] = True
-    found = snapshot.from_document(document)
+    found = documents.from_document(History, document)
     assert found.torn == set()
     assert found.closed == Closed(result="Complete", reason="")
 
@@ -88,4 +90,4 @@ def test_a_copy_does_not_change_with_its_history() -> None:
 @pytest.mark.parametrize("wrong", [{"run": 3}, {"epoch": "2"}, {"due": {"0": "8"}}])
 def test_what_has_another_type_is_no_snapshot(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        snapshot.from_document({**snapshot.to_document(a_history()), **wrong})
+        documents.from_document(History, {**documents.to_document(a_history()), **wrong})

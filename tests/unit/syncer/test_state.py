@@ -8,49 +8,51 @@ from pathlib import Path
 import pytest
 
 from atoll_syncer import rules
-from atoll_syncer.model import state
-from atoll_syncer.model.clock import Clock
+from atoll_syncer.model import state_parts
+from atoll_syncer.model.clock import JobClock
 from atoll_syncer.model.history import History
-from atoll_syncer.model.recovery import Asked, Failures, Recovery
+from atoll_syncer.model.recovery import AskedHolder, Failures, Recovery
 from atoll_syncer.model.roster import Session, Slot
 from atoll_syncer.model.round import Round
+from atoll_syncer.model.state import ShardState
 
 WRITERS: dict[type, str] = {
     History: "shard",
-    state.Run: "runs",
-    state.Term: "runs",
-    state.Sessions: "sessions",
+    state_parts.Run: "runs",
+    state_parts.ShardTerm: "runs",
+    state_parts.OpenSessions: "sessions",
     Slot: "sessions",
-    state.ShutOut: "shut_out",
-    state.Seed: "seeding",
-    Clock: "clock",
-    state.Rounds: "rounds",
+    state_parts.ShutOut: "shut_out",
+    state_parts.Seed: "seeding",
+    JobClock: "clock",
+    state_parts.Rounds: "rounds",
     Round: "rounds",
-    state.DataStates: "data_states",
+    state_parts.DataStates: "data_states",
     Recovery: "recovery",
-    Asked: "recovery",
+    AskedHolder: "recovery",
     Failures: "recovery",
-    state.Companion: "companions",
-    state.Ending: "ending",
+    state_parts.CompanionTransfer: "companions",
+    state_parts.Ending: "ending",
 }
 PARTS = {  # the State's own fields; to write one is to replace the part
     "history": History,
-    "run": state.Run,
-    "term": state.Term,
-    "sessions": state.Sessions,
-    "shut_out": state.ShutOut,
-    "seed": state.Seed,
-    "clock": Clock,
-    "rounds": state.Rounds,
-    "data_states": state.DataStates,
+    "run": state_parts.Run,
+    "term": state_parts.ShardTerm,
+    "sessions": state_parts.OpenSessions,
+    "shut_out": state_parts.ShutOut,
+    "seed": state_parts.Seed,
+    "clock": JobClock,
+    "rounds": state_parts.Rounds,
+    "data_states": state_parts.DataStates,
     "recovery": Recovery,
     "failures": Failures,
-    "companion": state.Companion,
-    "ending": state.Ending,
+    "companion": state_parts.CompanionTransfer,
+    "ending": state_parts.Ending,
 }
 OF_A_SESSION = {
     "number": "sessions",
     "join": "sessions",
+    "slot": "sessions",
     "certificate": "sessions",
     "welcomed": "sessions",
     "held": "publishing",
@@ -60,12 +62,19 @@ OF_A_SESSION = {
     "heard_at": "transfers",
     "data_state": "transfers",
 }
-METHODS = {"apply": "shard", "raise_to": "clock", "set_training": "clock", "take": "sessions"}
+METHODS = {
+    "apply": "shard",
+    "raise_to": "clock",
+    "set_layout": "seeding",
+    "set_training": "clock",
+    "take": "sessions",
+}
 CONTAINERS = {
     *("add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"),
     *("setdefault", "update"),
 }
-MODULES = sorted(path for path in Path(rules.__file__).parent.glob("*.py"))
+HALVES = {"calls": "rounds"}  # one writer in two files
+MODULES = sorted(path for path in Path(rules.__file__).parent.rglob("*.py"))
 
 
 def writers() -> dict[str, set[str]]:
@@ -130,30 +139,31 @@ def violations(source: str, module: str) -> list[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=[path.stem for path in MODULES])
 def test_a_module_of_rules_writes_only_its_own_part_of_the_state(path: Path) -> None:
-    assert violations(path.read_text(), path.stem) == []
+    assert violations(path.read_text(), HALVES.get(path.stem, path.stem)) == []
 
 
 def test_every_part_has_its_writer_and_a_session_has_one_for_each_field() -> None:
-    constant = {"run_file", "expected", "number", "pod", "instance"}
-    assert {each.name for each in dataclasses.fields(state.State)} == PARTS.keys() | constant
+    of_the_layout = {"layout", "fragments", "sync"}  # only `set_layout` writes them
+    constant = {"run_file", "expected", "number", "registrar", "pod", "instance"} | of_the_layout
+    assert {each.name for each in dataclasses.fields(ShardState)} == PARTS.keys() | constant
     assert {each.name for each in dataclasses.fields(Session)} == OF_A_SESSION.keys()
     assert {*WRITERS.values(), *OF_A_SESSION.values()} <= {path.stem for path in MODULES}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "state.rounds.late += 1",
-        "state.ending.complete = True",
-        "state.recovery = None",
-        "del state.rounds.open[3]",
-        "state.seed.arrived.add(3)",
-        "slot.session = None",
-        "each.quorum_at, x = None, 1",
-        "session.credits[1] = 2",
-        "state.clock.raise_to(3)",
-        "state.history.apply(entry)",
-    ],
-)
-def test_a_write_to_the_part_of_another_module_is_found(line: str) -> None:
-    assert violations(line, "status")
+WRITES = """
+state.rounds.above["a-0"] = 1.0
+state.ending.complete = True
+state.recovery = None
+del state.rounds.open[3]
+state.seed.arrived.add(3)
+state.set_layout(None)
+slot.session = None
+each.quorum_at, x = None, 1
+session.credits[1] = 2
+state.clock.raise_to(3)
+state.history.apply(entry)
+"""
+
+
+def test_a_write_to_the_part_of_another_module_is_found() -> None:
+    assert [line for line in WRITES.split("\n")[1:-1] if not violations(line, "status")] == []

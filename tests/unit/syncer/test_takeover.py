@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from pathlib import Path
 
 import pytest
 
@@ -13,64 +12,32 @@ from atoll_syncer.storage.store import FileStore
 from atoll_syncer.storage.takeover import (
     PATIENCE_SECONDS,
     Action,
+    HeartbeatWatch,
     SupersededError,
-    View,
-    Watch,
-    decide,
+    takeover,
     wait_for_turn,
 )
 
-BEAT = Heartbeat(pod="old", instance="old-1", epoch=3, count=7)
-T = 10.0
 
-
-def view(*pods: str, beat: Heartbeat | None = BEAT) -> View:
+@pytest.mark.parametrize(
+    ("pods", "silent_seconds", "action", "reason"),
+    [
+        ((), 0.0, Action.TAKE_OVER, "no process has had it yet"),
+        (("old", "new"), 0.0, Action.TAKE_OVER, "this pod had it last"),
+        (("new", "old"), 1e9, Action.LEAVE, "pod old has followed this pod"),
+        (("old",), PATIENCE_SECONDS - 0.1, Action.WAIT, "pod old has the shard"),
+        (("old",), PATIENCE_SECONDS, Action.TAKE_OVER, "no heartbeat of pod old for 5 s"),
+    ],
+)
+def test_a_pod_takes_over_when_it_had_the_shard_last_or_the_owner_is_silent_rule_20(
+    pods: tuple[str, ...], silent_seconds: float, action: Action, reason: str
+) -> None:
     terms = [TermBegun(epoch=n + 1, pod=pod, instance=pod) for n, pod in enumerate(pods)]
-    history = History.of(terms)
-    return View(
-        pod="new", owner=history.pod, followed=history.followed, beat=beat, beat_seen_at=100.0
-    )
-
-
-def action(seen: View, now: float) -> Action:
-    return decide(seen, patience_seconds=T, now=now).action
-
-
-def test_a_first_process_takes_over_at_once() -> None:
-    assert action(view(beat=None), 0.0) is Action.TAKE_OVER
-
-
-def test_a_restarted_pod_takes_over_from_itself_at_once() -> None:
-    assert action(view("old", "new"), 100.0) is Action.TAKE_OVER
-
-
-def test_a_pod_that_was_followed_never_owns_the_shard_again() -> None:
-    decision = decide(view("new", "old"), patience_seconds=T, now=1e9)
-    assert decision.action is Action.LEAVE
-    assert decision.reason == "pod old has followed this pod"
-
-
-def test_a_newcomer_waits_until_the_heartbeat_has_stood_still() -> None:
-    waiting = decide(view("old"), patience_seconds=T, now=109.9)
-    assert waiting.action is Action.WAIT
-    decision = decide(view("old"), patience_seconds=T, now=110.0)
-    assert decision.action is Action.TAKE_OVER
-    assert decision.reason == "no heartbeat of pod old for 10 s"
-
-
-def test_without_any_heartbeat_it_waits_from_its_first_look() -> None:
-    assert action(view("old", beat=None), 105.0) is Action.WAIT
-    assert action(view("old", beat=None), 110.0) is Action.TAKE_OVER
+    decided = takeover("new", History.of(terms), silent_seconds=silent_seconds)
+    assert decided == (action, reason)
 
 
 # ------------------------------------------------------------ the wait
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FileStore:
-    one = FileStore(tmp_path)
-    one.open()
-    return one
 
 
 def journal(store: FileStore) -> Journal:
@@ -101,26 +68,21 @@ def test_the_first_process_and_the_same_pod_begin_at_once(store: FileStore) -> N
 
 def test_a_newcomer_waits_while_the_heartbeat_goes_on(store: FileStore) -> None:
     holder = take_over(store, 1, "a")
-    newcomer = Watch(journal(store), "b", now=0.0)
+    newcomer = HeartbeatWatch(journal(store), "b", now=0.0)
     now = 0.0
     for count in range(20):
         holder.beat(a_beat(count))
-        assert newcomer.look(now).action is Action.WAIT
+        assert newcomer.look(now)[0] is Action.WAIT
         now += PATIENCE_SECONDS - 1
     holder_is_silent = now
-    assert newcomer.look(holder_is_silent).action is Action.WAIT
-    assert newcomer.look(holder_is_silent + PATIENCE_SECONDS).action is Action.TAKE_OVER
-
-
-def test_a_holder_that_was_followed_is_told_at_its_next_heartbeat(store: FileStore) -> None:
-    holder = take_over(store, 1, "a")
-    assert not holder.is_deposed()
-    take_over(store, 2, "b")
-    assert holder.is_deposed()
+    assert newcomer.look(holder_is_silent)[0] is Action.WAIT
+    assert newcomer.look(holder_is_silent + PATIENCE_SECONDS)[0] is Action.TAKE_OVER
 
 
 def test_a_pod_that_was_followed_ends_instead_of_waiting(store: FileStore) -> None:
-    take_over(store, 1, "a")
+    holder = take_over(store, 1, "a")
+    assert not holder.is_deposed()
     take_over(store, 2, "b")
+    assert holder.is_deposed()  # told at its next heartbeat
     with pytest.raises(SupersededError, match="pod b has followed"):
         wait(store, "a")

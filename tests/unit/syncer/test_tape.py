@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from atoll_syncer.storage.store import StoreFull, StoreUnavailable
-from atoll_syncer.storage.tape import GIVEN_BYTES_MIN, WAITING_LINES_MAX, Tape
+from atoll_syncer.storage.tape import BYTES_MAX, GIVEN_BYTES_MIN, WAITING_LINES_MAX, Tape
 
 
-def opened(path: Path) -> Tape:
-    tape = Tape(path, lambda: 1.5)
+def opened(path: Path, bytes_max: int = BYTES_MAX) -> Tape:
+    tape = Tape(path, lambda: 1.5, bytes_max)
     tape.open()
     return tape
 
@@ -19,21 +19,16 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_line_has_run_and_time(tmp_path: Path) -> None:
+def test_every_line_has_run_and_time_and_what_json_lacks_is_null(tmp_path: Path) -> None:
     path = tmp_path / "syncer" / "0.tape.jsonl"
     tape = opened(path)
-    assert tape.write("r1", {"kind": "commit", "slice": 3}) is None
+    record = {"kind": "commit", "loss": float("nan"), "waits": (1.0, {"x": float("inf")})}
+    assert tape.write("r1", record) is None
     tape.close()
-    assert lines(path) == [{"run": "r1", "time": 1.5, "kind": "commit", "slice": 3}]
-
-
-def test_values_that_json_lacks_become_null(tmp_path: Path) -> None:
-    tape = opened(tmp_path / "t.jsonl")
-    tape.write("r1", {"loss": float("nan"), "waits": (1.0, {"x": float("inf")})})
-    tape.close()
-    (line,) = lines(tmp_path / "t.jsonl")
-    assert line["loss"] is None
-    assert line["waits"] == [1.0, {"x": None}]
+    plain = {"kind": "commit", "loss": None, "waits": [1.0, {"x": None}]}
+    assert lines(path) == [{"run": "r1", "time": 1.5, **plain}]
+    with pytest.raises(StoreUnavailable, match=r"0\.tape"):  # a file is in the folder's place
+        opened(path / "t.jsonl")
 
 
 @pytest.mark.parametrize("whole", [b"", b'{"a":1}\n', b'{"a":1}\n' * 20_000])
@@ -74,12 +69,6 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_counted(small_disk: Path) 
     tape.close()
 
 
-def test_a_place_that_cannot_be_written_is_named_with_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreUnavailable, match="file"):
-        Tape(tmp_path / "file" / "t.jsonl", lambda: 0.0).open()
-
-
 # ------------------------------------------------------------ commits that are on it
 
 
@@ -111,27 +100,11 @@ def test_lines_that_are_not_of_a_commit_are_passed_over(tmp_path: Path) -> None:
     tape.close()
 
 
-def test_lines_that_wait_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tape = opened(tmp_path / "t.jsonl")
-
-    def full(line: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tape, "_append", full)
-        tape.write("r", commit(0, 1))
-        assert tape.waiting_lines == 1
-    tape.flush()
-    assert tape.waiting_lines == 0
-    tape.close()
-
-
 # ------------------------------------------------------------ rotation, and a full volume
 
 
 def test_a_file_that_is_full_becomes_the_older_one_and_two_are_kept(tmp_path: Path) -> None:
-    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5, bytes_max=1000)
-    tape.open()
+    tape = opened(tmp_path / "t.jsonl", 1000)
     for version in range(1, 101):
         tape.write("r", commit(0, version))
         assert tape.path.stat().st_size <= 1000
@@ -144,8 +117,7 @@ def test_a_file_that_is_full_becomes_the_older_one_and_two_are_kept(tmp_path: Pa
 
 
 def test_without_a_limit_one_file_has_every_line_and_nothing_gives_way(tmp_path: Path) -> None:
-    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5, bytes_max=0)
-    tape.open()
+    tape = opened(tmp_path / "t.jsonl", 0)
     tape.write("r", {"text": "x" * GIVEN_BYTES_MIN})
     tape.write("r", {})
     assert tape.give_way(str(tmp_path)) == 0
@@ -155,8 +127,7 @@ def test_without_a_limit_one_file_has_every_line_and_nothing_gives_way(tmp_path:
 
 
 def test_on_a_full_volume_the_older_file_gives_way_first(small_disk: Path) -> None:
-    tape = Tape(small_disk / "t.jsonl", lambda: 1.5, bytes_max=400_000)
-    tape.open()
+    tape = opened(small_disk / "t.jsonl", 400_000)
     while not tape.older.exists():
         tape.write("r", {"text": "x" * 1000})
     older, newer = tape.older.stat().st_size, tape.path.read_bytes()
@@ -166,31 +137,22 @@ def test_on_a_full_volume_the_older_file_gives_way_first(small_disk: Path) -> No
     tape.close()
 
 
-def test_then_what_the_newer_file_has_gives_way_and_the_tape_goes_on(tmp_path: Path) -> None:
-    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5)
-    tape.open()
+def test_then_what_the_newer_file_has_gives_way_and_the_tape_goes_on(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    tape = opened(tmp_path / "t.jsonl")
     tape.write("r", {"text": "x" * GIVEN_BYTES_MIN})
+    assert tape.give_way(str(small_disk / "export")) == 0, "it is not on that volume"
     assert tape.give_way(str(tmp_path / "objects")) > GIVEN_BYTES_MIN
     tape.write("r", {})
     tape.close()
     assert lines(tape.path) == [{"run": "r", "time": 1.5}]
 
 
-def test_a_full_volume_that_is_not_the_tapes_takes_nothing(
-    tmp_path: Path, small_disk: Path
-) -> None:
-    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5)
-    tape.open()
-    tape.write("r", {"text": "x" * GIVEN_BYTES_MIN})
-    assert tape.give_way(str(small_disk / "export")) == 0
-    tape.close()
-
-
 def test_a_rotation_that_finds_no_room_is_tried_again_and_loses_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tape = Tape(tmp_path / "t.jsonl", lambda: 1.5, bytes_max=100)
-    tape.open()
+    tape = opened(tmp_path / "t.jsonl", 100)
     tape.write("r", {"n": 0, "text": "x" * 50})
     opens = os.open
 
@@ -199,6 +161,7 @@ def test_a_rotation_that_finds_no_room_is_tried_again_and_loses_no_line(
 
     monkeypatch.setattr(os, "open", full)
     assert isinstance(tape.write("r", {"n": 1, "text": "x" * 50}), StoreFull)
+    assert tape.waiting_lines == 1
     monkeypatch.setattr(os, "open", opens)
     assert tape.flush() is None
     assert [line["n"] for line in [*lines(tape.older), *lines(tape.path)]] == [0, 1]

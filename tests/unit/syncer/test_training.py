@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.run import Quorum
-from atoll_syncer.model.grace import step_seconds
+from atoll_protos.job.run_file import Quorum
 from unit.syncer.shard_side import Side, begun, step_all
 
 LOCKSTEP: dict[str, Any] = {"lockstep": True, "quorum": Quorum.ALL, "grace": False}
@@ -64,52 +63,6 @@ def test_what_is_kept_of_the_learners_is_what_they_would_answer_rules_6_and_8(
         check_kept(one)
 
 
-def test_who_makes_no_step_is_stalled_although_nothing_is_heard_of_it_rule_6() -> None:
-    one, (still, moves) = begun("a-0", "a-1")
-    for t_m in range(1, 4):
-        one.now += 1.0
-        one.report(moves, t_m)
-    one.now += 0.5
-    one.report(moves, 4)
-    assert one.state.standing(one.now).training == {"a-1"}
-    assert step_seconds(one.state.sessions.training.step_seconds) == 1.0
-    one.report(still, 1)
-    assert one.state.standing(one.now).training == {"a-0", "a-1"}
-
-
-def test_who_learns_of_a_tick_by_the_report_of_another_is_called_rule_10() -> None:
-    """[It was too far ahead of this shard's clock; the report that moves it is not its own.]"""
-    one, (first, second) = begun("a-0", "a-1", quorum=2)
-    far = 4 * one.state.sync.period
-    step_all(one, [first, second], range(1, 5))
-    one.effects.clear()
-    one.now += 1.0
-    one.report(second, 5, tick_seen=far + 5)
-    assert one.state.clock.tick < 5
-    one.report(first, 5)
-    assert one.state.clock.tick == 5 - 1
-    calls = {session for session, _ in one.sent("call")}
-    one.now += 1.0
-    one.report(second, 6, tick_seen=far + 5)
-    one.report(first, 6)
-    calls |= {session for session, _ in one.sent("call")}
-    assert calls == {first, second}
-
-
-def test_an_offer_that_is_taken_back_has_others_called_in_its_place_rule_11() -> None:
-    """The round had its quorum, so nobody else was called any more."""
-    one, (first, second, third) = begun("a-0", "a-1", "b-0")
-    step_all(one, [first, third], range(1, 6))
-    assert {session for session, _ in one.sent("call")} == {first, third}
-    one.offer(first, 1, 5)
-    one.report(second, 1, waiting=True)
-    one.leave(first)
-    assert not one.sent("call")  # the quorum is 1, and the grace waits for the third
-    one.join("a-0", instance="a-0-again")
-    one.report(third, 5)
-    assert [session for session, _ in one.sent("call")] == [second]
-
-
 # ------------------------------------------------------------ what it costs
 
 
@@ -132,35 +85,36 @@ def instructions(call: Callable[[], object]) -> int:
     return count
 
 
-def cost_of_a_report(learners: int, **sync: Any) -> float:
-    """The mean over two steps of all, while a round waits for the last one of them."""
+def cost_of_a_report(learners: int, offered: int, **sync: Any) -> float:
+    """The mean over two steps of all, while a round waits for those that have not offered."""
     names, due = [f"a-{n}" for n in range(learners)], 4
     one, sessions = begun(*names, steps=1000, **sync)
-    step_all(one, sessions, range(1, due + 1 + (not sync)))  # a clock of reports begins at -1
-    for session in sessions[:-1]:
+    known: dict[str, Any] = {} if offered else {"slices": []}  # who holds nothing is not called
+    ticks = range(1, due + 1 + ("lockstep" not in sync))  # a clock of reports begins at -1
+    step_all(one, sessions, ticks, **known)
+    for session in sessions[:offered]:
         one.offer(session, 1, due, t_m=due)
     assert one.state.rounds.open[1].closed_at is None
     total = 0
     for t_m in (due + 2, due + 3):
         one.now += 0.1
         for session in sessions:
-            message = report(one, t_m)
+            message = one.progress(t_m, waiting=True)
             total += instructions(partial(one.shard.message, session, message, one.now))
-    assert len(one.state.rounds.open[1].complete) == learners - 1
+    assert len(one.state.rounds.open[1].complete) == offered
     return total / (2 * learners)
 
 
-def report(one: Side, t_m: int) -> pb.ToShard:
-    since = pb.Counters(steps=t_m, tokens=10 * t_m)
-    slices = [
-        pb.SliceProgress(slice=n, held=h.number, since=since, digest=h.digest[:16])
-        for n, h in sorted(one.state.history.heads.items())
-    ]
-    fields: dict[str, Any] = {"t_m": t_m, "step_seconds": 1.0, "training": True, "waiting": True}
-    return pb.ToShard(report=pb.Report(slices=slices, **fields))
-
-
-@pytest.mark.parametrize("sync", [{}, LOCKSTEP], ids=["ticks", "lock-step"])
-def test_a_report_costs_as_much_among_many_learners_as_among_few(sync: dict[str, Any]) -> None:
-    few, many = cost_of_a_report(FEW, **sync), cost_of_a_report(MANY, **sync)
+@pytest.mark.parametrize(
+    ("offered", "sync"),
+    [(FEW - 1, {}), (2, {}), (0, {"quorum": 2}), (2, LOCKSTEP)],
+    ids=["in the grace, most have offered", "most are missing", "before the quorum", "lock-step"],
+)
+def test_a_report_costs_as_much_among_many_learners_as_among_few(
+    offered: int, sync: dict[str, Any]
+) -> None:
+    few, many = (
+        cost_of_a_report(learners, learners - 1 if offered == FEW - 1 else offered, **sync)
+        for learners in (FEW, MANY)
+    )
     assert many < 1.25 * few

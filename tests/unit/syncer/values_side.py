@@ -4,20 +4,22 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
+import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import arrays, tensors
-from atoll_protos.codecs import Packed, Wire, encoding_of
-from atoll_protos.layout import AVERAGE, Layout, TensorSpec, build_layout
-from atoll_protos.run import Sync
-from atoll_syncer.model.effects import Merge, Stage, StoreSeed
+from atoll_protos.job.layout import AVERAGE, Layout, TensorSpec, build_layout
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.arrays import F32, Array
+from atoll_protos.transfer.codecs import Wire, encoding_of
+from atoll_syncer.model.effects import MergeOffers, Stage, StoreSeed
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import Committed, Participant, Seeded, TermBegun
-from atoll_syncer.model.momentum import momentum
+from atoll_syncer.model.log import Committed, Participant, TermBegun
+from atoll_syncer.model.round import momentum
 from atoll_syncer.numbers.arrivals import Arrived
-from atoll_syncer.numbers.values import Outcome, Values
+from atoll_syncer.numbers.values import StoredVersion, TensorValues
 from atoll_syncer.storage.store import FileStore
+from unit.syncer.log_side import a_commit, a_participant, a_seed
 
 WIRES = [Wire.F32, Wire.BF16, Wire.INT8, Wire.INT4]
 TENSORS = [
@@ -42,16 +44,16 @@ class Bench:
         self.store.open()
         self.sync = sync
         self.layout = layout
-        self.values = Values.allocate(layout, 0, sync)
+        self.values = TensorValues.allocate(layout, 0, sync)
         self.history = History()
         self.history.apply(TermBegun(epoch=1, pod="p", instance="p1"))
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = np.random.default_rng(seed)
         self.entries: list[Committed] = []
         self.recorded: dict[tuple[int, str, int, int], bytes] = {}
 
-    def random(self, fragment: int, scale: float = 1.0) -> torch.Tensor:
+    def random(self, fragment: int, scale: float = 1.0) -> Array:
         count = self.layout.slice(0, fragment).element_count
-        return torch.randn(count, generator=self.generator) * scale
+        return self.generator.standard_normal(count, F32) * F32.type(scale)
 
     def seed(self) -> list[Arrived]:
         arrived = [
@@ -60,26 +62,20 @@ class Bench:
         ]
         for fragment, seed in enumerate(arrived):
             self.values.keep(9, fragment, seed)
-        outcomes: list[Outcome] = []
+        outcomes: list[StoredVersion] = []
         for making in self.values.begin_seed(StoreSeed(9), "run", 1):
             making.compute()
             outcomes.append(making.write(self.store))
             self.values.committed(making.origin.slice)
-        self.history.apply(
-            Seeded(
-                tensors=(),
-                layout_digest=self.layout.digest,
-                epoch=1,
-                digests=tuple(outcome.digest for outcome in outcomes),
-                objects=tuple(outcome.object for outcome in outcomes),
-            )
-        )
+        digests, objects = zip(*((each.digest, each.object) for each in outcomes), strict=True)
+        digest = self.layout.digest
+        self.history.apply(a_seed(digests, objects, tensors=(), layout_digest=digest))
         return arrived
 
-    def examined(self, head: pb.Transfer, values: torch.Tensor, wire: Wire) -> Arrived:
+    def examined(self, head: pb.Transfer, values: Array, wire: Wire) -> Arrived:
         head.encoding = encoding_of(wire)
         form = self.layout.slice(0, _slice_of(head)).form
-        data = arrays.pack(values.numpy(), head.encoding, form)
+        data = arrays.pack(values, head.encoding, form)
         return self.values.examine(head, bytearray(data))
 
     def offer(self, fragment: int, slot: str, capture: int, scale: float = 0.01) -> Participant:
@@ -87,10 +83,9 @@ class Bench:
         arrived = self.examined(head, self.random(fragment, scale), self.sync.wire_up)
         self.values.stage(Stage(slot, 1, fragment, capture), arrived)
         self.recorded[fragment, slot, 1, capture] = bytes(arrived.values.data)
-        return Participant(
-            slot=slot,
-            incarnation=1,
-            capture=capture,
+        return a_participant(
+            slot,
+            capture,
             base=self.history.heads[fragment].number,
             steps=capture,
             tokens=100 * capture,
@@ -102,7 +97,7 @@ class Bench:
         self, fragment: int, participants: Sequence[Participant], *, last: bool = False
     ) -> Committed:
         mu = momentum(self.sync, self.history.heads[fragment].merges, STEPS)
-        merge = Merge(fragment, tuple(participants), mu, last=last)
+        merge = MergeOffers(fragment, tuple(participants), mu, last=last)
         making = self.values.begin_merge(merge, "run", 1)
         making.compute()
         outcome = making.write(self.store)
@@ -117,61 +112,42 @@ class Bench:
     def round(self, fragment: int, capture: int) -> Committed:
         return self.commit(fragment, [self.offer(fragment, slot, capture) for slot in SLOTS])
 
-    def restored(self) -> Values:
-        values = Values.allocate(self.layout, 0, self.sync)
+    def restored(self) -> TensorValues:
+        values = TensorValues.allocate(self.layout, 0, self.sync)
         assert values.restore(self.history, self.store) == {}
         return values
 
 
-def committed(outcome: Outcome, base: int, participants: Sequence[Participant]) -> Committed:
-    return Committed(
-        slice=outcome.slice,
-        number=outcome.number,
-        epoch=1,
+def committed(outcome: StoredVersion, base: int, participants: Sequence[Participant]) -> Committed:
+    return a_commit(
+        outcome.number,
+        outcome.slice,
         digest=outcome.digest,
         object=outcome.object,
         base=base,
-        tick=1,
-        due=1,
-        reason="test",
-        last=False,
-        recovered=False,
         participants=tuple(participants),
     )
 
 
-def bits(values: Values, fragment: int) -> tuple[bytes, bytes, bytes]:
+def bits(values: TensorValues, fragment: int) -> tuple[bytes, bytes, bytes]:
     part = values.slices[fragment]
     base = values.bases()[fragment]
     return (
-        bytes(tensors.byte_view(part.master)),
-        bytes(tensors.byte_view(part.momentum)),
+        part.master.tobytes(),
+        part.momentum.tobytes(),
         bytes(base.data),
     )
 
 
-def whole(base: Packed[torch.Tensor]) -> torch.Tensor:
+def whole(base: arrays.Base) -> Array:
     """The values of a base as f32[n]."""
-    return torch.cat((base.exact, base.coded.float()))
+    return np.concatenate((base.exact, base.coded.astype(F32)))
 
 
 def _slice_of(head: pb.Transfer) -> int:
     return head.offer.slice if head.HasField("offer") else head.seed.slice
 
 
-def a_participant(slot: str, capture: int) -> Participant:
-    return Participant(
-        slot=slot,
-        incarnation=1,
-        capture=capture,
-        base=0,
-        steps=1,
-        tokens=1,
-        cursor=1,
-        weight=1.0,
-    )
-
-
-def exact_of(base: arrays.Base) -> torch.Tensor:
-    """The averaged buffers that a learner holds."""
-    return torch.from_numpy(base.exact.copy())
+def same(one: Array, other: Array) -> bool:
+    """In type, shape and every bit but the sign of zeros."""
+    return one.dtype == other.dtype and np.array_equal(one, other)

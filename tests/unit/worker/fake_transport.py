@@ -1,6 +1,7 @@
 """A transport process played by a thread: the learner's other end, as a script in Python."""
 
 import os
+import secrets
 import socket
 import subprocess
 import threading
@@ -12,11 +13,13 @@ from unittest.mock import patch
 
 import torch
 
-from atoll_protos.codecs import Wire
-from atoll_protos.run import Region, RunFile, Sync
-from atoll_protos.tensors import from_bytes
-from atoll_worker.link.messages import Adopt, Boundary, Command, Leaving, Message, Start
+from atoll_protos.environment import Env
+from atoll_protos.job.run_file import Region, RunFile, Sync
+from atoll_protos.transfer.codecs import Wire
+from atoll_worker.job import Job
+from atoll_worker.link.messages import Adopt, Boundary, Leaving, Message, Start
 from atoll_worker.link.socket import Link, TransportEnd, open_transport_end
+from atoll_worker.model.tensors import from_bytes
 from atoll_worker.training import process
 
 SECONDS_MAX = 60.0
@@ -32,6 +35,12 @@ LOCKSTEP = RUN_FILE.from_json(RUN_FILE.to_json().replace('"lockstep": false', '"
 ENDPOINTS = ("localhost:1", "localhost:2")
 
 
+def job_of(run_file: RunFile = RUN_FILE, slot: str = "here-1") -> Job:
+    """As the environment of a process would give it."""
+    instance = os.environ.get(Env.INSTANCE) or f"no-pod-{secrets.token_hex(4)}"
+    return Job(run_file=run_file, endpoints=ENDPOINTS, slot=slot, uid="no-pod", instance=instance)
+
+
 @dataclass
 class FakeTransport:
     """What a script of the other end may do; every wait ends after SECONDS_MAX."""
@@ -39,7 +48,7 @@ class FakeTransport:
     end: TransportEnd
     received: list[Message] = field(default_factory=list)
 
-    def send(self, *commands: Command) -> None:
+    def send(self, *commands: Message) -> None:
         for command in commands:
             self.end.send(command)
 
@@ -65,7 +74,7 @@ class FakeTransport:
 
     def offer_values(self, value: float, number: int = 0) -> None:
         """Put one value into every adopt region and ask for its adoption."""
-        for each in self.end.layout.slices:
+        for each in self.end.configure.layout.slices:
             self.adopt(each.shard, each.fragment).fill_(value)
             self.send(Adopt(shard=each.shard, fragment=each.fragment, number=number, blend=0.0))
 
@@ -80,7 +89,7 @@ class FakeTransport:
         """Version 0, then Start."""
         self.offer_values(value)
         adopted: list[Any] = []
-        while len(adopted) < len(self.end.layout.slices):
+        while len(adopted) < len(self.end.configure.layout.slices):
             adopted += self.boundary().adopted
         self.send(Start(incarnation=3, cursor=cursor, tick=tick, data_state=data_state))
 
@@ -127,10 +136,12 @@ class FakeProcess:
 
 
 @contextmanager
-def playing(script: Callable[[FakeTransport], None]) -> Iterator[None]:
-    """Learners and observers started inside get `script` as their transport process.
+def playing(
+    script: Callable[[FakeTransport], None], *, stays: bool = False
+) -> Iterator[list[threading.Thread]]:
+    """Learners and observers started inside get `script` as their transport process, in a thread.
 
-    What the script raises is raised at the end.
+    What the script raises is raised at the end. Its end of the link `stays` open, or ends with it.
     """
     failures: list[BaseException] = []
     threads: list[threading.Thread] = []
@@ -145,7 +156,8 @@ def playing(script: Callable[[FakeTransport], None]) -> Iterator[None]:
                 try:
                     script(fake)
                 finally:
-                    fake.end.link.close()
+                    if not stays:
+                        fake.end.link.close()
             except BaseException as error:
                 failures.append(error)
             finally:
@@ -158,7 +170,7 @@ def playing(script: Callable[[FakeTransport], None]) -> Iterator[None]:
 
     try:
         with patch.object(process, "start", start):
-            yield
+            yield threads
     finally:
         for thread in threads:
             thread.join(SECONDS_MAX)

@@ -10,7 +10,7 @@ import torch
 import atoll
 from atoll_protos.environment import VARIABLES
 from atoll_protos.errors import SpecError
-from atoll_worker import learner, presence, settings
+from atoll_worker import job, learner, presence
 from atoll_worker.training import process
 from unit.worker.alone import learn, tiny_model, train
 
@@ -21,9 +21,9 @@ torch.set_num_threads(1)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for variable in VARIABLES:
         monkeypatch.delenv(variable.name, raising=False)
-    monkeypatch.setattr(settings, "_said_alone", [])
+    monkeypatch.setattr(job, "_said_alone", [])
     yield
-    assert presence._presence.holder is None
+    assert not presence._open
 
 
 def test_a_process_without_a_launcher_is_the_only_learner_of_a_job_of_100_steps(
@@ -46,12 +46,13 @@ def test_the_whole_loop_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     learner.on_adopt(told.append)
     learner.schedule(lambda progress: 1 - progress)
     with learner:
-        assert (learner.cursor, learner.tick, learner.state, learner.progress) == (0, 0, None, 0)
+        assert (learner.cursor, learner.tick, learner.progress) == (0, 0, 0)
+        assert learner.data_state is None
         seen = []
         while not learner.finished:
             learn(model, optimizer)
             seen.append(learner.step(tokens=4, loss=torch.tensor(1.0), state=b"here"))
-        assert learner.state is None  # with which it began
+        assert learner.data_state is None  # with which it began
     assert seen[-1] == atoll.Step(adopted=(), tick=7, finished=True)
     assert [each.tick for each in seen] == list(range(1, 8))
     assert (learner.cursor, learner.own_steps, learner.total_ticks) == (7, 7, 7)
@@ -129,20 +130,14 @@ def test_open_and_close_are_the_two_ends_of_the_with(monkeypatch: pytest.MonkeyP
     model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     learner = atoll.Learner(model).open()
-    train(learner, model, optimizer)
+    with learner:  # what is open may be entered
+        train(learner, model, optimizer)
     learner.close()
     learner.close(ValueError("twice is right"))
     with pytest.raises(RuntimeError, match="inside `with"):
         learner.step(tokens=1)
     with pytest.raises(RuntimeError, match="opened once"):
         learner.open()
-
-
-def test_a_learner_that_is_open_may_be_entered() -> None:
-    with atoll.Learner(tiny_model()).open() as learner:
-        assert learner.step(tokens=1).tick == 1
-    with pytest.raises(RuntimeError, match="inside `with"):
-        learner.step(tokens=1)
 
 
 def test_a_second_open_learner_is_refused_and_one_after_the_other_is_right() -> None:
@@ -179,23 +174,6 @@ def test_a_half_set_environment_is_an_error_and_not_alone(
 def test_an_observer_is_never_alone() -> None:
     with pytest.raises(SpecError, match="ATOLL_RUN_FILE: is not set"), atoll.Observer(tiny_model()):
         pass
-
-
-@pytest.mark.parametrize(
-    ("state", "problem"),
-    [
-        ({"epoch": 3}, "is of type dict"),
-        ("text", "is of type str"),
-        (bytes(1048577), "has 1048577"),
-        (lambda: {"epoch": 3}, "is of type dict"),
-    ],
-)
-def test_a_data_state_is_bytes_of_at_most_1_mib(state: object, problem: str) -> None:
-    with atoll.Learner(tiny_model()) as learner:
-        assert learner.step(tokens=1, state=bytes(1 << 20)).tick == 1
-        with pytest.raises(SpecError, match=f"state: {problem}"):
-            learner.step(tokens=1, state=state)  # type: ignore[arg-type]
-        assert learner.own_steps == 1 + callable(state)
 
 
 SCRIPT = """

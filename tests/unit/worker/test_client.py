@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,16 @@ import pytest
 import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.certificates import issue, make_authorities
-from atoll_protos.channels import Folder, bulk_options, control_options
-from atoll_protos.credentials import Fault, FaultKind, OutOfDateError
-from atoll_protos.diagnosis import RefusedError
+from atoll_operator.authority.job_authority import issue, make_authorities
 from atoll_protos.errors import SpecError
-from atoll_protos.frames import Whole
-from atoll_protos.identity import Identity, Owner, Role
-from atoll_worker.transport import lanes, transport
-from atoll_worker.transport.client import Dialler, Outbox, ShardClient
-from atoll_worker.transport.lanes import Outgoing
+from atoll_protos.network.channels import Folder, bulk_options, control_options
+from atoll_protos.network.credentials import OutOfDateError
+from atoll_protos.network.diagnosis import RefusedError
+from atoll_protos.network.identity import Identity, JobIdentity, Role
+from atoll_worker.rules.validation import TEXT_LETTERS_MAX
+from atoll_worker.transport import bulk, transport
+from atoll_worker.transport.bulk import Bulk, Numbered, Outgoing
+from atoll_worker.transport.control_stream import Dialler, Outbox, ShardClient
 from unit.worker.test_transport import Rig
 
 SECONDS_MAX = 60.0
@@ -71,18 +72,23 @@ class Listener:
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.open_channel: Any = None
 
     def connected(self, shard: int) -> None: ...
 
-    def opened(self, shard: int, welcome: pb.Welcome) -> None: ...
+    def opened(self, shard: int, welcome: pb.Welcome, payloads: Any) -> Bulk:
+        assert self.open_channel is not None
+        return Bulk(
+            endpoint="nowhere:1",
+            open_channel=self.open_channel,
+            session=welcome.session,
+            secret=welcome.secret,
+            next_frames=Numbered(payloads).next_frames,
+            take=lambda frame: None,
+            whole=lambda whole: asyncio.sleep(0),
+        )
 
     def message(self, shard: int, message: pb.ToLearner) -> None: ...
-
-    def form(self, shard: int, head: pb.Transfer) -> None: ...
-
-    def publish_started(self, shard: int, head: pb.Transfer) -> None: ...
-
-    async def published(self, shard: int, whole: Whole) -> None: ...
 
     def disconnected(self, shard: int, reason: str) -> None:
         del shard
@@ -124,10 +130,11 @@ def a_session(
     async def channel(*_: Any) -> Any:
         yield SimpleNamespace(channel_ready=ready, stream_stream=lambda _: bulk)
 
-    def stub(_: Any) -> Any:
+    def calls(*_: Any) -> Any:
         return SimpleNamespace(Session=lambda: control)
 
-    monkeypatch.setattr("atoll_worker.transport.client.SyncerStub", stub)
+    monkeypatch.setattr("atoll_worker.transport.control_stream.client_of", calls)
+    listener.open_channel = channel
     client = ShardClient(0, "nowhere:1", listener, channel)  # type: ignore[arg-type]
     return Session(client=client, control=control, said=said, opened=opened)
 
@@ -160,7 +167,7 @@ def test_a_session_carries_a_data_state_once_and_another_session_again_rule_28()
         heads, last = [], None
         for each in states:
             head = pb.Transfer(offer=pb.Offer(data_state=each))
-            last = lanes.once(head, last)
+            last = bulk.once(head, last)
             offer = head.offer
             heads.append((offer.HasField("data_state"), offer.data_state, offer.same_data_state))
         return heads
@@ -170,87 +177,77 @@ def test_a_session_carries_a_data_state_once_and_another_session_again_rule_28()
     assert sent([b"1", b"2", b"1"]) == [said, (True, b"2", False), said]
     assert sent([b"", b""]) == [(True, b"", False), same]
     seed = pb.Transfer(seed=pb.Seed(slice=1))
-    assert lanes.once(seed, b"1") == b"1"
+    assert bulk.once(seed, b"1") == b"1"
     assert seed == pb.Transfer(seed=pb.Seed(slice=1))
 
 
-def test_what_was_sent_has_been_read_before_a_bulk_stream_ends_rule_24(
+async def test_what_was_sent_has_been_read_before_a_bulk_stream_ends_rule_24(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The shard reads no Leave once it has seen the end of a Bulk stream."""
     listener = Listener()
 
-    async def scenario() -> None:
-        session = a_session(monkeypatch, listener)
-        dialled = await session.begin()
-        assert session.opened
-        session.control.may_write.clear()
-        session.client.send(pb.ToShard(leave=pb.Leave(reason="r")))
-        leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
-        await turns()
-        assert session.said == []
-        session.control.may_write.set()
-        await turns()
-        assert session.said == ["leave", "control is half closed"]
-        assert not leaving.done()
-        session.control.answer.set()
-        await asyncio.wait([leaving, dialled], timeout=SECONDS_MAX)
-        assert session.said == ["leave", "control is half closed", "bulk ends"]
-
-    asyncio.run(scenario())
+    session = a_session(monkeypatch, listener)
+    dialled = await session.begin()
+    assert session.opened
+    session.control.may_write.clear()
+    session.client.send(pb.ToShard(leave=pb.Leave(reason="r")))
+    leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
+    await turns()
+    assert session.said == []
+    session.control.may_write.set()
+    await turns()
+    assert session.said == ["leave", "control is half closed"]
+    assert not leaving.done()
+    session.control.answer.set()
+    await asyncio.wait([leaving, dialled], timeout=SECONDS_MAX)
+    assert session.said == ["leave", "control is half closed", "bulk ends"]
     assert listener.reasons == ["the shard closed the session"]
 
 
-def test_a_shard_that_answers_nothing_is_left_all_the_same(
+async def test_a_shard_that_answers_nothing_is_left_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listener = Listener()
 
-    async def scenario() -> None:
-        session = a_session(monkeypatch, listener)
-        dialled = await session.begin()
-        await session.client.leave(0.0)
-        await asyncio.wait([dialled], timeout=SECONDS_MAX)
-        assert sorted(session.said) == ["bulk ends", "control ends", "control is half closed"]
-
-    asyncio.run(scenario())
+    session = a_session(monkeypatch, listener)
+    dialled = await session.begin()
+    await session.client.leave(0.0)
+    await asyncio.wait([dialled], timeout=SECONDS_MAX)
+    assert sorted(session.said) == ["bulk ends", "control ends", "control is half closed"]
     assert listener.reasons == ["hung up"]
 
 
-def test_a_shard_that_is_gone_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shard_that_is_gone_is_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     listener = Listener()
 
-    async def scenario() -> None:
-        session = a_session(monkeypatch, listener)
-        await session.begin()
-        leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
-        await turns()
-        assert not leaving.done()
-        session.opened[0].answer.set()  # the end of any stream
-        await turns()
-        assert leaving.done()
-
-    asyncio.run(scenario())
+    session = a_session(monkeypatch, listener)
+    await session.begin()
+    leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
+    await turns()
+    assert not leaving.done()
+    session.opened[0].answer.set()  # the end of any stream
+    await turns()
+    assert leaving.done()
 
 
 @pytest.mark.parametrize("dialled", [False, True])
-def test_a_shard_without_a_session_delays_no_leaving(
+async def test_a_shard_without_a_session_delays_no_leaving(
     dialled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        session = a_session(monkeypatch, Listener(), welcomed=False)
-        if dialled:
-            await session.begin()
-            session.client.send(pb.ToShard(join=pb.Join()))
-        leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
-        await turns()
-        assert leaving.done()
-        assert session.client._task is None
-
-    asyncio.run(scenario())
+    session = a_session(monkeypatch, Listener(), welcomed=False)
+    if dialled:
+        await session.begin()
+        session.client.send(pb.ToShard(join=pb.Join()))
+    leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
+    await turns()
+    assert leaving.done()
+    assert session.client._task is None
 
 
-def test_streams_that_are_being_closed_are_closed_to_the_end_whoever_else_hangs_up() -> None:
+async def test_streams_that_are_being_closed_are_closed_to_the_end_whoever_else_hangs_up() -> None:
     """Of a learner of several hosts each lane process says that its lanes are lost."""
     listener, closed = Listener(), list[bool]()
     may_close = asyncio.Event()
@@ -263,20 +260,17 @@ def test_streams_that_are_being_closed_are_closed_to_the_end_whoever_else_hangs_
             await may_close.wait()
             closed.append(True)
 
-    async def scenario() -> None:
-        client = ShardClient(0, "nowhere:1", listener, channel)  # type: ignore[arg-type]
-        client.dial()
-        dialled = client._task
-        assert dialled is not None
-        await turns()
-        client.hang_up("lanes 1 .. 1: UNAVAILABLE")
-        await turns()
-        client.hang_up("lanes 2 .. 2: UNAVAILABLE")
-        await turns()
-        may_close.set()
-        await asyncio.wait_for(dialled, SECONDS_MAX)
-
-    asyncio.run(scenario())
+    client = ShardClient(0, "nowhere:1", listener, channel)  # type: ignore[arg-type]
+    client.dial()
+    dialled = client._task
+    assert dialled is not None
+    await turns()
+    client.hang_up("lanes 1 .. 1: UNAVAILABLE")
+    await turns()
+    client.hang_up("lanes 2 .. 2: UNAVAILABLE")
+    await turns()
+    may_close.set()
+    await asyncio.wait_for(dialled, SECONDS_MAX)
     assert closed == [True]
     assert listener.reasons == ["lanes 1 .. 1: UNAVAILABLE"]
 
@@ -295,6 +289,34 @@ def test_all_shards_are_told_at_once_that_a_learner_leaves() -> None:
     rig.transport.over.set()
     asyncio.run(asyncio.wait_for(rig.transport.run(), SECONDS_MAX))
     assert limits == [transport.LEAVE_SECONDS_MAX] * SHARDS
+
+
+def test_a_finished_learner_stays_until_the_registrar_has_what_the_export_needs_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long that takes on a slow network or disk: Leaves have a limit of their own."""
+    rig, left = Rig(), list[float]()
+
+    async def leave(seconds_max: float) -> None:
+        left.append(seconds_max)
+
+    async def acknowledged() -> None:
+        rig.transport.exchange.state.companion_owed = True
+        rig.transport.feed([])
+        rig.transport.over.set()
+        life = asyncio.create_task(rig.transport.run())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not left
+        rig.transport.exchange.state.companion_owed = False
+        rig.transport.feed([])
+        await asyncio.wait_for(life, SECONDS_MAX)
+
+    monkeypatch.setattr(transport, "LEAVE_SECONDS_MAX", 0.0)
+    leaves: Any = SimpleNamespace(leave=leave, dial=lambda: None)
+    rig.transport.clients = [leaves]
+    asyncio.run(acknowledged())
+    assert left == [0.0]
 
 
 # ------------------------------------------------------------ credentials
@@ -327,31 +349,39 @@ def test_credentials_that_stay_wrong_end_the_learner_as_a_refusal_of_the_shard_w
 
 
 def test_what_a_renewal_heals_is_a_reason_to_dial_again() -> None:
-    fault = Fault(kind=FaultKind.EXPIRED, field="tls.crt", problem="expired", remedy="wait")
     for error, reason in (
-        (OutOfDateError(fault), "tls.crt: expired; wait"),
+        (OutOfDateError("tls.crt: expired; wait"), "tls.crt: expired; wait"),
         (RefusedError("it serves plain text"), "nowhere:1: it serves plain text"),
     ):
         assert refused_with(error) == ([reason], [])
 
 
-def test_the_words_of_a_shard_that_ends_a_session_are_the_reason_in_the_log(
+def test_the_words_of_a_shard_that_ends_a_session_are_the_reason_in_the_log_if_they_can_be_true(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    listener = Listener()
-    one = a_session(monkeypatch, listener, welcomed=False)
+    """Rule 38: nothing is kept of an End that is longer than any shard's."""
+    rig, words = Rig(), "b-0 is shut out"
+    one = a_session(monkeypatch, rig.transport, welcomed=False)  # type: ignore[arg-type]
+    rig.transport.clients = [one.client]
 
-    async def ends(*messages: pb.ToLearner) -> None:
-        one.control.messages += messages
+    async def ends(*reasons: str) -> None:
+        for reason in reasons:
+            end = pb.End(code=pb.UNKNOWN_SLOT, reason=reason, retry=True)
+            one.control.messages.append(pb.ToLearner(end=end))
         one.control.answer = asyncio.Event()
-        task = await one.begin()
+        one.client.dial()
+        dialled = one.client._task
+        assert dialled is not None
         one.control.answer.set()
-        await asyncio.wait_for(task, SECONDS_MAX)
+        await asyncio.wait([dialled], timeout=SECONDS_MAX)
 
-    words = pb.End(code=pb.UNKNOWN_SLOT, reason="b-0 is shut out", retry=True)
-    asyncio.run(ends(pb.ToLearner(end=words)))
-    asyncio.run(ends())
-    assert listener.reasons == ["b-0 is shut out", "the shard closed the session"]
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(ends(words))
+        asyncio.run(ends())
+        asyncio.run(ends((TEXT_LETTERS_MAX + 1) * "x"))
+    seen = [line["reason"] for line in lines if line["event"] == "disconnected"]
+    assert seen[:2] == [words, "the shard closed the session"]
+    assert seen[2].startswith("letters of a text"), seen[2][:99]
 
 
 def test_an_outage_is_one_line_until_its_reason_changes() -> None:
@@ -360,28 +390,30 @@ def test_an_outage_is_one_line_until_its_reason_changes() -> None:
         for reason in ("a", "a", "b", "b", "a"):
             rig.transport.connected(0)  # a shard may refuse each session
             rig.transport.disconnected(0, reason)
-        rig.transport.opened(0, pb.Welcome())
+        rig.transport.opened(0, pb.Welcome(), asyncio.Queue())
         rig.transport.disconnected(0, "a")
     said = [each["reason"] for each in lines if each["event"] == "disconnected"]
     assert said == ["a", "b", "a", "a"]
 
 
+def issuing(folder: Path, clock: Callable[[], float]) -> Callable[[float], None]:
+    """A function that puts credentials of a learner there, which are valid for so many seconds."""
+    authorities = make_authorities(JobIdentity(namespace="n", job="j", uid="u"), clock())
+    who = Identity(namespace="n", job="j", uid="u", region="r", role=Role.LEARNER)
+
+    def put(seconds: float) -> None:
+        found = issue(authorities, who, clock(), seconds)
+        (folder / "tls.crt").write_bytes(found.certificate)
+        (folder / "tls.key").write_bytes(found.key)
+        (folder / "ca.crt").write_bytes(found.authority)
+
+    return put
+
+
 def test_the_words_of_a_fault_stay_while_the_same_is_wrong(tmp_path: Path) -> None:
     """They reach the job's status, which is not to be written again because a clock went on."""
     clock = [1_000_000_000.0]
-    owner = Owner(namespace="n", job="j", uid="u")
-    who = Identity(namespace="n", job="j", uid="u", region="r", role=Role.LEARNER)
-    authorities = make_authorities(owner, clock[0])
-
-    def put(life: float) -> None:
-        found = issue(authorities, who, clock[0], life)
-        for name, value in (
-            ("tls.crt", found.certificate),
-            ("tls.key", found.key),
-            ("ca.crt", found.authority),
-        ):
-            (tmp_path / name).write_bytes(value)
-
+    put = issuing(tmp_path, lambda: clock[0])
     put(60.0)
     dialler = Dialler(Folder(path=str(tmp_path), clock=lambda: clock[0]))
     assert dialler.trouble() == ""
@@ -398,41 +430,26 @@ def test_the_words_of_a_fault_stay_while_the_same_is_wrong(tmp_path: Path) -> No
     assert Dialler(Folder(path="")).trouble() == ""
 
 
-def test_a_session_that_began_with_other_credentials_is_to_be_dialled_again(
+async def test_a_session_that_began_with_other_credentials_is_to_be_dialled_again(
     tmp_path: Path,
 ) -> None:
-    owner = Owner(namespace="n", job="j", uid="u")
-    who = Identity(namespace="n", job="j", uid="u", region="r", role=Role.LEARNER)
-    authorities = make_authorities(owner, time.time())
-
-    def put(life: float) -> None:
-        found = issue(authorities, who, time.time(), life)
-        for name, value in (
-            ("tls.crt", found.certificate),
-            ("tls.key", found.key),
-            ("ca.crt", found.authority),
-        ):
-            (tmp_path / name).write_bytes(value)
-
-    async def scenario() -> None:
-        put(3600.0)
-        dialler = Dialler(Folder(path=str(tmp_path)))
+    put = issuing(tmp_path, time.time)
+    put(3600.0)
+    dialler = Dialler(Folder(path=str(tmp_path)))
+    async with dialler.open("127.0.0.1:1", control_options()):
+        assert dialler.outlived() == frozenset()
+        put(7200.0)
+        assert dialler.outlived() == {"127.0.0.1:1"}
+        async with dialler.open("127.0.0.1:1", bulk_options()):  # of the same session
+            assert dialler.outlived() == {"127.0.0.1:1"}
+        put(-1800.0)
+        assert dialler.outlived() == frozenset()  # no dial would succeed
+        put(7200.0)
         async with dialler.open("127.0.0.1:1", control_options()):
             assert dialler.outlived() == frozenset()
-            put(7200.0)
-            assert dialler.outlived() == {"127.0.0.1:1"}
-            async with dialler.open("127.0.0.1:1", bulk_options()):  # of the same session
-                assert dialler.outlived() == {"127.0.0.1:1"}
-            put(-1800.0)
-            assert dialler.outlived() == frozenset()  # no dial would succeed
-            put(7200.0)
-            async with dialler.open("127.0.0.1:1", control_options()):
-                assert dialler.outlived() == frozenset()
-
-    asyncio.run(scenario())
 
 
-def test_what_was_queued_for_a_session_that_died_does_not_go_out_in_the_next(
+async def test_what_was_queued_for_a_session_that_died_does_not_go_out_in_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its credit died with the session: the shard would end the next one for it."""
@@ -442,41 +459,35 @@ def test_what_was_queued_for_a_session_that_died_does_not_go_out_in_the_next(
         asked.append("offer")
         return None
 
-    async def scenario() -> None:
-        session = a_session(monkeypatch, Listener(), welcomed=False)
-        first = await session.begin()
-        session.client.send_bulk(queued)
-        session.client.send(pb.ToShard(leave=pb.Leave()))
-        session.client.hang_up()
-        await asyncio.wait([first])
-        session.said.clear()
-        session.control.messages.append(pb.ToLearner(welcome=pb.Welcome(session=8, secret="s")))
-        second = await session.begin()
-        assert session.opened
-        await turns()
-        session.client.hang_up()
-        await asyncio.wait([second])
-        assert "leave" not in session.said
-
-    asyncio.run(scenario())
+    session = a_session(monkeypatch, Listener(), welcomed=False)
+    first = await session.begin()
+    session.client.send_bulk(queued)
+    session.client.send(pb.ToShard(leave=pb.Leave()))
+    session.client.hang_up()
+    await asyncio.wait([first])
+    session.said.clear()
+    session.control.messages.append(pb.ToLearner(welcome=pb.Welcome(session=8, secret="s")))
+    second = await session.begin()
+    assert session.opened
+    await turns()
+    session.client.hang_up()
+    await asyncio.wait([second])
+    assert "leave" not in session.said
     assert asked == []
 
 
-def test_of_two_reports_that_wait_the_newest_goes_out_rule_7() -> None:
-    async def scenario() -> None:
-        outbox = Outbox()
-        for t_m in (1, 2):
-            outbox.put(pb.ToShard(report=pb.Report(t_m=t_m)))
-        outbox.close()
-        taken = await outbox.take()
-        assert taken is not None
-        assert taken.report.t_m == 2
-        assert await outbox.take() is None
-
-    asyncio.run(scenario())
+async def test_of_two_reports_that_wait_the_newest_goes_out_rule_7() -> None:
+    outbox = Outbox()
+    for t_m in (1, 2):
+        outbox.put(pb.ToShard(report=pb.Report(t_m=t_m)))
+    outbox.close()
+    taken = await outbox.take()
+    assert taken is not None
+    assert taken.report.t_m == 2
+    assert await outbox.take() is None
 
 
-def test_no_lane_is_opened_for_a_welcome_that_cannot_be_true_rule_38(
+async def test_no_lane_is_opened_for_a_welcome_that_cannot_be_true_rule_38(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 2^31 lanes none may be begun, nor memory be taken for them."""
@@ -489,11 +500,8 @@ def test_no_lane_is_opened_for_a_welcome_that_cannot_be_true_rule_38(
     listener = Refusing()
     session = a_session(monkeypatch, listener)
 
-    async def scenario() -> None:
-        session.client.dial()
-        assert session.client._task is not None
-        await asyncio.wait([session.client._task], timeout=SECONDS_MAX)
-
-    asyncio.run(scenario())
+    session.client.dial()
+    assert session.client._task is not None
+    await asyncio.wait([session.client._task], timeout=SECONDS_MAX)
     assert session.opened == []
     assert listener.reasons == ["lanes 2147483648 is above 256"]

@@ -11,13 +11,13 @@ from safetensors import safe_open
 from safetensors.torch import load
 from torch import nn
 
-from atoll_protos import companion as contract
-from atoll_protos.companion import FILE, METADATA, TENSOR, Table
 from atoll_protos.errors import SpecError
-from atoll_worker.training import checksums, described
-from atoll_worker.training import companion as module
-from atoll_worker.training.companion import Companion, companion_of
-from atoll_worker.training.parameters import travelling
+from atoll_protos.job import companion as contract
+from atoll_protos.job.companion import FILE, METADATA, TENSOR, ExportTable
+from atoll_worker.model import companion as module
+from atoll_worker.model import described, tensor_sums
+from atoll_worker.model.companion import Companion, companion_of
+from atoll_worker.model.parameters import travelling
 from unit.worker.quantised import Quantised
 
 OFFSET = 64
@@ -39,7 +39,7 @@ class Model(nn.Module):
         self.register_buffer("temporary", torch.zeros(2, dtype=torch.int32), persistent=False)
 
 
-def written(companion: Companion, *, changed: bool = False) -> tuple[Table, dict[str, Any]]:
+def written(companion: Companion, *, changed: bool = False) -> tuple[ExportTable, dict[str, Any]]:
     """The table and the tensors of what a learner gives."""
     with tempfile.NamedTemporaryFile() as file:
         count = companion.write(file.fileno(), OFFSET, changed=changed)
@@ -50,7 +50,7 @@ def written(companion: Companion, *, changed: bool = False) -> tuple[Table, dict
         file.write(data)
         file.flush()
         with safe_open(file.name, "pt") as opened:
-            table = Table.from_json(opened.metadata()[METADATA])
+            table = ExportTable.from_json(opened.metadata()[METADATA])
         return table, load(data)
 
 
@@ -79,9 +79,7 @@ def test_at_the_end_only_what_training_has_changed_is_given() -> None:
     assert tensors == {f"{TENSOR}norm.num_batches_tracked": torch.tensor(1)}
 
 
-def test_what_has_changed_and_is_too_large_keeps_its_first_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_changed_and_is_too_large_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHANGED_BYTES_MAX", described.HEADER_ROOM_BYTES + 8)
     model = Model()
     companion = made(model)
@@ -92,9 +90,7 @@ def test_what_has_changed_and_is_too_large_keeps_its_first_values(
     assert companion.warning.endswith("do not travel: frozen.weight")
 
 
-def test_a_huge_frozen_part_is_named_as_absent_and_the_rest_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_a_huge_frozen_part_only_a_part_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(described, "BYTES_MAX", described.HEADER_ROOM_BYTES + 72)
     model = Model()
     companion = made(model)
@@ -109,7 +105,7 @@ def test_a_huge_frozen_part_is_named_as_absent_and_the_rest_is_there(
 def test_values_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     expected = made(model).frozen_digest
-    monkeypatch.setattr(checksums, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(tensor_sums, "CHUNK_BYTES", 4)
     assert made(model).frozen_digest == expected
     _, tensors = written(made(model))
     assert torch.equal(tensors[f"{TENSOR}frozen.weight"], model.frozen.weight)
@@ -130,18 +126,6 @@ def test_the_frozen_digest_is_of_frozen_parameters_and_nothing_else() -> None:
     assert made(nn.DataParallel(model)).frozen_digest == made(model).frozen_digest
 
 
-def test_a_frozen_sparse_parameter_is_named_as_absent_and_is_in_the_digest() -> None:
-    digests = set()
-    for value in (1.0, 2.0):
-        model = nn.Linear(2, 2)
-        sparse = (torch.eye(3) * value).to_sparse()
-        model.register_parameter("adjacency", nn.Parameter(sparse, requires_grad=False))
-        found = companion_of([model], travelling(model))
-        assert "adjacency" in found.warning
-        digests.add(found.frozen_digest)
-    assert len(digests) == 2
-
-
 def test_files_are_given_by_path_and_by_save_pretrained(tmp_path: Path) -> None:
     class Tokenizer:
         def save_pretrained(self, folder: str) -> None:
@@ -156,32 +140,23 @@ def test_files_are_given_by_path_and_by_save_pretrained(tmp_path: Path) -> None:
     assert files == {"vocabulary/words.json": b"{}", "notes.txt": b"mine"}
 
 
-@pytest.mark.parametrize("wrong", [3, "nowhere.txt"])
-def test_what_is_no_file_is_refused_at_once_with_a_remedy(wrong: object) -> None:
-    with pytest.raises(SpecError, match="export_files"):
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (3, "export_files: has a int"),
+        ("nowhere.txt", "export_files: nowhere.txt cannot be read"),
+        ("tokenizer.bin", r"tokenizer\.bin"),  # a name of weights: it would be left out
+    ],
+)
+def test_what_is_no_file_is_refused_at_once_with_a_remedy(wrong: object, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
         made(Model(), wrong)
 
 
-def test_a_file_that_has_a_name_of_weights_is_refused_and_not_left_out(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.bin").write_bytes(b"words")
-    with pytest.raises(SpecError, match=r"tokenizer\.bin"):
-        made(Model(), tmp_path / "tokenizer.bin")
+PATHS = ["../x", "/x", "a/../b", "model.safetensors", ".hidden", "x.tmp", "parts", "Parts/x"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "../x",
-        "/x",
-        "a/../b",
-        "model.safetensors",
-        ".hidden",
-        "x.tmp",
-        "parts",
-        "Parts/x",
-        "x" * 201,
-    ],
-)
+@pytest.mark.parametrize("path", [*PATHS, "x" * 201])
 def test_a_file_never_leaves_the_export_or_takes_the_place_of_weights(path: str) -> None:
     with pytest.raises(SpecError):
         contract.check_file(path)
@@ -196,17 +171,25 @@ def test_a_file_and_a_folder_of_one_name_are_refused_together() -> None:
 def test_a_table_that_is_none_is_refused() -> None:
     for text in ("[]", "{}", json.dumps({"stem": "../x", "keys": {}, "absent": {}}), "nonsense"):
         with pytest.raises(ValueError):  # noqa: PT011 - of JSON, or ours
-            Table.from_json(text)
+            ExportTable.from_json(text)
 
 
 class Odd(torch.Tensor):
     """As quantised tensors are: no plain bytes behind it."""
 
+    error: type[RuntimeError] = NotImplementedError
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "view":
-            raise NotImplementedError("no bytes")
+            raise cls.error("no bytes")
         return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+
+
+class Full(Odd):
+    """On a device without room for a copy, which is no tensor without bytes."""
+
+    error = torch.OutOfMemoryError
 
 
 def test_a_tensor_without_plain_bytes_is_absent_and_damages_nothing() -> None:
@@ -216,56 +199,48 @@ def test_a_tensor_without_plain_bytes_is_absent_and_damages_nothing() -> None:
     table, tensors = written(made(model))
     assert table.absent["odd"] == "is a Odd"
     assert torch.equal(tensors[f"{TENSOR}conjugate"], model.state_dict()["conjugate"])
-
-
-def test_a_device_without_room_for_a_copy_is_no_tensor_without_bytes() -> None:
-    class Full(torch.Tensor):
-        @classmethod
-        def __torch_function__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if getattr(func, "__name__", "") == "view":
-                raise torch.OutOfMemoryError("CUDA out of memory")
-            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-
-    model = Model()
     model.register_buffer("full", torch.ones(3, dtype=torch.int8).as_subclass(Full))
     with pytest.raises(torch.OutOfMemoryError):
         made(model)
 
 
-def test_a_plain_tensor_that_cannot_be_read_is_an_error_and_not_absent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plain_tensor_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(tensor: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     model = Model()
     companion = made(model)
-    monkeypatch.setattr(checksums, "_flat", fails)
+    monkeypatch.setattr(tensor_sums, "_flat", fails)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         written(companion)
 
 
-def test_a_quantised_frozen_parameter_is_named_as_absent_and_is_in_the_digest() -> None:
+def in_8_bits(value: int, scale: float) -> torch.Tensor:
+    return Quantised(torch.full((3,), value, dtype=torch.int8), torch.tensor(scale))
+
+
+@pytest.mark.parametrize(
+    ("frozen", "kind", "different"),
+    [
+        ([(torch.eye(3) * value).to_sparse() for value in (1.0, 2.0)], "torch.sparse_coo", 2),
+        ([in_8_bits(1, 1.0), in_8_bits(2, 1.0), in_8_bits(1, 2.0)], "a Quantised", 3),
+        ([torch.ones(3).as_subclass(Odd)], "a Odd", 1),
+    ],
+)
+def test_a_frozen_parameter_without_plain_bytes_is_named_as_absent_and_is_in_the_digest(
+    frozen: list[torch.Tensor], kind: str, different: int
+) -> None:
     digests = set()
-    for value, scale in ((1, 1.0), (2, 1.0), (1, 2.0)):
+    for value in frozen:
         model = nn.Linear(2, 2)
-        for name in ("one", "two"):
-            here = value if name == "two" else 1
-            quantised = Quantised(torch.full((3,), here, dtype=torch.int8), torch.tensor(scale))
-            model.register_parameter(name, nn.Parameter(quantised, requires_grad=False))
+        for name, each in (("one", frozen[0]), ("two", value)):
+            model.register_parameter(name, nn.Parameter(each, requires_grad=False))
         found = made(model)
-        assert "one (is a Quantised), two (is a Quantised)" in found.warning
-        assert "not known" not in found.warning
+        assert f"one (is {kind}), two (is {kind})" in found.warning
+        unread = "their values cannot be read: one, two"
+        assert (unread in found.warning) == (kind == "a Odd")
         digests.add(found.frozen_digest)
-    assert len(digests) == 3
-
-
-def test_frozen_parameters_that_cannot_be_compared_are_named() -> None:
-    model = nn.Linear(2, 2)
-    model.register_parameter("odd", nn.Parameter(torch.ones(3).as_subclass(Odd), False))
-    assert "their values cannot be read: odd" in made(model).warning
+    assert len(digests) == different
 
 
 class Fused(nn.Module):

@@ -1,11 +1,8 @@
 """What a step counts, on the head of a learner and on its other ranks (rule 35)."""
 
-import pytest
-
-from atoll_protos.errors import SpecError
 from atoll_worker.link.messages import JobLength
+from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.counts import Counts
-from atoll_worker.training.obeying import BoundaryWork
 
 
 def test_on_the_head_the_scripts_numbers_count_and_its_state_is_kept() -> None:
@@ -25,12 +22,6 @@ def test_of_what_the_script_of_another_rank_gives_only_the_state_is_kept() -> No
     counts.heard(14, 20)
     assert (counts.own_steps, counts.tokens, counts.cursor) == (2, 14, 20)
     assert counts.state(BoundaryWork(captured=[(0, 0)])) == b"state"
-
-
-@pytest.mark.parametrize(("tokens", "cursor"), [(0, 11), (7, 9), (7.5, 11)])
-def test_numbers_of_the_head_that_cannot_be_are_refused(tokens: int, cursor: int) -> None:
-    with pytest.raises(SpecError):
-        Counts(cursor=10).given(tokens, cursor, None, is_head=True)
 
 
 def test_a_length_in_tokens_is_estimated_from_the_tokens_of_a_step() -> None:

@@ -1,35 +1,30 @@
 """A rank that is no head but owns a host's share: its memory, and the lane process beside it."""
 
-import os
-import socket
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
+import structlog
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from atoll_protos.codecs import Packed
-from atoll_protos.errors import SpecError
-from atoll_protos.layout import Slice, build_layout
-from atoll_protos.parts import Share
-from atoll_protos.tensors import FLOATS, from_bytes
+from atoll_protos.job.layout import Slice, build_layout
+from atoll_protos.transfer.division import Share
 from atoll_worker.errors import TransportLostError
-from atoll_worker.link import memory
-from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Adopt, Boundary, Capture, Finished, Leaving, Message
+from atoll_worker.link.shared_memory import memory_plan
 from atoll_worker.link.socket import Link
-from atoll_worker.ranks import exchange
+from atoll_worker.model.parameters import travelling
+from atoll_worker.model.staging import DirectStaging, Pairs
+from atoll_worker.model.tensors import FLOATS, from_bytes
+from atoll_worker.model.undone import Watch
 from atoll_worker.training import process
 from atoll_worker.training.follower import Follower
-from atoll_worker.training.owner import Owner
-from atoll_worker.training.parameters import travelling
-from atoll_worker.training.staging import DirectStaging, Pairs
-from atoll_worker.training.undone import Watch
-from unit.worker.fake_transport import RUN_FILE, FakeProcess
+from atoll_worker.training.owner import TrainingOwner
+from unit.worker.fake_transport import RUN_FILE
+from unit.worker.link_side import BOUNDARY, owner_of
 from unit.worker.masters import SgdWithMasters
 
 SHARE = Share(2, 4, 6)  # the second of three hosts, with two lanes each
@@ -58,69 +53,37 @@ class Ranks:
         self.dealt[owned.shard, owned.fragment] = values
         return self.pairs, [False] * len(self.pairs)
 
-    def flat(self, values: Tensor, region: Packed[Tensor]) -> Pairs:
-        return exchange.flat_pairs(values, region)
-
     def written(self) -> None:
         pass
 
 
 @contextmanager
-def follower() -> Iterator[tuple[Follower, Ranks, Link, Owner]]:
+def follower() -> Iterator[tuple[Follower, Ranks, Link, TrainingOwner]]:
     """With the other end of its link, which is the lane process's."""
     model = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 20))
     places = travelling(model)
     layout = build_layout([place.spec for place in places], 2, 2)
-    plan = links.memory_plan(layout, RUN_FILE.sync, observer=False, share=SHARE)
-    descriptor = memory.create()
-    memory.resize(descriptor, plan)
-    shared = memory.attach(plan, descriptor)
-    os.close(descriptor)
-    ours, theirs = socket.socketpair()
-    ended = threading.Thread()
-    ended.start()
-    owner = Owner(
-        memory=shared,
-        staging=DirectStaging(),
-        link=Link(ours),
-        process=FakeProcess(ended),  # type: ignore[arg-type]
-    )
-    ranks = Ranks()
-    made = Follower(
-        specs=layout.tensors,
-        slices={(each.shard, each.fragment): each for each in layout.slices},
-        ranks=ranks,  # type: ignore[arg-type]
-        staging=owner.staging,
-        models=[model],
-        places=places,
-        owner=owner,
-    )
-    other = Link(theirs)
-    try:
-        yield made, ranks, other, owner
-    finally:
-        owner.link.close()
-        other.close()
+    plan = memory_plan(layout, RUN_FILE.sync, observer=False, share=SHARE)
+    with owner_of(plan, DirectStaging()) as (owner, lane_process):
+        ranks = Ranks()
+        made = Follower(
+            specs=layout.tensors,
+            slices={(each.shard, each.fragment): each for each in layout.slices},
+            ranks=ranks,  # type: ignore[arg-type]
+            models=[model],
+            places=places,
+            owner=owner,
+        )
+        yield made, ranks, lane_process, owner
 
 
 def step(made: Follower) -> None:
     work = made.apply_commands()
-    made.report(
-        Boundary(
-            own_steps=1,
-            tokens=1,
-            loss=0.0,
-            step_seconds=0.0,
-            blocked_seconds=0.0,
-            cursor=0,
-            adopted=tuple(work.adopted),
-            captured=tuple(work.captured),
-        ),
-        work,
-    )
+    adopted, captured = tuple(work.adopted), tuple(work.captured)
+    made.report(replace(BOUNDARY, adopted=adopted, captured=captured), work)
 
 
-def captured(owner: Owner, key: tuple[int, int]) -> Tensor:
+def captured(owner: TrainingOwner, key: tuple[int, int]) -> Tensor:
     return from_bytes(owner.memory.capture(*key), torch.float32)
 
 
@@ -186,11 +149,12 @@ def test_the_end_of_the_heads_transport_process_ends_it() -> None:
 
 def test_its_lane_process_leaves_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[object] = []
-    monkeypatch.setattr(process, "stop", lambda *which: stopped.append(which))
+    monkeypatch.setattr(process, "stop", lambda *which, finished: stopped.append((which, finished)))
     with follower() as (made, _, lane_process, owner):
+        made.finished = True
         made.leave("done")
         assert lane_process.receive() == [Leaving(reason="done")]
-        assert stopped == [(owner.process, owner.link)]
+        assert stopped == [((owner.process, owner.link), True)]
 
 
 def train(made: Follower, ranks: Ranks, weight: Tensor, optimizer: Optimizer) -> None:
@@ -210,15 +174,15 @@ def train(made: Follower, ranks: Ranks, weight: Tensor, optimizer: Optimizer) ->
 def test_where_the_head_trains_nothing_another_rank_finds_masters_that_undo_adoptions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "stop", lambda *_: None)
+    monkeypatch.setattr(process, "stop", lambda *_, finished: None)
     with follower() as (made, ranks, _, _):
         (model,) = made.models
         watch = made.watch = Watch(staging=DirectStaging())
-        watch.begin()
         weight = next(model.parameters()).detach()
         optimizer = SgdWithMasters(model.parameters(), lr=1e-3)
-        with pytest.raises(SpecError, match="SgdWithMasters keeps copies of the parameters"):
+        with structlog.testing.capture_logs() as lines:
             train(made, ranks, weight, optimizer)
+        assert ["on_adopt" in line["event"] for line in lines] == [True]
         made.leave("it has failed")
         assert watch.over
         assert made.watch is None

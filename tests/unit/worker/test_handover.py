@@ -1,115 +1,81 @@
 """Hand-overs in lock-step modes, and what the end of a job does to them (rules 15 and 27)."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.link.messages import Adopt, Capture, Finished, JobLength, Proceed
+from atoll_worker.link.messages import Finished, GiveCompanion, JobLength
 from atoll_worker.rules import handover
-from atoll_worker.rules.effects import SendOffer
-from unit.worker.learner_side import LearnerSide, learner_side
+from unit.worker.learner_side import LearnerSide, learner_side, told
+
+HANDED = "pace 3; step; again"  # over, at position 4 where H is 4
 
 
-def diloco(*, overlap: int = 0, steps: int = 40) -> LearnerSide:
+def diloco(**settings: Any) -> LearnerSide:
     """One slice, H = 4."""
-    return learner_side(
-        shards=1, steps=steps, fragments=1, period=4, overlap=overlap, lockstep=True
-    )
+    one = {"shards": 1, "fragments": 1, "period": 4, "overlap": 0, "lockstep": True}
+    return learner_side(**{**one, **settings})
 
 
-def pace(side: LearnerSide, steps: int) -> None:
-    """Steps at which nothing is due."""
-    for _ in range(steps):
-        side.step()
-        assert side.take(Proceed) == [Proceed()]
+def two_slices(**settings: Any) -> LearnerSide:
+    """Of one shard; H = 8: they are due at 4 and 8."""
+    return diloco(fragments=2, period=8, **settings)
 
 
-def test_a_learner_hands_over_by_itself_and_step_waits_for_the_publish() -> None:
-    side = diloco().begin()
-    pace(side, 3)
-    side.step()
-    assert side.take(Capture) == [Capture(slices=((0, 0),))]
-    assert side.take(Proceed) == []
-    side.again()
-    (sent,) = side.take(SendOffer)
-    assert (sent.offer.capture, sent.offer.t_m, sent.offer.base) == (4, 4, 0)
-    assert side.take(Proceed) == []
-    assert [report.waiting for _, report in side.messages("report")][-1]  # Training all the same
-    side.value(0, 0, 1)
-    assert [adopt.number for adopt in side.take(Adopt)] == [1]
-    assert side.take(Proceed) == []  # adopted before step() returns
-    side.again()
-    assert side.take(Proceed) == [Proceed()]
-    pace(side, 3)
+@pytest.mark.parametrize(
+    ("overlap", "scene"),
+    [
+        # it hands over by itself, and step waits until the Publish is adopted
+        (0, "pace 3; step => capture 0/0; again => offer 0/0 0 4; value 0/0 1 => adopt 0/0 1;"
+            " again => proceed; pace 3"),
+        # with an overlap it waits at hand-over plus overlap and adopts not before
+        # (Streaming DiLoCo adopts after exactly tau steps)
+        (2, f"{HANDED} => offer 0/0 0 4, proceed; value 0/0 1; pace 1 => none;"
+            " step => adopt 0/0 1; again => proceed"),
+        # a hand-over that died with its session is made again on the same base
+        (0, f"{HANDED} => offer 0/0 0 4; lose 0; back 0 0 => offer 0/0 0 4;"
+            " lose 0; back 0 1 => none"),
+        # and one while its shard is away at its welcome
+        (0, "pace 3; lose 0; step; again => none; back 0 0 => offer 0/0 0 4"),
+        # a slice with a newer value waiting is adopted, while step waits, and not handed over
+        (0, "pace 3; value 0/0 1 => none; step => adopt 0/0 1; again => proceed;"
+            " pace 3; step => capture 0/0"),
+        # a lost capture is made again at once
+        (0, f"{HANDED} => offer 0/0 0 4; torn 0; again => offer 0/0 0 4"),
+        # Calls mean nothing where learners hand over by themselves
+        (0, "pace 1; call 0/0 0; pace 2 => none; step => capture 0/0"),
+        (2, "pace 1; call 0/0 0; pace 2 => none; step => capture 0/0"),
+    ],
+)  # fmt: skip
+def test_a_learner_hands_over_by_itself_and_step_waits_for_the_publish_rule_15(
+    overlap: int, scene: str
+) -> None:
+    diloco(overlap=overlap).begin().play(scene)
 
 
 def test_a_learner_that_has_a_command_to_answer_does_not_wait_rule_40() -> None:
     """A training process that stands still in step() answers none, and its transport reports."""
-    side = diloco().begin()
-    pace(side, 3)
-
-    def waits() -> bool:
+    side, waits = diloco().begin().play("pace 3"), []
+    for order in ("step", "again", "value 0/0 1", "again"):  # captures, waits, adopts, goes on
+        side.play(order)
         side.now += 2.0
         side.feed(side.exchange.tick_time(side.now))
-        return bool(side.messages("report")[-1][1].waiting)
-
-    side.step()
-    assert not waits()  # the capture is not there
-    side.again()
-    assert waits()
-    side.value(0, 0, 1)
-    assert not waits()  # the value is not adopted
-    side.again()
-    assert side.take(Proceed) == [Proceed()]
-    assert not waits()
-
-
-def test_with_an_overlap_step_waits_at_hand_over_plus_overlap_and_not_before() -> None:
-    side = diloco(overlap=2).begin()
-    pace(side, 3)
-    side.step()
-    side.again()
-    assert len(side.take(SendOffer)) == 1
-    assert side.take(Proceed) == [Proceed()]
-    side.value(0, 0, 1)
-    assert side.take(Adopt) == []  # early: Streaming DiLoCo adopts after exactly tau steps
-    pace(side, 1)
-    assert side.take(Adopt) == []
-    side.step()
-    assert [adopt.number for adopt in side.take(Adopt)] == [1]
-    side.again()
-    assert side.take(Proceed) == [Proceed()]
-
-
-def test_a_joiner_takes_its_position_from_the_tick() -> None:
-    side = diloco().begin(tick=6)
-    pace(side, 1)
-    side.step()
-    side.again()
-    (sent,) = side.take(SendOffer)
-    assert (sent.offer.t_m, sent.offer.capture) == (8, 2)
+        waits.append(side.messages("report")[-1][1].waiting)
+    assert waits == [False, True, False, False]
 
 
 def test_learners_at_one_position_hand_over_the_same_slices_however_they_came_there() -> None:
-    first, joiner = (learner_side(shards=1, fragments=3, period=10, lockstep=True) for _ in "ab")
     handed = []
-    for side, tick in ((first, 0), (joiner, 6)):
-        side.begin(tick=tick)
-        for position in range(tick + 1, 11):
-            side.step()
-            side.again()
-            for sent in side.take(SendOffer):
-                if position > 6:
-                    handed.append((side is joiner, position, sent.offer.slice))
-                side.value(0, sent.offer.slice, 1)
-    assert {each[1:] for each in handed if each[0]} == {each[1:] for each in handed if not each[0]}
-
-
-def test_one_that_was_away_for_a_round_goes_on_from_the_tick() -> None:
-    side = diloco().begin()
-    pace(side, 1)
-    side.receive(0, tick=pb.Tick(tick=21))
-    pace(side, 1)
-    assert {report.t_m for _, report in side.messages("report")} >= {21}
+    for tick in (0, 6):  # the second one joins late
+        side = learner_side(shards=1, fragments=3, period=10, lockstep=True).begin(tick=tick)
+        for _ in range(tick, 10):
+            side.play("step; again")
+            for each in side.sent[-1:]:
+                side.value(0, each.offer.slice, 1)
+        handed.append({(s.offer.t_m, s.offer.slice) for s in side.sent if s.offer.t_m > 6})
+    assert handed[0] == handed[1] != set()
 
 
 @pytest.mark.parametrize(("tick", "position"), [(5, 2), (6, 2), (7, 7), (90, 90)])
@@ -117,262 +83,97 @@ def test_an_absence_of_more_than_a_round_moves_the_position_and_nothing_else(
     tick: int, position: int
 ) -> None:
     """H = 4: at a distance of a round the learner's own hand-over is awaited still."""
-    side = diloco().begin()
-    pace(side, 2)
-    state = side.exchange._state
+    state = diloco().begin().play("pace 2").exchange.state
     before = (state.progress.own_steps, state.progress.tokens, state.slices[0, 0].steps)
     state.clock.tick = tick
     handover.catch_up(state)
     assert state.progress.position == position
-    after = (state.progress.own_steps, state.progress.tokens, state.slices[0, 0].steps)
-    assert after == before
+    assert before == (state.progress.own_steps, state.progress.tokens, state.slices[0, 0].steps)
 
 
-def test_where_no_learner_waits_a_position_counts_own_steps_alone() -> None:
-    side = learner_side(shards=1, fragments=1, period=4).begin()
-    side.receive(0, tick=pb.Tick(tick=21))
-    side.step()
-    assert [report.t_m for _, report in side.messages("report")][-1] == 1
+def test_only_where_learners_wait_a_position_follows_the_tick() -> None:
+    for side, position in ((diloco(), 21), (learner_side(shards=1, fragments=1, period=4), 1)):
+        side.begin().play("tick 21; step")
+        assert side.messages("report")[-1][1].t_m == position
 
 
-def test_a_hand_over_that_died_with_its_session_is_made_again_on_the_same_base() -> None:
-    side = diloco().begin()
-    pace(side, 3)
-    side.step()
-    side.again()
-    (first,) = side.take(SendOffer)
-    side.lose(0)
-    side.welcome(0, heads=side.heads(0, 0))
-    assert side.take(SendOffer) == [first]
-    side.lose(0)
-    side.welcome(0, heads=side.heads(0, 1))  # merged, or closed without it
-    assert side.take(SendOffer) == []
+# ------------------------------------------------------------ the end, and another length
 
 
-def test_a_hand_over_while_its_shard_is_away_is_made_at_its_welcome() -> None:
-    side = diloco().begin()
-    pace(side, 3)
-    side.lose(0)
-    side.step()
-    side.again()
-    assert side.take(SendOffer) == []
-    side.welcome(0, heads=side.heads(0, 0))
-    assert len(side.take(SendOffer)) == 1
+@pytest.mark.parametrize(
+    ("side", "tick", "scene"),
+    [
+        # at the end every slice is handed over, and step waits for Final
+        (two_slices(steps=10), 8, "pace 1; step; again => offer 0/0 0 2, offer 0/1 0 2;"
+            " value 0/0 1; value 0/1 1; again => none; final 0 1 => finished"),
+        # values that are awaited later are adopted at once there: at 4, would be at 6 of 5
+        (diloco(overlap=2, steps=5), 0, f"{HANDED} => proceed; step; value 0/0 1 => adopt 0/0 1;"
+            " again; final 0 1 => finished"),
+        # one that waits at a former end goes on when it hears of a longer job, once
+        (diloco(steps=4), 0, f"{HANDED}; value 0/0 1; again => none; ends 4 9 => length 9, proceed;"
+            " ends 4 9 => none; pace 3"),
+        # a former end is a hand-over for those that know better as well, since others may not
+        (two_slices(steps=10), 8, "ends 10 30; pace 1; step; again => offer 0/0 0 2, offer 0/1 0 2;"
+            " value 0/0 1; value 0/1 1; again => proceed"),
+        # one at a shorter end hands everything over and stays
+        (two_slices(steps=100), 0, "pace 1; ends 100 3; pace 1; step; again => offer 0/0 0 3,"
+            " offer 0/1 0 3; value 0/0 1; value 0/1 1; again => none; final 0 1 => finished"),
+        # one that waits at what has become the end hands over the rest
+        (two_slices(steps=100), 0, "pace 3; step; again => offer 0/1 0 4; ends 100 4; again"
+            " => offer 0/0 0 4; value 0/0 1; value 0/1 1; again => none; final 0 1 => finished"),
+        # one beyond a shorter end hands over when slices are due until Final
+        (two_slices(steps=100), 4, "pace 1; ends 100 3; pace 2; step; again => offer 0/0 0 4;"
+            " value 0/0 1; again => proceed; pace 3; step; again => offer 0/1 0 8; value 0/1 1;"
+            " final 0 1; again => proceed, finished"),
+        # what is final is not handed over and nobody waits for it: its shard ended before it
+        # heard that the job has become longer
+        (diloco(shards=2, steps=4), 0, f"{HANDED} => offer 0/0 0 4, offer 1/0 0 4; value 0/0 1;"
+            " value 1/0 1; again; ends 4 9 => proceed; final 1 1; pace 3; step; again"
+            " => offer 0/0 1 4; value 0/0 2; again => proceed"),
+        # a Final ends the wait for a hand-over that came too late
+        (diloco(shards=2), 0, f"{HANDED}; value 0/0 1; again => none; final 1 0 => proceed"),
+    ],
+)  # fmt: skip
+def test_a_learner_hands_over_and_waits_as_the_end_of_the_job_asks_rules_15_and_27(
+    side: LearnerSide, tick: int, scene: str
+) -> None:
+    side.begin(tick=tick).play(scene)
 
 
-def test_a_slice_with_a_newer_value_waiting_is_adopted_and_not_handed_over() -> None:
-    side = diloco().begin()
-    pace(side, 3)
-    side.value(0, 0, 1)
-    assert side.take(Adopt) == []  # only while step() waits
-    side.step()
-    assert side.take(Capture) == []
-    assert len(side.take(Adopt)) == 1
-    assert side.take(Proceed) == []
-    side.again()
-    assert side.take(Proceed) == [Proceed()]
+def test_a_finished_learner_takes_all_final_values_once_more_rule_27() -> None:
+    side = diloco(steps=4).begin().play(f"{HANDED}; value 0/0 1; again; final 0 1")
+    assert side.take(Finished) == [Finished(again=((0, 0),))]
 
 
-def test_at_the_end_every_slice_is_handed_over_and_step_waits_for_final_rule_27() -> None:
-    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=10)
-    side.begin(tick=8)
-    pace(side, 1)
-    side.step()
-    side.again()
-    assert sorted(sent.offer.slice for sent in side.take(SendOffer)) == [0, 1]
-    side.value(0, 0, 1)
-    side.value(0, 1, 1)
-    side.again()
-    assert side.take(Proceed) == []
-    side.receive(0, final=pb.Final(versions=side.heads(0, 1)))
-    assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
+def test_a_learner_is_finished_by_the_command_that_takes_its_companion_rule_36() -> None:
+    """Between two commands it could leave."""
+    side = diloco(steps=4)
+    state = side.exchange.state
+    state.configure = replace(state.configure, has_companion=True)
+    side.begin().play(f"{HANDED}; value 0/0 1; again")
+    side.receive(0, send_companion=pb.SendCompanion(changed=True))
+    assert not side.take(GiveCompanion), "training may change it still"
+    side.play("final 0 1")
+    assert side.take(Finished) == [Finished(again=((0, 0),), companion=True)]
+    assert state.companion_owed
+    side.receive(0, companion_taken=pb.CompanionTaken())
+    assert not state.companion_owed
+    side.receive(0, send_companion=pb.SendCompanion(changed=True))  # of another session
+    assert side.take(GiveCompanion) == [GiveCompanion(changed=True)]
 
 
-def test_at_the_end_values_awaited_later_are_adopted_at_once_rule_27() -> None:
-    side = diloco(overlap=2, steps=5).begin()
-    pace(side, 3)
-    side.step()  # hands over at 4, would adopt at 6: beyond T
-    side.again()
-    assert side.take(Proceed) == [Proceed()]
-    side.step()
-    side.value(0, 0, 1)
-    assert len(side.take(Adopt)) == 1
-    side.again()
-    side.receive(0, final=pb.Final(versions=side.heads(0, 1)))
-    assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
-
-
-def test_what_is_final_is_not_handed_over_and_nobody_waits_for_it_rule_27() -> None:
-    """Its shard ended before it heard that the job has become longer; the other shard goes on."""
-    side = learner_side(shards=2, fragments=1, period=4, overlap=0, lockstep=True, steps=4)
-    side.begin()
-    pace(side, 3)
-    side.step()
-    side.again()
-    assert [sent.shard for sent in side.take(SendOffer)] == [0, 1]
-    for shard in range(2):
-        side.value(shard, 0, 1)
-    side.again()
-    side.receive(0, tick=told(4, 9))
-    assert side.take(Proceed) == [Proceed()]
-    side.receive(1, final=pb.Final(versions=side.heads(1, 1)))
-    pace(side, 3)
-    side.step()
-    side.again()
-    assert [sent.shard for sent in side.take(SendOffer)] == [0]
-    side.value(0, 0, 2)
-    side.again()
-    assert side.take(Proceed) == [Proceed()]
-
-
-def test_a_final_ends_the_wait_for_a_hand_over_that_came_too_late_rule_27() -> None:
-    side = learner_side(shards=2, fragments=1, period=4, overlap=0, lockstep=True, steps=40)
-    side.begin()
-    pace(side, 3)
-    side.step()
-    side.again()
-    assert len(side.take(SendOffer)) == 2
-    side.value(0, 0, 1)
-    side.again()
-    assert side.take(Proceed) == []
-    side.receive(1, final=pb.Final(versions=side.heads(1, 0)))
-    assert side.take(Proceed) == [Proceed()]
-
-
-def told(*ends: int, revision: int = 1) -> pb.Tick:
-    """The job is as long as the last of these."""
-    length = pb.Length(revision=revision, steps=ends[-1], ends=sorted(ends))
-    return pb.Tick(tick=0, length=length)
-
-
-def test_one_that_waits_at_a_former_end_goes_on_when_it_hears_of_a_longer_job_rule_27() -> None:
-    side = diloco(steps=4).begin()
-    pace(side, 3)
-    side.step()
-    side.again()
-    side.value(0, 0, 1)
-    side.again()
-    assert side.take(Proceed) == []
-    side.receive(0, tick=told(4, 9))
-    assert side.take(Proceed) == [Proceed()]
-    assert side.take(JobLength) == [JobLength(steps=9, tokens=None)]
-    side.receive(0, tick=told(4, 9))
-    assert side.take(JobLength) == []
-    pace(side, 3)
-
-
-def test_a_former_end_is_a_hand_over_for_those_that_know_better_as_well_rule_15() -> None:
-    """Another learner may not have heard of the longer job, and waits for this one's slices."""
-    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=10)
-    side.begin(tick=8)
-    side.receive(0, tick=told(10, 30))
-    pace(side, 1)
-    side.step()
-    side.again()
-    assert sorted(sent.offer.slice for sent in side.take(SendOffer)) == [0, 1]
-    side.value(0, 0, 1)
-    side.value(0, 1, 1)
-    side.again()
-    assert side.take(Proceed) == [Proceed()]
-
-
-def test_the_length_comes_with_a_welcome_rule_27() -> None:
+def test_of_two_lengths_that_of_the_higher_revision_counts_also_of_a_welcome_rule_27() -> None:
     side = diloco(steps=8)
-    side.welcome(0, heads=side.heads(0, 0), length=told(20).length)
-    assert side.take(JobLength) == [JobLength(steps=20, tokens=None)]
-
-
-def test_of_two_lengths_that_of_the_higher_revision_counts_rule_27() -> None:
-    side = diloco(steps=8)
-    side.welcome(0, heads=side.heads(0, 0), length=told(8, 1000, 12, revision=3).length)
+    side.welcome(0, newest=side.newest(0, 0), length=told(8, 1000, 12, revision=3).length)
     side.receive(0, tick=told(8, 1000, revision=2))
     side.receive(0, tick=told(8, 1000, 12, revision=4))
     assert side.take(JobLength) == [JobLength(steps=12, tokens=None)]
 
 
-def test_a_learner_at_a_shorter_end_hands_everything_over_and_stays_rule_27() -> None:
-    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=100)
-    side.begin()
-    pace(side, 1)
-    side.receive(0, tick=told(100, 3))
-    pace(side, 1)
-    side.step()
-    side.again()
-    assert sorted(sent.offer.slice for sent in side.take(SendOffer)) == [0, 1]
-    for fragment in range(2):
-        side.value(0, fragment, 1)
-    side.again()
-    assert side.take(Proceed) == []
-
-
-def test_one_that_waits_at_what_has_become_the_end_hands_over_the_rest_rule_27() -> None:
-    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=100)
-    side.begin()
-    pace(side, 3)
-    side.step()
-    side.again()
-    assert [sent.offer.slice for sent in side.take(SendOffer)] == [1]
-    side.receive(0, tick=told(100, 4))
-    side.again()
-    assert [sent.offer.slice for sent in side.take(SendOffer)] == [0]
-    for fragment in range(2):
-        side.value(0, fragment, 1)
-    side.again()
-    assert side.take(Proceed) == []
-
-
-def test_one_beyond_a_shorter_end_hands_over_when_slices_are_due_until_final_rule_27() -> None:
-    side = learner_side(shards=1, fragments=2, period=8, overlap=0, lockstep=True, steps=100)
-    side.begin(tick=4)
-    pace(side, 1)
-    side.receive(0, tick=told(100, 3))
-    pace(side, 2)
-    side.step()
-    side.again()
-    assert [sent.offer.slice for sent in side.take(SendOffer)] == [0]
-    side.value(0, 0, 1)
-    side.again()
-    assert side.take(Proceed) == [Proceed()]
-    pace(side, 3)
-    side.step()
-    side.again()
-    assert [sent.offer.slice for sent in side.take(SendOffer)] == [1]
-    side.value(0, 1, 1)
-    side.receive(0, final=pb.Final(versions=side.heads(1, 1)))
-    side.again()
-    assert side.take(Finished) == [Finished(again=tuple(side.exchange.slices))]
-
-
-@pytest.mark.parametrize("overlap", [0, 2])
-def test_calls_mean_nothing_where_learners_hand_over_by_themselves(overlap: int) -> None:
-    side = diloco(overlap=overlap).begin()
-    pace(side, 1)
-    side.call(0, 0, base=0)
-    pace(side, 1)
-    assert side.take(Capture) == []
-
-
-def test_a_lost_capture_is_made_again_at_once() -> None:
-    side = diloco().begin()
-    pace(side, 3)
-    side.step()
-    side.again()
-    (sent,) = side.take(SendOffer)
-    side.feed(side.exchange.capture_lost(0, sent.offer))
-    side.again()
-    assert [sent.offer.capture for sent in side.take(SendOffer)] == [4]
-
-
-def test_a_hand_over_that_is_sent_again_names_the_tokens_of_its_capture_rule_13() -> None:
-    side = diloco(overlap=3).begin()
-    pace(side, 3)
-    side.step()
-    side.again()
-    (first,) = side.take(SendOffer)
-    assert side.take(Proceed) == [Proceed()]
-    pace(side, 2)
-    side.lose(0)
-    side.welcome(0, heads=side.heads(0, 0))
-    (again,) = side.take(SendOffer)
+def test_a_hand_over_that_is_sent_again_names_the_tokens_and_the_position_of_its_capture() -> None:
+    """Rule 13; one that has joined at tick 8 (H = 4) made it at 12."""
+    side = diloco(overlap=3).begin(tick=8).play(f"{HANDED} => proceed; pace 2; lose 0; back 0 0")
+    first, again = side.sent
     assert again.offer == first.offer
     assert again.offer.counters == pb.Counters(steps=4, tokens=40)
+    assert again.offer.t_m == 12

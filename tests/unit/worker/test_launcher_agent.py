@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler
 
 from atoll_protos.environment import Env
 from atoll_protos.exits import RANK_ENDED
-from atoll_worker.launcher import agent, meeting
+from atoll_worker.launcher import agent, rendezvous
 from atoll_worker.launcher.command import configuration
 from atoll_worker.launcher.lines import Lines
 
@@ -22,25 +23,16 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def told() -> Iterator[list[Any]]:
+    """What the agent says; signals and environment are as before in the end."""
     before = {number: signal.getsignal(number) for number in HANDLED}
     environment = dict(os.environ)
-    monkeypatch.setattr(agent, "log", _Silent())
-    yield
+    with capture_logs() as lines:
+        yield lines
     for number, handler in before.items():
         signal.signal(number, handler)
     os.environ.clear()
     os.environ.update(environment)
-
-
-class _Silent:
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.fields: list[dict[str, object]] = []
-
-    def warning(self, words: str, **fields: object) -> None:
-        self.said.append(words)
-        self.fields.append(fields)
 
 
 def launch(script: str, *options: str) -> int:
@@ -76,10 +68,7 @@ def test_one_rank_that_fails_ends_all_with_its_code(
     assert errors.endswith("what rank 1 said last:\n[rank1]: the cause\n")
 
 
-def test_a_rank_that_had_ended_before_another_one_failed_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent, "log", told := _Silent())
+def test_a_rank_that_had_ended_before_the_failure_is_named(tmp_path: Path, told: list[Any]) -> None:
     script = f"""
         cd {tmp_path}
         [ $RANK = 1 ] && echo $$ > new && mv new pid && exit 0
@@ -88,34 +77,24 @@ def test_a_rank_that_had_ended_before_another_one_failed_is_named(
         exit 3
     """
     assert launch(script) == 3
-    assert told.said == [
+    assert [each["event"] for each in told] == [
         f"rank 0 on {socket.gethostname()} has ended (exit code 3), and all ranks with it; "
         "rank 1 had ended before it (exit code 0)"
     ]
 
 
-def test_a_rank_that_is_killed_is_a_kill_and_is_named_with_its_host(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_rank_that_is_killed_is_named_as_cause(
+    monkeypatch: pytest.MonkeyPatch, told: list[Any]
 ) -> None:
-    monkeypatch.setattr(agent, "log", told := _Silent())
     monkeypatch.setenv(Env.HOST, "1")
     assert launch("[ $RANK = 0 ] && exec sleep 600; kill -9 $$") == -signal.SIGKILL
     host = f"host 1 ({socket.gethostname()})"
-    assert told.said == [f"rank 1 on {host} has ended (SIGKILL), and all ranks with it"]
-    assert told.fields == [{RANK_ENDED: 1}]
-
-
-def test_a_rank_that_ends_with_another_one_is_not_called_the_cause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(agent, "log", told := _Silent())
+    assert told[0]["event"] == f"rank 1 on {host} has ended (SIGKILL), and all ranks with it"
     assert launch("[ $RANK = 0 ] && exec sleep 600; exit 75") == 75
-    assert told.fields == [{"rank": 1}]
+    assert [(each.get(RANK_ENDED), each.get("rank")) for each in told] == [(1, None), (None, 1)]
 
 
-def test_what_may_pass_is_started_again_in_place_under_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_pass_begins_again_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(Env.INSTANCE, "first")
     script = f"cd {tmp_path}; echo $ATOLL_INSTANCE >> $RANK; [ $RANK = 0 ] || exit 75"
     assert launch(script, "--max-restarts", "1") == 75
@@ -123,7 +102,7 @@ def test_what_may_pass_is_started_again_in_place_under_another_name(
 
 
 def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f"""
         cd {tmp_path}
@@ -133,11 +112,17 @@ def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
         while :; do sleep 0.02; done
     """
 
+    def started(lines: Lines) -> None:
+        start(lines)
+        (tmp_path / "ready-agent").touch()  # it knows its processes only after both have begun
+
     def terminate() -> None:
-        while len([*tmp_path.glob("ready-*")]) < 2 and not over.wait(0.02):
+        while len([*tmp_path.glob("ready-*")]) < 3 and not over.wait(0.02):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
+    start = Lines.start
+    monkeypatch.setattr(Lines, "start", started)
     over = threading.Event()
     thread = threading.Thread(target=terminate)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the agent takes it
@@ -150,22 +135,20 @@ def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
     assert sorted(capfd.readouterr().out.splitlines()) == ["[rank0]: left", "[rank1]: left"]
 
 
-def test_another_signal_changes_nothing_once_it_is_known_how_a_launcher_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_late_signal_does_not_change_how_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = Lines.finish
 
     def again() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def finish_late(lines: Lines) -> None:
-        if lines.thread is not None:  # its processes have begun
+        if any(each.ident for each in lines.threads):  # its processes have begun
             again()
         finish(lines)
 
     def leave_late(handler: RendezvousHandler) -> None:
         again()
-        meeting.leave(handler)
+        rendezvous.leave(handler)
 
     def terminated(*_: object) -> Any:
         raise SignalException("told to end", sigval=signal.SIGTERM)
@@ -178,9 +161,7 @@ def test_another_signal_changes_nothing_once_it_is_known_how_a_launcher_ends(
     assert launch("exec sleep 600") == -signal.SIGTERM
 
 
-def test_ranks_that_wait_for_a_host_0_that_is_gone_are_not_waited_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_without_host_0_end_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent, "STOP_SECONDS", 600.0)
     monkeypatch.setattr(agent, "AGAIN_STOP_SECONDS", 0.1)
 

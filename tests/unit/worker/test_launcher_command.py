@@ -23,9 +23,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_a_script_runs_in_this_python_and_any_other_command_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_runs_in_this_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert split(["--nnodes", "2", "--", "train.py", "--", "x"]) == (
@@ -36,30 +34,17 @@ def test_a_script_runs_in_this_python_and_any_other_command_as_it_is(
     assert words_of(["python3", "-m", "train"]) == ["python3", "-m", "train"]
 
 
-def test_a_command_that_is_not_there_is_bad_input() -> None:
-    """A rank would end with 127, and be started again."""
-    with pytest.raises(SpecError, match=r"there is no command pyton3 in .*; fix its name"):
-        words_of(["pyton3", "train.py"])
-
-
-def test_on_one_host_processes_meet_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_one_host_meet_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
     found = configuration([])
+    assert not list(tmp_path.iterdir()), "processes print through pipes of ours"
     assert (found.min_nodes, found.max_nodes, found.nproc_per_node) == (1, 1, 3)
     assert (found.rdzv_backend, found.rdzv_endpoint) == ("c10d", "localhost:0")
     assert found.local_addr == "localhost"
     assert found.run_id != configuration([]).run_id
     assert found.max_restarts == 0
     assert (os.environ[Torchrun.OWN_STORE], os.environ[command.THREADS]) == ("1", "1")
-
-
-def test_no_folder_is_made_for_what_processes_print(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They print through pipes of ours."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    configuration([])
-    assert not list(tmp_path.iterdir())
 
 
 def test_hosts_meet_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +74,7 @@ def test_hosts_meet_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) 
         ([], "launch", "names no command"),
         (["train.py"], "launch", "names no command"),
         (["--", "no-such.py"], "launch", "there is no file no-such.py"),
+        (["--", "pyton3", "x.py"], "launch", "there is no command pyton3"),  # a rank: 127, again
         (["--nproc-per-node", "x", "--", "true"], "launch", "nproc_per_node value: x"),
         (["--nproc-per-node", "0", "--", "true"], "PET_NPROC_PER_NODE", "is 0"),
         (["--nnodes", "two", "--", "true"], "launch", "two"),
@@ -98,9 +84,7 @@ def test_hosts_meet_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) 
         (["--module", "--", "true"], "launch", "are torchrun's"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_remedy(
-    arguments: list[str], field: str, problem: str
-) -> None:
+def test_what_does_not_fit_has_a_remedy(arguments: list[str], field: str, problem: str) -> None:
     with pytest.raises(SpecError) as caught:
         command.main(arguments)
     assert caught.value.field == field

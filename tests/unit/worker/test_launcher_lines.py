@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_worker.launcher.lines import LINE_BYTES_MAX, Lines, OfRanks
+from atoll_worker.launcher.lines import LINE_CHARACTERS_MAX, Lines
 
 
 class Told:
@@ -63,16 +63,16 @@ def test_errors_stay_errors_and_a_rank_is_named_once(lines: Lines, told: Told) -
 def test_a_line_without_an_end_is_passed_on_in_pieces(lines: Lines, told: Told) -> None:
     with open(lines.open(0, 1), "wb", 0) as out:
         lines.start()
-        out.write(b"x" * (3 * LINE_BYTES_MAX))
+        out.write(b"x" * (3 * LINE_CHARACTERS_MAX))
     lines.finish()
-    assert told.text[1].count(b"x") == 3 * LINE_BYTES_MAX
-    assert max(map(len, told.text[1].splitlines())) <= 2 * LINE_BYTES_MAX + 10
+    assert told.text[1].count(b"x") == 3 * LINE_CHARACTERS_MAX
+    assert max(map(len, told.text[1].splitlines())) <= LINE_CHARACTERS_MAX + 10
 
 
 def test_a_process_that_a_rank_has_left_behind_is_not_waited_for(lines: Lines, told: Told) -> None:
     with open(lines.open(0, 1), "wb", 0) as out:
         lines.start()
-        out.write(b"last words")
+        out.write(b"last words\n")
         lines.finish()
         assert told.text[1] == b"[rank0]: last words\n"
 
@@ -91,12 +91,9 @@ def test_the_last_lines_of_a_rank_are_said_again_only_under_those_of_others(told
     assert told.text[2].endswith(b"lost rank 1\nagain:\n[rank1]: the cause\n")
 
 
-def test_a_learner_of_one_process_keeps_the_output_of_its_launcher(told: Told) -> None:
-    logs = OfRanks(told)
-    assert logs.reify({0: {"RANK": "0", "WORLD_SIZE": "1"}}).stdouts == {0: ""}
+def test_a_learner_of_one_process_keeps_the_output_of_its_launcher(lines: Lines) -> None:
+    assert lines.reify({0: {"RANK": "0", "WORLD_SIZE": "1"}}).stdouts == {0: ""}
     two = {local: {"RANK": str(4 + local), "WORLD_SIZE": "8"} for local in (0, 1)}
-    places = logs.reify(two)
+    places = lines.reify(two)
     paths = [*places.stdouts.values(), *places.stderrs.values()]
     assert len({Path(path).resolve() for path in paths}) == 4
-    assert logs.lines.last.keys() == {4, 5}
-    logs.lines.finish()

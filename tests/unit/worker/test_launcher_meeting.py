@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from structlog.testing import capture_logs
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo
 
-from atoll_operator.local.supervisor import free_ports
+from atoll_operator.local.supervision.ports import free_ports
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import of_hosts
-from atoll_worker.launcher import meeting
+from atoll_worker.launcher import rendezvous
 from atoll_worker.launcher.command import configuration
-from atoll_worker.launcher.meeting import Host, Meeting, not_needed, number_of, open_meeting
+from atoll_worker.launcher.rendezvous import Host, Meeting, not_needed, number_of, open_meeting
 
 HOSTS = 2
 FIRST, BEFORE_IT = "127.0.0.1", "0.0.0.0"
@@ -25,7 +26,7 @@ HASTY, PATIENT = 1, 60  # seconds that a host which begins a round waits for the
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(meeting, "LEAVE_SECONDS_MAX", SECONDS_MAX)
+    monkeypatch.setattr(rendezvous, "LEAVE_SECONDS_MAX", SECONDS_MAX)
     before = dict(os.environ)
     given = of_hosts(
         slot="us-0",
@@ -96,12 +97,10 @@ def test_host_0_comes_first_whatever_its_address_and_one_that_leaves_is_missed_a
     hosts[0].leave()
 
 
-def test_where_one_host_is_enough_it_is_not_another_one_than_host_0(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_one_host_is_enough_it_is_host_0(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = [few(0, PATIENT), few(1, HASTY)]
     alone = threading.Event()
-    monkeypatch.setattr(meeting, "pause", alone.set)
+    monkeypatch.setattr(rendezvous, "pause", alone.set)
     found: list[RendezvousInfo] = []
     second = threading.Thread(target=lambda: found.append(hosts[1].next_rendezvous()))
     second.start()
@@ -117,14 +116,12 @@ def test_where_one_host_is_enough_it_is_not_another_one_than_host_0(
 
 
 @pytest.mark.parametrize("nodes", ["1:2", "2"])
-def test_the_others_meet_again_without_a_host_that_is_gone_where_fewer_are_enough(
-    nodes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_fewer_are_enough_others_meet(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = [few(0, HASTY, nodes), few(1, PATIENT, nodes)]
     assert {each.world_size for each in met(hosts)} == {HOSTS}
     assert hosts[0].num_nodes_waiting() == 0
     clock = 0.0
-    monkeypatch.setattr(meeting, "now", lambda: clock)
+    monkeypatch.setattr(rendezvous, "now", lambda: clock)
     missed(hosts)
     assert hosts[0].num_nodes_waiting() == 0  # it may come back in a moment
     clock = hosts[0].seconds_to_notice
@@ -148,7 +145,7 @@ def test_hosts_that_have_finished_are_not_gone(monkeypatch: pytest.MonkeyPatch) 
     hosts = [few(0, HASTY), few(1, PATIENT)]
     met(hosts)
     clock = 0.0
-    monkeypatch.setattr(meeting, "now", lambda: clock)
+    monkeypatch.setattr(rendezvous, "now", lambda: clock)
     hosts[1].shutdown()
     missed(hosts)
     assert hosts[0].num_nodes_waiting() == 0
@@ -158,28 +155,16 @@ def test_hosts_that_have_finished_are_not_gone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_hosts_sort_by_their_numbers_alone() -> None:
-    assert sorted([Host(10, "a", 1, 0), Host(2, "b", 2, 0)]) == [
-        Host(2, "b", 2, 0),
-        Host(10, "a", 1, 0),
-    ]
+    assert Host(2, "b", 2, 0) < Host(10, "a", 1, 0)
 
 
-def test_a_host_waits_for_host_0_in_place_and_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said: list[str] = []
+def test_a_host_waits_for_host_0_in_place_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     first: list[Meeting] = []
-
-    class Said:
-        def warning(self, text: str, **fields: object) -> None:
-            assert fields == {"host": 1}
-            said.append(text)
-
-    monkeypatch.setattr(meeting, "log", Said())
-    monkeypatch.setattr(meeting, "pause", lambda: first.append(host(0)))
-    assert host(1).get_run_id() == "us-0"
-    endpoint = os.environ["PET_RDZV_ENDPOINT"]
-    assert said == [f"waiting for host 0 of this learner at {endpoint}"]
+    monkeypatch.setattr(rendezvous, "pause", lambda: first.append(host(0)))
+    with capture_logs() as said:
+        assert host(1).get_run_id() == "us-0"
+    words = f"waiting for host 0 of this learner at {os.environ['PET_RDZV_ENDPOINT']}"
+    assert [(each["event"], each["host"]) for each in said] == [(words, 1)]
     assert len(first) == 1
 
 

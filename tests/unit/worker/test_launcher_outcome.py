@@ -2,7 +2,7 @@
 
 import pytest
 
-from atoll_worker.launcher import outcome
+from atoll_worker.launcher import first_cause
 
 
 @pytest.mark.parametrize(
@@ -20,17 +20,15 @@ from atoll_worker.launcher import outcome
         ({0: 0, 1: 75}, 1),
     ],
 )
-def test_what_a_code_says_counts_more_than_who_ended_first(
-    codes: dict[int, int], rank: int | None
-) -> None:
-    assert outcome.first_cause(codes) == rank
-    assert outcome.code_of(codes) == (0 if rank is None else codes[rank])
+def test_a_code_says_more_than_who_ended_first(codes: dict[int, int], rank: int | None) -> None:
+    assert first_cause.first_cause(codes) == rank
+    assert first_cause.code_of(codes) == (0 if rank is None else codes[rank])
 
 
 def test_a_launcher_that_was_told_to_end_has_ended_in_order_if_any_process_has() -> None:
-    assert outcome.code_after_signal(15, {0: 0, 1: 75}) == 0
-    assert outcome.code_after_signal(15, {0: -15, 1: -15}) == -15
-    assert outcome.code_after_signal(2, {}) == -2
+    assert first_cause.code_after_signal(15, {0: 0, 1: 75}) == 0
+    assert first_cause.code_after_signal(15, {0: -15, 1: -15}) == -15
+    assert first_cause.code_after_signal(2, {}) == -2
 
 
 @pytest.mark.parametrize(
@@ -46,23 +44,14 @@ def test_a_launcher_that_was_told_to_end_has_ended_in_order_if_any_process_has()
         (75, True, False),
     ],
 )
-def test_a_host_ends_with_its_own_failure_and_starts_in_place_after_another_s(
-    code: int, began_here: bool, ends: bool
-) -> None:
-    assert outcome.ends_launcher(code, began_here) is ends
+def test_a_host_ends_with_its_own_failure_alone(code: int, began_here: bool, ends: bool) -> None:
+    assert first_cause.ends_launcher(code, began_here) is ends
 
 
 def test_ends_are_told_in_words() -> None:
-    assert [outcome.words(code) for code in (64, -9, -36)] == [
-        "exit code 64",
-        "SIGKILL",
-        "signal 36",
-    ]
-
-
-def test_who_had_ended_before_another_one_failed_is_told_with_its_failure() -> None:
-    assert outcome.ended_before([]) == ""
-    assert outcome.ended_before([3]) == "; rank 3 had ended before it (exit code 0)"
-    assert (
-        outcome.ended_before([4, 1, 2]) == "; rank 1 and 2 more had ended before it (exit code 0)"
-    )
+    words = [first_cause.words(code) for code in (64, -9, -36)]
+    assert words == ["exit code 64", "SIGKILL", "signal 36"]
+    assert first_cause.ended_before([]) == ""
+    assert first_cause.ended_before([3]) == "; rank 3 had ended before it (exit code 0)"
+    more = "; rank 1 and 2 more had ended before it (exit code 0)"
+    assert first_cause.ended_before([4, 1, 2]) == more

@@ -1,7 +1,6 @@
 """`Learner` against a script that plays its transport: values, boundaries, lock-step, clock."""
 
 import math
-import os
 import sys
 from pathlib import Path
 
@@ -9,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from atoll_protos.errors import SpecError
+from atoll_protos.exits import ExitCode
 from atoll_worker.errors import TransportLostError
 from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Tick
 from atoll_worker.training import process
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
-from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
+from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer, train_for_ever
 
 torch.set_num_threads(1)
 
@@ -24,12 +23,9 @@ def values(model: nn.Module) -> set[float]:
 
 
 def test_entering_takes_the_jobs_values_its_cursor_and_its_tick() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin(value=2.0, cursor=7, tick=5)
-        assert fake.until_leaving().reason == "loop ended"
-
     model, optimizer = model_and_optimizer()
-    with playing(script), learner_of(model, optimizer) as learner:
+    learner = learner_of(model, optimizer)
+    with entered(learner, "loop ended", value=2.0, cursor=7, tick=5):
         assert values(model) == {2.0}
         assert (learner.cursor, learner.tick, learner.own_steps) == (7, 5, 0)
         assert (learner.slot, learner.seed, learner.total_ticks) == ("here-1", 5, 100)
@@ -38,121 +34,51 @@ def test_entering_takes_the_jobs_values_its_cursor_and_its_tick() -> None:
 
 
 def test_the_seed_is_the_model_as_it_was_before_entering() -> None:
-    def script(fake: FakeTransport) -> None:
-        assert set(fake.captures().tolist()) == {3.0}
-        assert all(fake.end.memory.counter(*key) == 2 for key in fake.end.memory.plan.slices)
-        fake.begin()
-        fake.until_leaving()
-
     model, optimizer = model_and_optimizer()
     for each in model.parameters():
         each.data.fill_(3.0)
-    with playing(script), learner_of(model, optimizer):
-        pass
+    with entered(learner_of(model, optimizer)) as fake:
+        assert set(fake.captures().tolist()) == {3.0}
+        assert all(fake.end.memory.counter(*key) == 2 for key in fake.end.memory.plan.slices)
 
 
 def test_every_step_is_one_boundary_with_its_counters() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin(cursor=10)
-        boundaries = [fake.boundary() for _ in range(4)]
-        assert [each.own_steps for each in boundaries] == [1, 2, 3, 4]
-        assert [each.tokens for each in boundaries] == [8, 8, 8, 9]
-        assert [each.cursor for each in boundaries] == [11, 12, 20, 21]
-        assert [each.loss for each in boundaries[:3]] == [1.5, 2.5, 2.5]
-        assert boundaries[3].loss == pytest.approx(0.25)
-        assert not any(each.again or each.adopted or each.captured for each in boundaries)
-        assert all(each.step_seconds >= 0 and each.blocked_seconds >= 0 for each in boundaries)
-        fake.until_leaving()
-
-    model, optimizer = model_and_optimizer()
-    with playing(script), learner_of(model, optimizer) as learner:
+    learner = learner_of(*model_and_optimizer())
+    with entered(learner, cursor=9) as fake:
+        learner.step(tokens=1)
         learner.step(tokens=8, loss=1.5)
         learner.step(tokens=8, loss=torch.tensor(2.5, requires_grad=True))
         learner.step(tokens=8, cursor=20)
         learner.step(tokens=9, loss=torch.tensor([0.25], dtype=torch.bfloat16))
-        assert (learner.own_steps, learner.cursor) == (4, 21)
-
-
-def test_a_loss_that_is_never_given_is_not_a_number() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        assert math.isnan(fake.boundary().loss)
-        fake.until_leaving()
-
-    with playing(script), learner_of(*model_and_optimizer()) as learner:
-        learner.step(tokens=1)
+        assert (learner.own_steps, learner.cursor) == (5, 21)
+        assert math.isnan(fake.boundary().loss)  # the first step gives none
+        boundaries = [fake.boundary() for _ in range(4)]
+    assert [each.own_steps for each in boundaries] == [2, 3, 4, 5]
+    assert [each.tokens for each in boundaries] == [8, 8, 8, 9]
+    assert [each.cursor for each in boundaries] == [11, 12, 20, 21]
+    assert [each.loss for each in boundaries] == [1.5, 2.5, 2.5, pytest.approx(0.25)]
+    assert not any(each.again or each.adopted or each.captured for each in boundaries)
+    assert all(each.step_seconds >= 0 and each.blocked_seconds >= 0 for each in boundaries)
 
 
 def test_a_boundary_adopts_before_it_captures_whatever_came_first() -> None:
-    entered, sent = Gate(), Gate()
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(value=4.0)
-        entered.pass_()
+    model, optimizer = model_and_optimizer()
+    learner = learner_of(model, optimizer)
+    with entered(learner, value=4.0) as fake:
         keys = fake.end.memory.plan.slices
         fake.send(Capture(slices=keys))
         for shard, fragment in keys:
             fake.adopt(shard, fragment).fill_(2.0)
             fake.send(Adopt(shard=shard, fragment=fragment, number=1, blend=0.25))
-        sent.open()
+        assert values(model) == {4.0}  # they change at a boundary only
+        learner.step(tokens=1)
+        assert values(model) == {2.5}
         boundary = fake.boundary()
         assert boundary.own_steps == 1
         assert boundary.adopted == tuple((*key, 1) for key in keys)
         assert boundary.captured == keys
         assert set(fake.captures().tolist()) == {2.5}
         assert all(fake.end.memory.counter(*key) % 2 == 0 for key in keys)
-        fake.until_leaving()
-
-    model, optimizer = model_and_optimizer()
-    with playing(script), learner_of(model, optimizer) as learner:
-        entered.open()
-        sent.pass_()
-        learner.step(tokens=1)
-        assert values(model) == {2.5}
-
-
-def test_values_change_at_a_boundary_only() -> None:
-    entered, sent = Gate(), Gate()
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(value=1.0)
-        entered.pass_()
-        fake.offer_values(9.0, number=1)
-        sent.open()
-        fake.until_leaving()
-
-    model, optimizer = model_and_optimizer()
-    with playing(script), learner_of(model, optimizer) as learner:
-        entered.open()
-        sent.pass_()
-        assert values(model) == {1.0}
-        learner.step(tokens=1)
-        assert values(model) == {9.0}
-
-
-def test_parameters_of_other_dtypes_are_captured_in_f32_and_adopted_in_their_own() -> None:
-    entered, sent = Gate(), Gate()
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(value=1.5)
-        entered.pass_()
-        fake.send(Capture(slices=fake.end.memory.plan.slices))
-        sent.open()
-        fake.boundary()
-        assert fake.captures().dtype == torch.float32
-        assert set(fake.captures().tolist()) == {1.75}
-        fake.until_leaving()
-
-    model, _ = model_and_optimizer()
-    model.to(torch.bfloat16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with playing(script), learner_of(model, optimizer) as learner:
-        entered.open()
-        sent.pass_()
-        for each in model.parameters():
-            each.grad = torch.full_like(each, -0.25)
-        optimizer.step()
-        learner.step(tokens=1)
 
 
 def test_step_never_waits_for_a_transport_that_does_not_answer() -> None:
@@ -196,50 +122,6 @@ def test_in_lockstep_step_waits_for_proceed_and_reports_what_it_does_meanwhile()
             learner.step(tokens=1)
             assert values(model) == {steps + 1.0}
             assert learner.tick == steps
-
-
-def test_in_lockstep_finished_ends_the_wait() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        fake.boundary()
-        fake.send(Tick(tick=100), Finished())
-        assert fake.until_leaving().reason == "finished"
-
-    with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
-        learner.step(tokens=1)
-        assert learner.finished
-        assert learner.progress == 1.0
-    assert learner.finished
-
-
-def test_the_clock_never_goes_back() -> None:
-    entered, sent = Gate(), Gate()
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(tick=9)
-        entered.pass_()
-        fake.send(Tick(tick=4))
-        sent.open()
-        fake.until_leaving()
-
-    with playing(script), learner_of(*model_and_optimizer()) as learner:
-        entered.open()
-        sent.pass_()
-        learner.step(tokens=1)
-        assert learner.tick == 9
-
-
-def test_the_with_statement_is_asked_for() -> None:
-    learner = learner_of(*model_and_optimizer())
-    with pytest.raises(RuntimeError, match="with Learner"):
-        learner.step(tokens=1)
-
-
-def test_an_optimizer_of_another_model_is_refused() -> None:
-    model, _ = model_and_optimizer()
-    _, other = model_and_optimizer()
-    with pytest.raises(SpecError, match="optimizer: SGD steps none"), learner_of(model, other):
-        pass
 
 
 PROGRAM = """
@@ -286,28 +168,21 @@ def test_the_transport_is_a_process_with_inherited_descriptors(
             assert torch.equal(old + 1, new)
         train_for_ever(learner)
 
-    with pytest.raises(TransportLostError, match="exit code 3"), learner:
+    ended = r"the transport process has ended \(exit code 3\); start this one again"
+    with pytest.raises(TransportLostError, match=ended) as caught, learner:
         train()
-
-
-def test_the_training_process_does_not_import_grpc() -> None:
-    code = "import sys, atoll; raise SystemExit('grpc' in sys.modules)"
-    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
+    assert caught.value.exit_code == ExitCode.TRY_AGAIN
 
 
 def test_steps_past_the_end_leave_the_final_values_in_the_model() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin(value=1.0)
-        fake.boundary()
+    model, optimizer = model_and_optimizer()
+    told: list[tuple[str, ...]] = []
+    learner = learner_of(model, optimizer, LOCKSTEP)
+    learner.on_adopt(told.append)
+    with entered(learner, "finished", value=1.0) as fake:
         for key in fake.end.memory.plan.slices:
             fake.adopt(*key).fill_(7.0)
         fake.send(Tick(tick=100), Finished(again=fake.end.memory.plan.slices))
-        assert fake.until_leaving().reason == "finished"
-
-    model, optimizer = model_and_optimizer()
-    told: list[tuple[str, ...]] = []
-    with playing(script), learner_of(model, optimizer, LOCKSTEP) as learner:
-        learner.on_adopt(told.append)
         for _ in range(3):
             for each in model.parameters():
                 each.grad = torch.ones_like(each)
@@ -319,28 +194,18 @@ def test_steps_past_the_end_leave_the_final_values_in_the_model() -> None:
 
 
 def test_on_adopt_is_told_on_entering_or_at_once_and_at_each_adoption() -> None:
-    entered, sent = Gate(), Gate()
     early: list[tuple[str, ...]] = []
     late: list[tuple[str, ...]] = []
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(value=1.0)
-        entered.pass_()
-        shard, fragment = fake.end.memory.plan.slices[0]
-        fake.adopt(shard, fragment).fill_(3.0)
-        fake.send(Adopt(shard=shard, fragment=fragment, number=1, blend=0.0))
-        sent.open()
-        fake.until_leaving()
-
     model, optimizer = model_and_optimizer()
     every = {name for name, _ in model.named_parameters()}
     learner = learner_of(model, optimizer)
     learner.on_adopt(early.append)
-    with playing(script), learner:
+    with entered(learner, value=1.0) as fake:
         learner.on_adopt(late.append)
         assert [set(names) for names in early] == [set(names) for names in late] == [every]
-        entered.open()
-        sent.pass_()
+        shard, fragment = fake.end.memory.plan.slices[0]
+        fake.adopt(shard, fragment).fill_(3.0)
+        fake.send(Adopt(shard=shard, fragment=fragment, number=1, blend=0.0))
         done = learner.step(tokens=1)
         changed = {name for name, each in model.named_parameters() if (each == 3.0).any()}
         assert set(done.adopted) == changed < every
@@ -349,14 +214,10 @@ def test_on_adopt_is_told_on_entering_or_at_once_and_at_each_adoption() -> None:
 
 
 def test_an_error_in_on_adopt_ends_the_step_and_leaves_the_job() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        assert fake.until_leaving().reason == "KeyError: 'mine'"
-
     def fail(names: tuple[str, ...]) -> None:
         raise KeyError("mine")
 
     learner = learner_of(*model_and_optimizer())
     learner.on_adopt(fail)
-    with playing(script), pytest.raises(KeyError), learner:
+    with pytest.raises(KeyError), entered(learner, "KeyError: 'mine'"):
         pytest.fail("entered")

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,15 +13,17 @@ import torch
 
 import atoll
 from atoll_protos.exits import FINISHED, TERMINATED, ExitCode
+from atoll_protos.job.companion import WAITS_SECONDS
 from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import socket as links
-from atoll_worker.link.messages import Fail, Finished, Proceed, Tick
+from atoll_worker.link.messages import Boundary, Fail, Finished, Proceed, Tick
 from atoll_worker.ranks.peers import lost_error
+from atoll_worker.script.termination import Termination
 from atoll_worker.training import process
-from atoll_worker.training.obeying import BoundaryWork
+from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.replica import Replica
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
-from unit.worker.tiny_learner import learner_of, model_and_optimizer, train_for_ever
+from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer, train_for_ever
 
 torch.set_num_threads(1)
 
@@ -42,23 +45,23 @@ def test_a_transport_that_has_not_read_for_very_long_is_given_up(
         done.open()
 
 
-def test_the_death_of_the_transport_is_an_error_that_asks_for_a_new_start() -> None:
+def test_the_transport_of_a_finished_learner_may_serve_the_export_for_as_long_as_that_waits() -> (
+    None
+):
+    limits: list[float] = []
+    child: Any = SimpleNamespace(wait=limits.append)
+    link: Any = SimpleNamespace(unsent=b"", closed=False, close=lambda: None)
+    for finished in (False, True):
+        process.stop(child, link, finished=finished)
+    brief, long = limits
+    assert brief <= process.LEAVE_SECONDS_MAX < WAITS_SECONDS < long
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_refusal_carries_its_exit_code_and_leaves_nothing_behind(begun: bool) -> None:
     def script(fake: FakeTransport) -> None:
-        fake.begin()
-
-    with playing(script):
-        learner = learner_of(*model_and_optimizer())
-        with (
-            pytest.raises(TransportLostError, match="transport process has ended") as caught,
-            learner,
-        ):
-            train_for_ever(learner)
-    assert caught.value.exit_code == ExitCode.TRY_AGAIN
-
-
-def test_a_refusal_carries_its_exit_code() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
+        if begun:
+            fake.begin()
         fake.send(Fail(exit_code=77, reason="a higher incarnation has the slot"))
         assert "higher incarnation" in fake.until_leaving().reason
 
@@ -67,30 +70,23 @@ def test_a_refusal_carries_its_exit_code() -> None:
         with pytest.raises(atoll.LearnerError, match="higher incarnation") as caught, learner:
             train_for_ever(learner)
     assert caught.value.exit_code == ExitCode.SUPERSEDED
-
-
-def test_a_refusal_at_the_start_leaves_nothing_behind() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.send(Fail(exit_code=65, reason="another layout"))
-        fake.until_leaving()
-
-    with playing(script):
-        learner = learner_of(*model_and_optimizer())
-        with pytest.raises(atoll.LearnerError, match="another layout"), learner:
-            pass
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_sigterm_leaves_the_job_and_exits_with_0() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        assert fake.until_leaving().reason == "terminated"
-
-    with playing(script):
-        learner = learner_of(*model_and_optimizer())
-        with pytest.raises(SystemExit) as caught, learner:
-            signal.raise_signal(signal.SIGTERM)
+    learner = learner_of(*model_and_optimizer())
+    with pytest.raises(SystemExit) as caught, entered(learner, "terminated"):
+        signal.raise_signal(signal.SIGTERM)
     assert caught.value.code == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_second_sigterm_does_not_end_a_process_that_leaves() -> None:
+    termination = Termination()
+    termination.install()
+    with termination.leaving():
+        signal.raise_signal(signal.SIGTERM)
+    assert not termination.requested
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -117,10 +113,6 @@ class Others:
 def test_the_other_ranks_hear_of_a_signal_and_not_of_an_exit_of_the_script_s_own(
     signalled: bool,
 ) -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        fake.until_leaving()
-
     def end() -> None:
         learner._ranks = others
         if signalled:
@@ -128,10 +120,9 @@ def test_the_other_ranks_hear_of_a_signal_and_not_of_an_exit_of_the_script_s_own
         sys.exit(0)
 
     others: Any = Others()
-    with playing(script):
-        learner = learner_of(*model_and_optimizer())
-        with pytest.raises(SystemExit), learner:
-            end()
+    learner = learner_of(*model_and_optimizer())
+    with pytest.raises(SystemExit), entered(learner):
+        end()
     assert others.told == [signalled]
 
 
@@ -141,19 +132,15 @@ def test_a_head_that_loses_a_rank_which_was_told_to_end_leaves_as_one_that_was_t
 ) -> None:
     """Its other hosts are told at the same time as it, and may be sooner."""
 
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        assert (fake.until_leaving().reason == TERMINATED) == told
-
     def fail() -> None:
         learner._ranks = others
         raise RuntimeError("Connection closed by peer")
 
     others: Any = Others(lost_error("rank 1 has ended", told=told))
-    with playing(script):
-        learner = learner_of(*model_and_optimizer())
-        with pytest.raises(atoll.LearnerError) as caught, learner:
-            fail()
+    learner = learner_of(*model_and_optimizer())
+    reason = TERMINATED if told else f"LearnerError: {others.lost}"
+    with pytest.raises(atoll.LearnerError) as caught, entered(learner, reason):
+        fail()
     assert caught.value.exit_code == ExitCode.TRY_AGAIN
 
 
@@ -167,13 +154,7 @@ def test_sigterm_ends_a_wait_for_the_syncer() -> None:
 
 
 def test_sigterm_in_the_middle_of_a_step_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        assert fake.boundary().own_steps == 1
-        assert fake.until_leaving().reason == "terminated"
-
-    model, optimizer = model_and_optimizer()
-    learner = learner_of(model, optimizer)
+    learner = learner_of(*model_and_optimizer())
     apply_commands = Replica.apply_commands
 
     def killed_meanwhile(replica: Replica) -> BoundaryWork:
@@ -182,8 +163,9 @@ def test_sigterm_in_the_middle_of_a_step_comes_after_it(monkeypatch: pytest.Monk
         return apply_commands(replica)
 
     monkeypatch.setattr(Replica, "apply_commands", killed_meanwhile)
-    with playing(script), pytest.raises(SystemExit), learner:
+    with pytest.raises(SystemExit), entered(learner, "terminated") as fake:
         learner.step(tokens=1)
+    assert [each.own_steps for each in fake.received if isinstance(each, Boundary)][-1] == 1
 
 
 @pytest.fixture
@@ -195,30 +177,18 @@ def own_handler() -> Iterator[list[int]]:
 
 
 def test_the_users_own_handler_stays(own_handler: list[int]) -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        assert fake.until_leaving().reason == "loop ended"
-
-    with playing(script), learner_of(*model_and_optimizer()):
+    with entered(learner_of(*model_and_optimizer()), "loop ended"):
         signal.raise_signal(signal.SIGTERM)
     assert own_handler == [signal.SIGTERM]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("mine")])
-def test_an_exception_leaves_the_job_and_propagates(error: BaseException) -> None:
-    reasons: list[str] = []
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        reasons.append(fake.until_leaving().reason)
-
-    with playing(script):
-        learner = learner_of(*model_and_optimizer())
-        with pytest.raises(type(error)), learner:
-            raise error
-    assert reasons == [
-        "interrupted" if isinstance(error, KeyboardInterrupt) else "ValueError: mine"
-    ]
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(KeyboardInterrupt(), "interrupted"), (ValueError("mine"), "ValueError: mine")],
+)
+def test_an_exception_leaves_the_job_and_propagates(error: BaseException, reason: str) -> None:
+    with pytest.raises(type(error)), entered(learner_of(*model_and_optimizer()), reason):
+        raise error
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -226,18 +196,13 @@ def test_the_kubelet_is_told_whether_a_learner_has_finished_or_has_returned_too_
     early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "termination-log"
-    monkeypatch.setattr("atoll_worker.training.last_words.TERMINATION_LOG", log)
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        fake.boundary()
-        fake.send(Tick(tick=100), Proceed() if early else Finished())
-        fake.until_leaving()
-
+    monkeypatch.setattr("atoll_worker.script.last_words.TERMINATION_LOG", log)
     for exists in (False, True):  # outside of a pod there is no such file, and none is made
         if exists:
             log.touch()
-        with playing(script), learner_of(*model_and_optimizer(), LOCKSTEP) as learner:
+        learner = learner_of(*model_and_optimizer(), LOCKSTEP)
+        with entered(learner) as fake:
+            fake.send(Tick(tick=100), Proceed() if early else Finished())
             learner.step(tokens=1)
         assert log.exists() == exists
     returned = 'returned at tick 100 of 100; the job is not final: loop "while not'
@@ -252,12 +217,8 @@ def test_of_a_learner_that_an_error_ends_the_kubelet_keeps_the_log(
 ) -> None:
     log = tmp_path / "termination-log"
     log.write_text("of an earlier Learner of this process")
-    monkeypatch.setattr("atoll_worker.training.last_words.TERMINATION_LOG", log)
+    monkeypatch.setattr("atoll_worker.script.last_words.TERMINATION_LOG", log)
 
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        fake.until_leaving()
-
-    with playing(script), pytest.raises(type(error)), learner_of(*model_and_optimizer()):
+    with pytest.raises(type(error)), entered(learner_of(*model_and_optimizer())):
         raise error
     assert log.read_text() == words

@@ -7,32 +7,22 @@ import pytest
 from atoll_protos.errors import SpecError
 from atoll_worker.link.messages import Capture, Proceed
 from atoll_worker.training import data_state
-from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
-from unit.worker.tiny_learner import learner_of, model_and_optimizer
+from unit.worker.fake_transport import LOCKSTEP, FakeTransport, playing
+from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
 
 
 def test_a_data_state_goes_with_the_capture_of_its_step_and_comes_back_on_entering() -> None:
-    entered, sent = Gate(), Gate()
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin(cursor=7, data_state=b"at 7")
-        entered.pass_()
+    learner = learner_of(*model_and_optimizer())
+    with entered(learner, cursor=7, data_state=b"at 7") as fake:
+        assert (learner.cursor, learner.data_state) == (7, b"at 7")
         fake.send(Capture(slices=fake.end.memory.plan.slices))
-        sent.open()
-        assert [fake.boundary().data_state for _ in range(2)] == [b"at 8", None]
-        fake.until_leaving()
-
-    with playing(script), learner_of(*model_and_optimizer()) as learner:
-        assert (learner.cursor, learner.state) == (7, b"at 7")
-        entered.open()
-        sent.pass_()
         learner.step(tokens=1, state=b"at 8")
         learner.step(tokens=1, state=b"at 9")
-        assert (learner.cursor, learner.state) == (9, b"at 7")
+        assert (learner.cursor, learner.data_state) == (9, b"at 7")
+        assert [fake.boundary().data_state for _ in range(2)] == [b"at 8", None]
 
 
 def test_a_function_of_the_data_state_is_called_in_the_step_of_a_capture_and_no_other() -> None:
-    entered, sent = Gate(), Gate()
     learner = learner_of(*model_and_optimizer())
     called: list[int] = []
 
@@ -40,25 +30,15 @@ def test_a_function_of_the_data_state_is_called_in_the_step_of_a_capture_and_no_
         called.append(learner.cursor)
         return f"at {learner.cursor}".encode()
 
-    def script(fake: FakeTransport) -> None:
-        fake.begin(cursor=7)
-        for _ in range(2):
-            assert fake.boundary().data_state is None
-        entered.pass_()
-        fake.send(Capture(slices=fake.end.memory.plan.slices))
-        sent.open()
-        assert [fake.boundary().data_state for _ in range(2)] == [b"at 10", None]
-        fake.until_leaving()
-
-    with playing(script), learner:
+    with entered(learner, cursor=7) as fake:
         learner.step(tokens=1, state=state)
         assert called == [8]  # once, to see that it is right
         learner.step(tokens=1, state=state)
-        entered.open()
-        sent.pass_()
+        fake.send(Capture(slices=fake.end.memory.plan.slices))
         learner.step(tokens=1, state=state)
         learner.step(tokens=1, state=state)
-    assert called == [8, 10]
+        states = [fake.boundary().data_state for _ in range(4)]
+    assert (called, states) == ([8, 10], [None, None, b"at 10", None])
 
 
 def test_in_lock_step_the_data_state_is_that_of_the_step_that_waits() -> None:
@@ -79,20 +59,7 @@ def test_in_lock_step_the_data_state_is_that_of_the_step_that_waits() -> None:
         assert next(states) == b"3"
 
 
-def test_with_a_data_state_the_cursor_grows_since_it_says_which_one_is_the_newest() -> None:
-    def script(fake: FakeTransport) -> None:
-        fake.begin(cursor=7)
-        fake.until_leaving()
-
-    with playing(script), learner_of(*model_and_optimizer()) as learner:
-        learner.step(tokens=1, cursor=7)
-        with pytest.raises(SpecError, match="cursor: stays at 7 in a step with a state"):
-            learner.step(tokens=1, cursor=7, state=b"x")
-        learner.step(tokens=1, cursor=8, state=b"x")
-        assert learner.own_steps == 2
-
-
-def give(kept: data_state.Kept, state: Any) -> None:
+def give(kept: data_state.KeptDataState, state: Any) -> None:
     """As the first step of a script does."""
     kept.give(state)
     kept.try_once()
@@ -103,7 +70,7 @@ def test_what_is_no_data_state_is_refused_in_the_step_that_gives_it(
     state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_state, "DATA_STATE_BYTES_MAX", 16)
-    kept = data_state.Kept()
+    kept = data_state.KeptDataState()
     kept.give(b"0123456789abcdef")
     assert kept.take() == b"0123456789abcdef"
     with pytest.raises(SpecError, match="state"):

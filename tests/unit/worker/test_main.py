@@ -6,7 +6,6 @@ import pytest
 
 from atoll_protos import allocator, logs
 from atoll_worker import __main__ as runner
-from atoll_worker.settings import read_job
 
 MODULE = """
 import sys
@@ -71,15 +70,6 @@ def test_a_command_that_names_nothing_is_bad_input(
 
 def test_a_module_that_cannot_be_imported_is_a_bug_of_its_own() -> None:
     assert runner.main(["broken_module:train"]) == 70
-
-
-def test_a_missing_variable_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ATOLL_RUN_FILE", raising=False)
-    monkeypatch.setenv("ATOLL_SLOT", "us-east-0")
-    module = sys.modules["settings_user"] = type(sys)("settings_user")
-    vars(module)["train"] = read_job
-    assert runner.main(["settings_user:train"]) == 64
-    del sys.modules["settings_user"]
 
 
 def test_launch_is_the_launcher(capfd: pytest.CaptureFixture[str]) -> None:

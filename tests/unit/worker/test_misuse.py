@@ -8,8 +8,8 @@ from torch.optim import SGD, Optimizer
 from torch.optim import optimizer as optimizer_module
 
 from atoll_worker.learner import Learner
-from atoll_worker.training import misuse
-from atoll_worker.training.misuse import CALLS_SURE, StepWatch
+from atoll_worker.script import misuse
+from atoll_worker.script.misuse import CALLS_SURE, StepWatch
 from unit.worker.alone import learn, tiny_model
 
 Watched = Callable[..., StepWatch]
@@ -38,46 +38,36 @@ def stepper(model: nn.Module) -> SGD:
     return SGD(model.parameters(), lr=0.1)
 
 
-def test_steps_that_nobody_counts_are_told_once_with_the_line_of_the_optimizers_step(
-    said: list[str], watch_of: Watched
+UNCOUNTED = "20 optimizer steps were made without learner.step() ("
+IN_A_ROW = "learner.step() was called 3 times in a row without an optimizer step before it ("
+TOO_OFTEN = "learner.step() was called 20 times for 10 optimizer steps ("
+FOLLOW, ALL = "let learner.follow(optimizer", "with the tokens of all its micro-batches"
+
+
+@pytest.mark.parametrize(
+    ("calls", "words", "remedy"),
+    [
+        (2 * (19 * "o" + "s"), "", ""),
+        (19 * "o" + "s" + 60 * "o", UNCOUNTED, FOLLOW),
+        (2 * "ossss", IN_A_ROW, ALL),  # of four micro-batches
+        (20 * "oss", TOO_OFTEN, ALL),  # of two
+    ],
+)
+def test_calls_at_the_wrong_places_are_told_once_with_the_line_of_the_script(
+    calls: str, words: str, remedy: str, said: list[str], watch_of: Watched
 ) -> None:
-    model = tiny_model()
-    optimizer = stepper(model)
-    watch = watch_of(model)
-    for _ in range(19):
-        optimizer.step()
-    assert not said
-    watch.called()
-    for _ in range(60):
-        optimizer.step()
-    assert len(said) == 1
-    assert said[0].startswith("20 optimizer steps were made without learner.step() (")
-    assert f"{__file__}:" in said[0]
-    assert "learner.follow(optimizer" in said[0]
-
-
-def test_a_call_for_each_of_four_micro_batches_is_told(said: list[str], watch_of: Watched) -> None:
+    """The optimizer steps at o, and learner.step() is called at s."""
     model = tiny_model()
     optimizer, watch = stepper(model), watch_of(model)
-    for _ in range(2):
-        optimizer.step()
-        for _ in range(4):
+    for each in calls:
+        if each == "o":
+            optimizer.step()
+        else:
             watch.called()
-    assert len(said) == 1
-    assert said[0].startswith("learner.step() was called 3 times in a row without an optimizer")
-    assert f"{__file__}:" in said[0]
-    assert "with the tokens of all its micro-batches" in said[0]
-
-
-def test_a_call_for_each_of_two_micro_batches_is_told(said: list[str], watch_of: Watched) -> None:
-    model = tiny_model()
-    optimizer, watch = stepper(model), watch_of(model)
-    for _ in range(20):
-        optimizer.step()
-        watch.called()
-        watch.called()
-    assert len(said) == 1
-    assert said[0].startswith("learner.step() was called 20 times for 10 optimizer steps")
+    assert len(said) == bool(words)
+    for each in said:
+        assert each.startswith(f"{words}{__file__}:")
+        assert remedy in each
 
 
 def test_a_call_without_any_optimizer_step_is_told_where_one_would_have_been_seen(

@@ -7,8 +7,8 @@ import pytest
 from torch import nn
 
 from atoll_protos.errors import SpecError
-from atoll_worker.training import model_files
-from atoll_worker.training.model_files import model_files as files_of
+from atoll_worker.model import model_files
+from atoll_worker.model.model_files import model_files as files_of
 
 
 class Config:

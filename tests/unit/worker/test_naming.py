@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from atoll_worker.training.naming import cleaner, state_of, unwrapped
-from atoll_worker.training.parameters import travelling
+from atoll_worker.model.naming import cleaner, state_of, unwrapped
+from atoll_worker.model.parameters import travelling
 
 
 class Net(nn.Module):

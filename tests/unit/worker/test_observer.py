@@ -9,7 +9,7 @@ from atoll_protos.errors import SpecError
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Evaluated, Fail, Finished, Tick
 from atoll_worker.observer import Observer
-from unit.worker.fake_transport import ENDPOINTS, RUN_FILE, FakeTransport, Gate, playing
+from unit.worker.fake_transport import FakeTransport, Gate, job_of, playing
 
 
 def tiny() -> nn.Module:
@@ -17,7 +17,9 @@ def tiny() -> nn.Module:
 
 
 def observer_of(model: nn.Module) -> Observer:
-    return Observer(model, run_file=RUN_FILE, endpoints=ENDPOINTS)
+    observer = Observer(model)
+    observer._job = job_of(slot="")
+    return observer
 
 
 def value_of(model: nn.Module) -> float:
@@ -27,7 +29,7 @@ def value_of(model: nn.Module) -> float:
 
 def adopted(fake: FakeTransport) -> None:
     count = 0
-    while count < len(fake.end.layout.slices):
+    while count < len(fake.end.configure.layout.slices):
         count += len(fake.boundary().adopted)
 
 

@@ -6,14 +6,13 @@ import pytest
 
 from atoll_protos.errors import SpecError
 from atoll_worker import presence
-from atoll_worker.link.messages import Finished
-from unit.worker.fake_transport import FakeTransport, playing
-from unit.worker.tiny_learner import learner_of, model_and_optimizer
+from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
 
 
 @pytest.fixture(autouse=True)
 def first_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "_presence", presence.Presence(owner=os.getpid()))
+    monkeypatch.setattr(presence, "_open", {})
+    monkeypatch.setattr(presence, "_openings", {})
 
 
 def test_learners_one_after_the_other_are_different_instances_to_the_registrar(
@@ -22,16 +21,9 @@ def test_learners_one_after_the_other_are_different_instances_to_the_registrar(
     """With one name for both the second would go on under the first one's incarnation."""
     monkeypatch.setenv("ATOLL_INSTANCE", "pod-1")
     instances: list[str] = []
-
-    def script(fake: FakeTransport) -> None:
-        instances.append(fake.end.configure.instance)
-        fake.begin()
-        fake.send(Finished())
-        fake.until_leaving()
-
     for _ in range(3):
-        with playing(script), learner_of(*model_and_optimizer()) as learner:
-            learner.step(tokens=1)
+        with entered(learner_of(*model_and_optimizer())) as fake:
+            instances.append(fake.end.configure.instance)
     assert instances == ["pod-1", "pod-1.2", "pod-1.3"]
 
 
@@ -49,24 +41,18 @@ def test_an_opening_that_fails_leaves_the_place_free() -> None:
 
 def test_a_fork_does_not_inherit_the_open_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     presence.take(object(), "pod")
-    monkeypatch.setattr(presence._presence, "owner", os.getppid())
+    monkeypatch.setattr(os, "getpid", os.getppid)
     assert presence.take(object(), "other") == "other"
 
 
 def test_a_fork_that_ends_leaves_the_job_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A raw fork goes through the `with` around it, and what is registered for the end."""
-
-    def script(fake: FakeTransport) -> None:
-        fake.begin()
-        assert [fake.boundary().own_steps for _ in range(2)] == [1, 2]
-        assert fake.until_leaving().reason == "loop ended"
-
-    with playing(script):
-        learner = learner_of(*model_and_optimizer()).open()
+    learner = learner_of(*model_and_optimizer())
+    with entered(learner, "loop ended") as fake:
         learner.step(tokens=1)
         with monkeypatch.context() as fork:
             fork.setattr(os, "getpid", lambda: 1)
             learner.close(ValueError("of the child"))
             learner._at_exit()
         learner.step(tokens=1)
-        learner.close()
+        assert [fake.boundary().own_steps for _ in range(2)] == [1, 2]

@@ -2,44 +2,14 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from atoll_protos import allocator, logs
-from atoll_worker import __main__ as runner
-from atoll_worker.link.socket import Link
 from atoll_worker.training import process
 
 SECONDS_MAX = 60.0
-SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
-
-
-@pytest.fixture
-def sleepers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes that only sleep are started in place of transports; none must outlive the test."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(memory_fd: int) -> tuple[subprocess.Popen[bytes], Link]:
-        assert os.fstat(memory_fd).st_size == 0
-        ours, theirs = socket.socketpair()
-        theirs.close()
-        started.append(subprocess.Popen(SLEEP))
-        return started[-1], Link(ours)
-
-    monkeypatch.setattr(process, "start", start)
-    try:
-        yield started
-        assert all(each.returncode is not None for each in started), "one is left over"
-    finally:
-        for each in started:
-            each.kill()
-            each.wait()
 
 
 def ignored(pid: int) -> set[signal.Signals]:
@@ -98,77 +68,6 @@ def test_it_ends_with_its_training_process_although_a_fork_of_that_holds_the_lin
         assert runs(fork)
     finally:
         os.kill(fork, signal.SIGKILL)
-
-
-def test_what_is_prepared_is_taken_once(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    process.prepare()
-    first, second = process.take(), process.take()
-    assert [first.process, second.process] == sleepers
-    first.abandon()
-    second.abandon()
-
-
-def test_what_nobody_takes_is_ended(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    process.prepare()
-    process.prepare()
-    process.discard()
-    assert len(sleepers) == 2
-    process.discard()
-
-
-def test_a_process_that_has_died_is_not_taken(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    process.prepare()
-    sleepers[0].kill()
-    sleepers[0].wait()
-    taken = process.take()
-    assert taken.process is sleepers[1]
-    taken.abandon()
-
-
-def test_a_fork_takes_nothing_that_its_parent_has_prepared(
-    sleepers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process.prepare()
-    parent = os.getpid()
-    with monkeypatch.context() as fork:
-        fork.setattr(os, "getpid", lambda: parent + 1)
-        taken = process.take()
-    assert taken.process is sleepers[1]
-    assert sleepers[0].poll() is None, "it is its parent's to end"
-    taken.abandon()
-    sleepers[0].kill()
-    sleepers[0].wait()
-
-
-MODULE = """
-from atoll_worker.training import process
-at_import = list(process._prepared)
-def train(): assert len(at_import) == 1
-"""
-
-
-@pytest.mark.parametrize(("run_file", "expected"), [("run.json", 0), (None, 70)])
-def test_the_runner_starts_it_before_the_module_of_a_job_is_imported_and_ends_what_is_not_taken(
-    sleepers: list[subprocess.Popen[bytes]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run_file: str | None,
-    expected: int,
-) -> None:
-    (tmp_path / "early_module.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(logs, "configure", lambda: None)
-    monkeypatch.setattr(allocator, "tune", lambda: True)
-    if run_file is None:
-        monkeypatch.delenv("ATOLL_RUN_FILE", raising=False)
-    else:
-        monkeypatch.setenv("ATOLL_RUN_FILE", run_file)
-    try:
-        assert runner.main(["early_module:train"]) == expected
-    finally:
-        sys.modules.pop("early_module", None)
-    assert len(sleepers) == (run_file is not None)
 
 
 def test_importing_atoll_starts_no_process(tmp_path: Path) -> None:

@@ -5,37 +5,10 @@ import sys
 
 import atoll
 
-PUBLIC = {
-    "Job",
-    "Learner",
-    "LearnerError",
-    "Observer",
-    "RunFile",
-    "Snapshot",
-    "SpecError",
-    "Step",
-    "job",
-}
-MEMBERS = {
-    "close",
-    "cursor",
-    "finished",
-    "follow",
-    "model",
-    "on_adopt",
-    "open",
-    "optimizer",
-    "own_steps",
-    "progress",
-    "run_file",
-    "schedule",
-    "seed",
-    "slot",
-    "state",
-    "step",
-    "tick",
-    "total_ticks",
-}
+PUBLIC = {"Job", "Learner", "LearnerError", "Observer", "SpecError", "Step", "job"}
+ASKED = {"cursor", "data_state", "finished", "is_main", "model", "optimizer", "own_steps"}
+ASKED |= {"progress", "seed", "slot", "state", "tick", "total_ticks"}
+MEMBERS = ASKED | {"close", "follow", "log", "on_adopt", "open", "schedule", "step"}
 HEAVY = ("grpc", "grpc.aio", "kubernetes", "pydantic", "prometheus_client")
 
 

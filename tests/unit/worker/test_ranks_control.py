@@ -8,14 +8,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch.distributed as dist
 
 from atoll_worker.link.messages import Adopt, Capture, Finished, Message, Start, Tick
+from atoll_worker.ranks.broadcasts import WORD_BYTES, Broadcast
 from atoll_worker.ranks.control import Control
-from atoll_worker.ranks.words import WORD_BYTES, Broadcast
 
 RANKS = 3
 BOUNDARIES = 150
@@ -71,7 +71,8 @@ def be(rank: int, folder: Path) -> None:
         heard.append((control.commands(), control.closed))
         control.count(1000 * (rank + 1) + boundary, boundary + rank)
         if chance.random() < 0.5:  # a script that asks for its cursor
-            heard.append(control.counted() or (1000 + boundary, boundary))
+            counted = control.counted()
+            heard.append(counted if rank else (1000 + boundary, boundary))
         else:
             heard.append((1000 + boundary, boundary))
     (folder / f"{rank}").write_bytes(pickle.dumps((heard, list(link.given))))
@@ -79,77 +80,36 @@ def be(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-Said = tuple[list[Any], list[list[Message]]]  # what a rank has heard, what its link has given
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """What each rank has written, if it came to its end."""
-    folder = tmp_path_factory.mktemp("ranks")
+def test_every_rank_obeys_commands_in_their_order_at_one_boundary(tmp_path: Path) -> None:
     forks = multiprocessing.get_context("fork")
-    processes = [
-        forks.Process(target=be, args=(rank, folder), daemon=True) for rank in range(RANKS)
-    ]
+    processes = [forks.Process(target=be, args=(n, tmp_path), daemon=True) for n in range(RANKS)]
     for each in processes:
         each.start()
     deadline = time.monotonic() + SECONDS_MAX
     for each in processes:
         each.join(max(0.0, deadline - time.monotonic()))
         each.kill()
-    return [folder / f"{rank}" for rank in range(RANKS)]
-
-
-def read(files: list[Path]) -> list[Said]:
+    files = [tmp_path / f"{rank}" for rank in range(RANKS)]
     assert all(path.exists() for path in files), "the ranks wait for each other"
-    return [pickle.loads(path.read_bytes()) for path in files]
-
-
-def test_random_commands_are_the_same_at_the_same_boundary_on_every_rank(
-    files: list[Path],
-) -> None:
-    (head, _), *others = read(files)
+    (head, given), *others = [pickle.loads(path.read_bytes()) for path in files]
     assert all(heard == head for heard, _ in others)
     assert len(head) == 2 * BOUNDARIES
-
-
-def test_nothing_that_the_head_has_received_is_lost_or_comes_in_another_order(
-    files: list[Path],
-) -> None:
-    (head, given), *_ = read(files)
-    obeyed = [heard[0] for heard in head[::2]]
-    assert obeyed[:-1] == given[: BOUNDARIES - 1]
+    obeyed = [commands for commands, _ in head[::2]]
+    assert obeyed[:-1] == given[: BOUNDARIES - 1], "some are lost, or in another order"
     assert obeyed[-1] == given[BOUNDARIES]
     assert sum(map(len, obeyed)) > BOUNDARIES
-
-
-def test_all_ranks_know_of_the_end_of_the_heads_link_at_the_same_boundary(
-    files: list[Path],
-) -> None:
-    for heard, _ in read(files):
-        assert [closed for _, closed in heard[::2]] == [False] * (BOUNDARIES - 1) + [True]
-
-
-@dataclass
-class FakeWord:
-    """A word that is sent once somebody has waited for it."""
-
-    said: bytes | None
-    sent: bool = False
-
-    def heard(self) -> bytes:
-        self.sent = True
-        return self.said or b""
+    assert [closed for _, closed in head[::2]] == [False] * (BOUNDARIES - 1) + [True]
 
 
 def test_the_head_leaves_when_its_last_counts_are_sent() -> None:
-    words: list[FakeWord] = []
+    sent: list[bytes | None] = []
 
-    def begin(said: bytes | None) -> FakeWord:
-        words.append(FakeWord(said))
-        return words[-1]
+    def begin(said: bytes | None) -> Any:
+        return SimpleNamespace(heard=lambda: sent.append(said))
 
     control = Control(begin=begin, rank=0)
     control.leave()  # it has said nothing yet
     control.count(100, 7)
+    assert not sent
     control.leave()
-    assert [each.sent for each in words] == [True]
+    assert len(sent) == 1

@@ -10,6 +10,7 @@ from atoll_worker.ranks import group as groups
 from atoll_worker.ranks.control import HEAD, Control, Word
 from atoll_worker.ranks.group import Group
 from atoll_worker.ranks.lifeline import Lifeline
+from atoll_worker.ranks.peers import Peers
 
 RESET = "Connection reset by peer"
 
@@ -27,7 +28,7 @@ def group() -> Group:
         values=None,
         words=dist.GroupMember.NON_GROUP_MEMBER,  # type: ignore[arg-type]
         control=Control(begin=no_word, rank=HEAD),
-        lifeline=Lifeline(streams={}, silence_seconds_max=1.0, end=lambda: None),
+        lifeline=Lifeline(streams={}, peers=Peers(silence_seconds_max=1.0)),
     )
 
 
@@ -37,21 +38,16 @@ def test_an_error_of_a_collective_is_the_loss_of_another_rank(group: Group) -> N
         raise RuntimeError(RESET)
     assert raised.value.exit_code == ExitCode.TRY_AGAIN
     assert group.loss(RuntimeError(RESET)) is None  # it may be of the user's own making
-    group.lifeline.lost = "rank 1 has ended"
-    assert "rank 1 has ended" in str(group.loss(RuntimeError(RESET)))
+    group.lifeline.peers.lost = "rank 1 has ended"
+    lost = group.loss(RuntimeError(RESET))
+    assert "rank 1 has ended" in str(lost)
+    assert not isinstance(lost, ToldToEndError)
+    group.lifeline.peers.told = True
+    assert isinstance(group.loss(RuntimeError(RESET)), ToldToEndError)
     assert group.loss(ValueError("of the user")) is None
 
 
-def test_a_learner_that_loses_a_rank_which_was_told_to_end_was_told_too(group: Group) -> None:
-    group.lifeline.lost = "rank 1 has ended"
-    assert not isinstance(group.loss(RuntimeError(RESET)), ToldToEndError)
-    group.lifeline.told_to_end = True
-    assert isinstance(group.loss(RuntimeError(RESET)), ToldToEndError)
-
-
-def test_ranks_that_were_started_for_different_things_are_named(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_different_things_are_named(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "together", lambda words, make: [make(), 2])
     group.same("lanes", 2)
     with pytest.raises(SpecError, match="rank 1 has lanes 2, rank 0 has 4"):
@@ -60,7 +56,7 @@ def test_ranks_that_were_started_for_different_things_are_named(
 
 def test_an_error_after_another_rank_has_left_early_stays_and_names_it(group: Group) -> None:
     """Another start would end in the same way, so it is none of a loss."""
-    group.lifeline.left.append(1)
+    group.lifeline.peers.left.append(1)
     error = RuntimeError(RESET)
     with pytest.raises(RuntimeError, match=RESET), group.guarded():
         raise error

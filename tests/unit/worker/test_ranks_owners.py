@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_protos.codecs import Form
-from atoll_protos.parts import LANES_MAX, part_edges
+from atoll_protos.transfer.codecs import Form
+from atoll_protos.transfer.division import LANES_MAX, part_edges
 from atoll_worker.ranks.owners import host_of, owners_of, share_of
 
 
@@ -21,9 +21,7 @@ from atoll_worker.ranks.owners import host_of, owners_of, share_of
         ({"ATOLL_HOST": "first"}, 0),
     ],
 )
-def test_the_pod_says_which_host_this_is_and_else_torchrun(
-    environment: dict[str, str], host: int
-) -> None:
+def test_the_pod_or_torchrun_names_the_host(environment: dict[str, str], host: int) -> None:
     assert host_of(environment) == host
 
 
@@ -38,9 +36,7 @@ def test_the_pod_says_which_host_this_is_and_else_torchrun(
         ((4, 1, 4, 0), (0, 3, 1)),  # the head is elsewhere than on host 0
     ],
 )
-def test_the_head_and_the_first_rank_of_each_further_host_are_owners(
-    hosts: tuple[int, ...], owners: tuple[int, ...]
-) -> None:
+def test_head_and_one_of_each_host_own(hosts: tuple[int, ...], owners: tuple[int, ...]) -> None:
     assert owners_of(hosts, 1) == owners
 
 
@@ -56,7 +52,7 @@ def test_a_session_has_no_more_lanes_than_it_may_have() -> None:
     st.integers(1, 6),
     st.integers(1, 5),
 )
-def test_an_owner_holds_just_what_the_lanes_of_its_host_carry(
+def test_an_owner_holds_what_the_lanes_of_its_host_carry(
     form: Form, hosts: int, lanes: int
 ) -> None:
     """The exchange cuts a slice into as many parts as there are owners, the wire into all lanes."""

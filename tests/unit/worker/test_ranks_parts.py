@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import AVERAGE, Layout, TensorSpec, build_layout
-from atoll_protos.parts import part_edges
-from atoll_worker.ranks.parts import (
-    Block,
+from atoll_protos.job.layout import AVERAGE, Layout, TensorSpec, build_layout
+from atoll_protos.transfer.division import part_edges
+from atoll_worker.ranks.blocks import (
+    BlockTable,
     Box,
     Held,
     Moves,
-    Table,
+    TensorBlock,
     boxes_between,
     downwards,
     strides,
@@ -56,7 +56,7 @@ def box_of(
 
 
 @st.composite
-def learners(draw: st.DrawFn) -> tuple[Table, Layout]:
+def learners(draw: st.DrawFn) -> tuple[BlockTable, Layout]:
     """A model, a mesh, every tensor sharded in some way over it, or only on some ranks."""
     mesh = draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
     ranks = prod(mesh)
@@ -77,12 +77,12 @@ def learners(draw: st.DrawFn) -> tuple[Table, Layout]:
     return table, build_layout(table.specs, fragments, 1)
 
 
-def view(block: Block, table: Table, part: torch.Tensor) -> torch.Tensor:
+def view(block: TensorBlock, table: BlockTable, part: torch.Tensor) -> torch.Tensor:
     return part.as_strided(block.box.sizes, strides(table.specs[block.tensor].shape), block.at)
 
 
 def inside(
-    block: Block, table: Table, rank: int, shards: Sequence[dict[int, torch.Tensor]]
+    block: TensorBlock, table: BlockTable, rank: int, shards: Sequence[dict[int, torch.Tensor]]
 ) -> torch.Tensor:
     own = table.tilings[block.tensor].of_rank[rank].box
     found = shards[rank][block.tensor]
@@ -97,7 +97,7 @@ def cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
     return tensor.clone()
 
 
-def shards_of(table: Table, full: Sequence[torch.Tensor]) -> list[dict[int, torch.Tensor]]:
+def shards_of(table: BlockTable, full: Sequence[torch.Tensor]) -> list[dict[int, torch.Tensor]]:
     return [
         {
             number: cut(tensor, table.tilings[number].of_rank[rank].box)
@@ -115,9 +115,7 @@ def fit(all_moves: Sequence[Moves]) -> None:
 
 
 @given(learners(), st.integers(1, 4))
-def test_gathered_parts_are_the_slice_and_dealt_ones_reach_every_holder(
-    learner: tuple[Table, Layout], parts: int
-) -> None:
+def test_parts_make_up_a_slice_up_and_down(learner: tuple[BlockTable, Layout], parts: int) -> None:
     table, layout = learner
     owners = [part % table.ranks for part in range(min(parts, table.ranks))]
     ranks = range(table.ranks)
@@ -149,9 +147,7 @@ def test_gathered_parts_are_the_slice_and_dealt_ones_reach_every_holder(
 
 
 @given(st.lists(st.integers(1, 6), max_size=4), st.data())
-def test_boxes_between_two_elements_are_these_in_order(
-    shape: list[int], data: st.DataObject
-) -> None:
+def test_boxes_between_two_elements_are_in_order(shape: list[int], data: st.DataObject) -> None:
     count = prod(shape)
     start = data.draw(st.integers(0, count - 1))
     stop = data.draw(st.integers(start + 1, count))
@@ -212,51 +208,32 @@ def test_ranks_that_disagree_are_named_with_the_tensor(other: TensorSpec, words:
         [Box((0, 0), (3, 4)), Box((2, 0), (2, 4))],  # a row that two have
         [Box((0, 0), (4, 4)), Box((0, 0), (2, 4))],  # whole here, a part there
         [Box((0, 0), (2, 4)), Box((2, 0), (2, 3))],  # a corner is missing
-        [Box((0, 0), (2, 4)), Box((2, 0), (3, 4))],  # beyond the end
+        [Box((0, 0), (2, 4)), Box((1, 0), (2, 4))],  # as many elements, but one row twice
+        [Box((0, 0), (2, 4)), Box((3, 0), (2, 4))],  # beyond the end
         [Box((0, 0), (2, 4)), None],  # the other has nothing
         [None, None],
     ],
 )
 def test_shards_that_do_not_tile_are_refused_by_name(boxes: list[Box | None]) -> None:
-    with pytest.raises(SpecError, match=r"model\.w: the shards of the ranks do not make up"):
+    with pytest.raises(
+        SpecError, match=r"model\.w: the shards of the ranks do not make up"
+    ) as caught:
         union([[Held(spec("w", 4, 4), box)] for box in boxes])
+    words = str(caught.value)
+    assert boxes[0] is None or f"(4, 4) ([0:{boxes[0].sizes[0]}, 0:4] on rank 0" in words
 
 
-def test_the_ranks_and_their_shards_are_in_the_words() -> None:
-    said = [[Held(spec("w", 4, 2), Box((start, 0), (1, 2)))] for start in (0, 3)]
-    with pytest.raises(SpecError) as caught:
-        union(said)
-    assert "(4, 2) ([0:1, 0:2] on rank 0; [3:4, 0:2] on rank 1)" in str(caught.value)
-
-
-def test_a_block_among_those_of_512_ranks_is_found_without_looking_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_512_ranks_give_their_blocks_and_tensors_that_are_cut_alike_have_one_tiling() -> None:
     ranks, model = 512, [spec(f"h.{number}", 4096, 64, merge="mean") for number in range(8)]
     said = [
         [Held(each, box_of(each.shape, [ranks], [0], rank)) for each in model]
         for rank in range(ranks)
     ]
     table = union(said)
-    assert len({id(tiling) for tiling in table.tilings}) == 1  # equal ones are one
-    looked: list[Box] = []
-    meet = Box.meet
-
-    def counted(box: Box, other: Box) -> Box | None:
-        looked.append(box)
-        return meet(box, other)
-
-    monkeypatch.setattr(Box, "meet", counted)
-    layout = build_layout(table.specs, 32, 1)
-    taken = [
-        block
-        for owned in layout.slices
-        for blocks in upwards(table, owned, (0,), 0).takes
-        for block in blocks
-    ]
-    assert len(taken) == ranks * len(model)
-    pieces = sum(len(owned.pieces) for owned in layout.slices)
-    assert len(looked) <= len(taken) + 3 * pieces
+    assert len({id(tiling) for tiling in table.tilings}) == 1
+    slices = build_layout(table.specs, 32, 1).slices
+    takes = [blocks for owned in slices for blocks in upwards(table, owned, (0,), 0).takes]
+    assert sum(map(len, takes)) == ranks * len(model)
 
 
 def test_a_rank_may_hold_nothing_but_not_all_of_them() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_worker.ranks.states import NONE, joined, share
+from atoll_worker.ranks.data_states import NONE, joined, share
 
 STATES = st.lists(st.none() | st.binary(max_size=4), min_size=2, max_size=6)
 
@@ -16,9 +16,7 @@ def kept_of(given: list[bytes | None]) -> bytes | None:
 
 
 @given(STATES)
-def test_each_rank_gets_what_it_gave_or_all_what_the_head_alone_gave(
-    given: list[bytes | None],
-) -> None:
+def test_each_rank_gets_what_it_gave_or_what_the_head_gave(given: list[bytes | None]) -> None:
     kept, size = kept_of(given), len(given)
     alone = all(each in (None, given[0]) for each in given)
     for rank, state in enumerate(given):
@@ -26,9 +24,7 @@ def test_each_rank_gets_what_it_gave_or_all_what_the_head_alone_gave(
 
 
 @given(STATES, st.integers(1, 8))
-def test_another_number_of_ranks_gets_only_what_is_one_for_all(
-    given: list[bytes | None], size: int
-) -> None:
+def test_another_number_of_ranks_gets_what_is_common(given: list[bytes | None], size: int) -> None:
     kept = kept_of(given)
     alone = all(each in (None, given[0]) for each in given)
     for rank in range(size):

@@ -1,18 +1,19 @@
-"""Two ranks of one process, a thread each, exchange the values of a model that is cut in two."""
+"""What a rank holds, and how two ranks (threads of one process) exchange it."""
 
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from atoll_protos.layout import TensorSpec, build_layout
-from atoll_worker.ranks import exchange
-from atoll_worker.ranks.exchange import Exchange
-from atoll_worker.ranks.parts import Box, Held, union, whole
+from atoll_protos.errors import SpecError
+from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_worker.ranks import redistribution
+from atoll_worker.ranks.blocks import Box, Held, union, whole
+from atoll_worker.ranks.boxes import TravellingTensor, held
+from atoll_worker.ranks.redistribution import Redistribution
 
 RANKS = 2
 COLUMNS = 500
@@ -41,32 +42,24 @@ class Collectives:
         self.barrier.wait()
 
 
-@dataclass(frozen=True)
-class Place:
-    """See boxes.Placed: the attribute is this rank's shard."""
-
-    module: nn.Module
-    attribute: str
-    spec: TensorSpec
-
-
-def test_what_two_ranks_hold_is_gathered_by_its_owners_and_dealt_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_two_ranks_hold_is_gathered_and_dealt_back(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"cut": torch.arange(4.0 * COLUMNS).view(4, -1), "equal": -torch.ones(2)}
     boxes = [Box((0, 0), (1, COLUMNS)), Box((1, 0), (3, COLUMNS))]  # one row, and three
     table = union([[Held(CUT, box), Held(EQUAL, whole((2,)))] for box in boxes])
     (owned,) = build_layout(table.specs, 1, 1).slices
     collectives = Collectives()
-    monkeypatch.setattr(exchange, "dist", collectives)
+    monkeypatch.setattr(redistribution, "dist", collectives)
 
     def rank(number: int) -> tuple[Tensor, list[Tensor]]:
         collectives.own.rank = number
         module = nn.Module()
         shard = values["cut"][:1] if number == 0 else values["cut"][1:]
         module.cut, module.equal = nn.Buffer(shard.clone()), nn.Buffer(values["equal"].clone())
-        found = Exchange(
-            places={n: Place(module, s.name, s) for n, s in enumerate(table.specs)},
+        found = Redistribution(
+            places={
+                n: TravellingTensor(module=module, attribute=s.name, spec=s)
+                for n, s in enumerate(table.specs)
+            },
             table=table,
             sharded=(),
             group=None,
@@ -78,8 +71,8 @@ def test_what_two_ranks_hold_is_gathered_by_its_owners_and_dealt_back(
         assert gathered is not None
         pairs, averaged = found.deal(owned, gathered + 100)
         assert not any(averaged)
-        for held, value in pairs:
-            held.copy_(value)
+        for mine, value in pairs:
+            mine.copy_(value)
         return gathered, [module.cut, module.equal]
 
     with ThreadPoolExecutor(RANKS) as pool:
@@ -89,3 +82,21 @@ def test_what_two_ranks_hold_is_gathered_by_its_owners_and_dealt_back(
     assert torch.equal(torch.cat([cut for _, (cut, _) in ends]), values["cut"] + 100)
     for _, (_, equal) in ends:
         assert torch.equal(equal, values["equal"] + 100)
+
+
+def test_a_plain_tensor_is_held_whole_and_each_name_comes_once() -> None:
+    module = nn.Module()
+    module.cut, module.equal = nn.Buffer(torch.ones(4, COLUMNS)), nn.Buffer(torch.ones(2))
+    first, second = (
+        TravellingTensor(module=module, attribute=s.name, spec=s) for s in (CUT, EQUAL)
+    )
+    assert [each.box for each in held([first, second])] == [whole(CUT.shape), whole(EQUAL.shape)]
+    with pytest.raises(SpecError, match=r"model\.cut: two tensors of this rank have this name"):
+        held([first, second, first])
+
+
+@pytest.mark.parametrize("kind", ["cpu", "meta"])
+def test_a_rank_with_nothing_that_travels_has_a_device_of_the_others_kind(kind: str) -> None:
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).to("meta"))
+    for model in (mixed, nn.Identity(), nn.Linear(2, 2)):
+        assert redistribution._device_among([model], kind) == torch.device(kind)

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler as rates
 from torch.optim.lr_scheduler import LRScheduler
 
 from atoll_protos.errors import SpecError
-from atoll_worker.training.rates import Schedules
+from atoll_worker.script.rates import Schedules
 from unit.worker.alone import learn, tiny_model
 
 torch.set_num_threads(1)
@@ -61,161 +61,140 @@ def expected(make: Make) -> list[float]:
     return found
 
 
-def followed(scheduler: object, ticks_max: int | None = TICKS) -> Schedules:
+def followed(scheduler: object, ticks_max: int | None = TICKS, **more: Any) -> Schedules:
     schedules = Schedules()
-    schedules.add(scheduler, ticks_max=ticks_max, optimizers=())
+    schedules.add(scheduler, ticks_max=ticks_max, **{"optimizers": (), **more})
     return schedules
 
 
-def move(schedules: Schedules, tick: int, ticks_max: int = TICKS) -> None:
-    schedules.move_to(tick, min(1.0, tick / ticks_max))
+def move(schedules: Schedules, tick: int) -> None:
+    schedules.move_to(tick, min(1.0, tick / TICKS))
+
+
+def halving(optimizer: Optimizer) -> LRScheduler:
+    return rates.LambdaLR(optimizer, lambda tick: 0.5**tick)
+
+
+def falling(progress: float) -> float:
+    """A function of the progress."""
+    return 1 - progress
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_scheduler_has_the_rate_of_the_tick_and_ends_where_the_job_does(name: str) -> None:
+def test_a_scheduler_has_the_rate_of_the_tick_whoever_steps_it_and_ends_where_the_job_does(
+    name: str,
+) -> None:
     optimizer = optimizer_of()
     scheduler = SCHEDULERS[name](optimizer)
-    wanted = expected(SCHEDULERS[name])
     schedules = followed(scheduler)
-    for tick in (0, 1, 2, 5, 6, 11, 39, 40, 41, 45):
-        move(schedules, tick)
-        optimizer.step()
-        assert rate(optimizer) == pytest.approx(wanted[min(tick, TICKS)], rel=1e-6), tick
+    wanted = expected(SCHEDULERS[name])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for tick in (0, 1, 2, 5, 6, 11, 39, 40, 41, 45):
+            move(schedules, tick)
+            optimizer.step()
+            for _ in range(3):
+                assert rate(optimizer) == pytest.approx(wanted[min(tick, TICKS)], rel=1e-6), tick
+                scheduler.step()  # as a trainer does
+    assert [f"{name} was given to learner.schedule" in str(each.message) for each in told] == [True]
+    schedules.close()
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_trainer_that_steps_the_scheduler_too_changes_nothing_and_is_told_once(name: str) -> None:
-    optimizer = optimizer_of()
-    scheduler = SCHEDULERS[name](optimizer)
-    wanted = expected(SCHEDULERS[name])
+@pytest.mark.parametrize("trainer", ["lightning.pytorch.core.module", "transformers.trainer"])
+def test_a_trainer_of_a_library_that_steps_the_scheduler_too_is_refused(trainer: str) -> None:
+    scheduler = halving(optimizer_of())
     schedules = followed(scheduler)
-    optimizer.step()
-    move(schedules, 1)
-    with pytest.warns(UserWarning, match=f"{name} was given to learner.schedule"):
-        scheduler.step()
-    for tick in range(2, 50):
-        for _ in range(3):
-            scheduler.step()
-        move(schedules, tick)
-        assert rate(optimizer) == pytest.approx(wanted[min(tick, TICKS)], rel=1e-6)
+    with pytest.raises(SpecError, match=f"{trainer} also steps the LambdaLR"):
+        exec("scheduler.step()", {"__name__": trainer, "scheduler": scheduler})
     schedules.close()
 
 
 def test_accelerates_wrapper_of_a_scheduler_is_looked_through() -> None:
     optimizer = optimizer_of()
-    inner = rates.LambdaLR(optimizer, lambda tick: 0.5**tick)
-    wrapper = AcceleratedScheduler(inner, optimizer, step_with_optimizer=False)
+    wrapper = AcceleratedScheduler(halving(optimizer), optimizer, step_with_optimizer=False)
     schedules = followed(wrapper)
     move(schedules, 3)
     with pytest.warns(UserWarning, match="follows the job's tick"):
         wrapper.step()
-    assert rate(optimizer) == 0.125
-    assert wrapper.get_last_lr() == [0.125]
+    assert wrapper.get_last_lr() == [rate(optimizer)] == [0.125]
 
 
-def test_a_rate_that_another_schedule_writes_is_put_right_before_the_next_step() -> None:
-    """As when a trainer has a constant schedule of its own, and steps it after every step."""
-    model = tiny_model()
-    optimizer = SGD(model.parameters(), lr=1.0)
-    schedules = followed(rates.LambdaLR(optimizer, lambda tick: 0.5**tick))
-    used: list[float] = []
-    optimizer.register_step_pre_hook(lambda *_: used.append(rate(optimizer)))
-    for tick in range(4):
-        move(schedules, tick)
-        optimizer.param_groups[0]["lr"] = 17.0
-        learn(model, optimizer)
-    assert used == [1.0, 0.5, 0.25, 0.125]
-
-
-def test_a_momentum_that_the_script_sets_by_hand_is_its_own() -> None:
-    """As scripts with Muon do, whose momentum rises in the first steps."""
-    model = tiny_model()
-    optimizer = SGD(model.parameters(), lr=1.0, momentum=0.85)
-    schedules = followed(rates.LambdaLR(optimizer, lambda tick: 0.5**tick))
-    used: list[tuple[float, float]] = []
-    optimizer.register_step_pre_hook(
-        lambda *_: used.append((rate(optimizer), optimizer.param_groups[0]["momentum"]))
-    )
-    for tick in range(3):
-        move(schedules, tick)
-        optimizer.param_groups[0]["momentum"] = 0.85 + tick / 100
-        learn(model, optimizer)
-    assert used == [(1.0, 0.85), (0.5, 0.86), (0.25, 0.87)]
-
-
-def test_a_momentum_that_a_schedule_moves_is_put_right_before_the_next_step() -> None:
-    found: list[list[float]] = []
-    for by_hand in (None, 0.5):
+@pytest.mark.parametrize(
+    ("make", "by_hand", "used"),
+    [
+        # as when a trainer has a constant schedule of its own, and steps it after every step
+        (halving, [{"lr": 17.0}] * 3, [(0.5, 0.9), (0.25, 0.9), (0.125, 0.9)]),
+        # as scripts with Muon do, whose momentum rises in the first steps
+        (halving, [{"momentum": each} for each in (0.85, 0.86, 0.87)],
+         [(0.5, 0.85), (0.25, 0.86), (0.125, 0.87)]),
+        # what the schedule moves is its own
+        (SCHEDULERS["OneCycleLR"], [{"momentum": 0.5}] * 3, "as without a hand"),
+    ],
+)  # fmt: skip
+def test_what_a_schedule_moves_is_put_right_before_each_step_and_all_else_is_the_scripts(
+    make: Make, by_hand: list[dict[str, float]], used: Any
+) -> None:
+    found: list[list[tuple[float, float]]] = []
+    for moved in (True, False):
         model = tiny_model()
         optimizer = SGD(model.parameters(), lr=1.0, momentum=0.9)
-        schedules = followed(rates.OneCycleLR(optimizer, 1.0, total_steps=TICKS))
-        used: list[float] = []
+        schedules = followed(make(optimizer))
+        group, seen = optimizer.param_groups[0], list[tuple[float, float]]()
         optimizer.register_step_pre_hook(
-            lambda stepped, *_, used=used: used.append(stepped.param_groups[0]["momentum"])
+            lambda *_, seen=seen, group=group: seen.append((group["lr"], group["momentum"]))
         )
-        for tick in range(1, 5):
+        for tick, change in enumerate(by_hand, 1):
             move(schedules, tick)
-            if by_hand is not None:
-                optimizer.param_groups[0]["momentum"] = by_hand
+            group.update(change if moved else {})
             learn(model, optimizer)
-        found.append(used)
-    assert found[0] == found[1]
-    assert len(set(found[0])) == 4
+        found.append(seen)
+    assert found[0] == (found[1] if isinstance(used, str) else used)
+    assert len(set(found[1])) == 3
 
 
-def test_two_schedulers_of_one_optimizer_go_together() -> None:
+def test_two_schedulers_of_one_optimizer_go_together_but_one_is_followed_once() -> None:
     optimizer = optimizer_of()
-    schedules = followed(rates.ExponentialLR(optimizer, 0.5))
+    scheduler: Any = rates.ExponentialLR(optimizer, 0.5)
+    schedules = followed(scheduler)
     schedules.add(rates.ExponentialLR(optimizer, 0.1), ticks_max=TICKS, optimizers=())
     for tick in range(4):
         move(schedules, tick)
     assert rate(optimizer) == pytest.approx(0.05**3)
+    with pytest.raises(SpecError, match="is followed already"):
+        schedules.add(scheduler, ticks_max=TICKS, optimizers=())
 
 
-def test_a_function_of_the_progress_sets_the_rate_of_every_group() -> None:
+def test_a_function_of_the_progress_sets_the_rate_of_every_group_also_of_later_ones() -> None:
     model = tiny_model()
-    optimizer = SGD([{"params": [model.weight], "lr": 0.5}, {"params": [model.bias], "lr": 2.0}])
-    schedules = Schedules()
+    optimizer = SGD([{"params": [model.weight], "lr": 0.5}])
     seen: list[float] = []
 
     def factor(progress: float) -> float:
         seen.append(progress)
-        return 1 - progress
+        return falling(progress)
 
-    schedules.add(factor, ticks_max=TICKS, optimizers=(optimizer,))
+    schedules = followed(factor, optimizers=(optimizer,))
+    found = []
     for tick in (0, 10, 10, 45):
         move(schedules, tick)
         learn(model, optimizer)
-        if tick == 10:
-            assert [group["lr"] for group in optimizer.param_groups] == [0.375, 1.5]
+        found.append([group["lr"] for group in optimizer.param_groups])
+        if tick == 0:
+            optimizer.add_param_group({"params": [model.bias], "lr": 2.0})
     assert seen == [0.0, 0.25, 1.0]
-    assert [group["lr"] for group in optimizer.param_groups] == [0.0, 0.0]
-
-
-def test_a_group_that_is_added_later_gets_its_rate_too() -> None:
-    model = tiny_model()
-    optimizer = SGD([model.weight], lr=1.0)
-    schedules = Schedules()
-    schedules.add(lambda progress: 1 - progress, ticks_max=TICKS, optimizers=(optimizer,))
-    move(schedules, 10)
-    optimizer.add_param_group({"params": [model.bias], "lr": 4.0})
-    move(schedules, 20)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 2.0]
+    assert found == [[0.5], [0.375, 1.5], [0.375, 1.5], [0.0, 0.0]]
 
 
 def test_a_rate_in_a_tensor_is_written_in_place() -> None:
     optimizer = AdamW(tiny_model().parameters(), lr=torch.tensor(1.0), capturable=False)
     tensor = optimizer.param_groups[0]["lr"]
-    schedules = Schedules()
-    schedules.add(lambda progress: 1 - progress, ticks_max=TICKS, optimizers=(optimizer,))
-    move(schedules, 10)
+    move(followed(falling, optimizers=(optimizer,)), 10)
     assert optimizer.param_groups[0]["lr"] is tensor
     assert float(tensor) == 0.75
 
 
 def test_a_state_that_is_loaded_into_a_scheduler_is_told_once() -> None:
-    optimizer = optimizer_of()
-    scheduler = rates.LambdaLR(optimizer, lambda tick: 0.9**tick)
+    scheduler = halving(optimizer_of())
     schedules = followed(scheduler)
     move(schedules, 2)
     scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 30})
@@ -228,7 +207,6 @@ def test_the_state_of_a_scheduler_can_be_saved_and_it_is_its_own_again_after_clo
     optimizer = optimizer_of()
     scheduler = rates.ExponentialLR(optimizer, 0.5)
     schedules = followed(scheduler)
-    assert isinstance(scheduler, rates.ExponentialLR)
     assert "step" not in copy.deepcopy(scheduler.state_dict())
     move(schedules, 2)
     schedules.close()
@@ -248,22 +226,24 @@ class NeedsMetric:
         self.last_epoch += 1
 
 
-def test_a_schedule_that_needs_a_metric_is_refused_with_the_remedy() -> None:
-    for given in (rates.ReduceLROnPlateau(optimizer_of()), NeedsMetric(optimizer_of())):
-        with pytest.raises(SpecError, match=r"schedule: .* moves by a metric.*; use a schedule"):
-            followed(given)
-
-
-@pytest.mark.parametrize("given", [3, "cosine", object()])
-def test_what_is_no_schedule_is_refused(given: object) -> None:
-    with pytest.raises(SpecError, match="is no learning-rate schedule"):
-        followed(given)
-
-
-def test_a_one_cycle_that_ends_before_the_job_is_refused_at_once() -> None:
-    scheduler = rates.OneCycleLR(optimizer_of(), 1.0, total_steps=30)
-    with pytest.raises(SpecError, match=r"ends after 30 steps, the job after 40; build it for 40"):
-        followed(scheduler)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (rates.ReduceLROnPlateau, r"schedule: .* moves by a metric.*; use a schedule"),
+        (NeedsMetric, r"schedule: .* moves by a metric.*; use a schedule"),
+        (lambda _: 3, "is no learning-rate schedule"),
+        (lambda _: "cosine", "is no learning-rate schedule"),
+        (lambda _: object(), "is no learning-rate schedule"),
+        (lambda _: falling, "needs an optimizer whose rates it sets"),
+        (lambda optimizer: rates.OneCycleLR(optimizer, 1.0, total_steps=30),
+         r"ends after 30 steps, the job after 40; build it for 40"),
+    ],
+)  # fmt: skip
+def test_what_is_no_schedule_or_ends_before_the_job_is_refused(
+    make: Callable[[Optimizer], object], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        followed(make(optimizer_of()))
 
 
 def test_with_a_length_in_tokens_a_one_cycle_stops_at_its_own_end() -> None:
@@ -276,38 +256,20 @@ def test_with_a_length_in_tokens_a_one_cycle_stops_at_its_own_end() -> None:
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf, None])
 def test_a_function_that_gives_no_number_is_refused(factor: float) -> None:
-    schedules = Schedules()
-    schedules.add(lambda progress: factor, ticks_max=TICKS, optimizers=(optimizer_of(),))
+    schedules = followed(lambda progress: factor, optimizers=(optimizer_of(),))
     with pytest.raises(SpecError, match="schedule: the function gave"):
         move(schedules, 1)
 
 
-def test_a_function_without_an_optimizer_is_refused() -> None:
-    with pytest.raises(SpecError, match="needs an optimizer whose rates it sets"):
-        followed(lambda progress: 1.0)
-
-
 def test_a_process_that_trains_nothing_needs_no_optimizer_for_a_function() -> None:
-    schedules, asked = Schedules(), list[float]()
-    schedules.add(
-        lambda progress: asked.append(progress) or 1.0,  # type: ignore[func-returns-value]
-        ticks_max=TICKS,
-        optimizers=(),
-        trains=False,
-    )
+    asked: list[float] = []
+    schedules = followed(lambda progress: asked.append(progress) or 1.0, trains=False)  # type: ignore[func-returns-value]
     move(schedules, 1)
     assert asked
 
 
-def test_one_scheduler_is_followed_once() -> None:
-    scheduler: Any = rates.ExponentialLR(optimizer_of(), 0.5)
-    schedules = followed(scheduler)
-    with pytest.raises(SpecError, match="is followed already"):
-        schedules.add(scheduler, ticks_max=TICKS, optimizers=())
-
-
 def test_a_late_learner_hears_no_warning_of_torch() -> None:
-    schedules = followed(rates.ExponentialLR(optimizer_of(), 0.5))
+    schedules = followed(halving(optimizer_of()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        schedules.move_to(5, 0.1)
+        move(schedules, 5)

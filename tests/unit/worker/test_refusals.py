@@ -1,5 +1,6 @@
 """What a learner is not made for is refused in one sentence before anything starts."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,22 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, f
 from atoll_protos.errors import SpecError
 from atoll_worker.learner import Learner
 from atoll_worker.observer import Observer
-from atoll_worker.training import process, refusals
+from atoll_worker.script import refusals
+from atoll_worker.training import process
 
 
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "begin", lambda: pytest.fail("a process was started"))
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """Of this process alone."""
+    store = f"file://{tmp_path}/store"
+    distributed.init_process_group("gloo", rank=0, world_size=1, init_method=store)
+    yield
+    distributed.destroy_process_group()
 
 
 def test_ranks_without_a_process_group_are_refused_on_every_one(
@@ -44,33 +55,23 @@ def test_the_process_group_counts_more_than_the_environment(
     refusals.check_ranks({"RANK": "1", "WORLD_SIZE": "4"})
 
 
-def test_an_observer_has_the_whole_model_in_one_process(tmp_path: Path) -> None:
-    distributed.init_process_group(
-        "gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store"
-    )
-    try:
-        model = nn.Linear(4, 4)
-        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-        with pytest.raises(SpecError, match=r"model\.weight: is a DTensor.*whole model"):
-            Observer(model).__enter__()
-    finally:
-        distributed.destroy_process_group()
+@pytest.mark.usefixtures("group")
+def test_an_observer_has_the_whole_model_in_one_process() -> None:
+    model = nn.Linear(4, 4)
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(SpecError, match=r"model\.weight: is a DTensor.*whole model"):
+        Observer(model).__enter__()
 
 
-def test_fsdp1_is_refused_by_the_name_of_what_replaces_it(tmp_path: Path) -> None:
-    distributed.init_process_group(
-        "gloo", rank=0, world_size=1, init_method=f"file://{tmp_path}/store"
+@pytest.mark.usefixtures("group")
+def test_fsdp1_is_refused_by_the_name_of_what_replaces_it() -> None:
+    model = FullyShardedDataParallel(
+        nn.Linear(4, 4),
+        sharding_strategy=ShardingStrategy.NO_SHARD,
+        device_id=torch.device("cpu"),
     )
-    try:
-        model = FullyShardedDataParallel(
-            nn.Linear(4, 4),
-            sharding_strategy=ShardingStrategy.NO_SHARD,
-            device_id=torch.device("cpu"),
-        )
-        with pytest.raises(SpecError, match=r"FSDP1.*fully_shard"):
-            Learner(model).open()
-    finally:
-        distributed.destroy_process_group()
+    with pytest.raises(SpecError, match=r"FSDP1.*fully_shard"):
+        Learner(model).open()
 
 
 def test_a_list_of_modules_is_a_model_of_several_ranks_only() -> None:

@@ -1,22 +1,19 @@
 import dataclasses
 import os
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import pytest
 import torch
 from torch import nn
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import Wire
-from atoll_protos.layout import build_layout
-from atoll_protos.run import Sync
-from atoll_protos.tensors import FLOATS, from_bytes, packed
-from atoll_worker.link import memory
-from atoll_worker.link import socket as links
+from atoll_protos.job.layout import build_layout
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer.codecs import Wire
+from atoll_worker.link import shared_memory
 from atoll_worker.link.messages import (
     Adopt,
     Boundary,
@@ -28,28 +25,19 @@ from atoll_worker.link.messages import (
     Tick,
     Warned,
 )
-from atoll_worker.link.messages import Companion as Told
+from atoll_worker.link.messages import CompanionReady as Told
+from atoll_worker.link.shared_memory import memory_plan
 from atoll_worker.link.socket import Link
-from atoll_worker.ranks.reading import Reader
+from atoll_worker.model.companion import Companion
+from atoll_worker.model.parameters import pairs, travelling
+from atoll_worker.model.staging import DirectStaging, Pairs, Ticket
+from atoll_worker.model.tensor_sums import PLAIN_READER
+from atoll_worker.model.tensors import FLOATS, from_bytes, packed
+from atoll_worker.ranks.whole_tensors import Reader
 from atoll_worker.training import process
-from atoll_worker.training.checksums import PLAIN_READER
-from atoll_worker.training.companion import Companion
-from atoll_worker.training.owner import Owner
-from atoll_worker.training.parameters import pairs, travelling
 from atoll_worker.training.replica import Replica
-from atoll_worker.training.staging import DirectStaging, Pairs, Ticket
-from unit.worker.fake_transport import RUN_FILE, FakeProcess
-
-BOUNDARY = Boundary(
-    own_steps=0,
-    tokens=1,
-    loss=0.0,
-    step_seconds=0.0,
-    blocked_seconds=0.0,
-    cursor=0,
-    adopted=(),
-    captured=(),
-)
+from unit.worker.fake_transport import RUN_FILE
+from unit.worker.link_side import BOUNDARY, owner_of
 
 
 @dataclass
@@ -78,40 +66,25 @@ class SlowStaging(DirectStaging):
         return self.tickets[-1]
 
 
+Made: TypeAlias = tuple[Replica, Link, SlowStaging]
+
+
 @contextmanager
-def replica_of(model: nn.Module, sync: Sync) -> Iterator[tuple[Replica, Link, SlowStaging]]:
+def replica_of(model: nn.Module, sync: Sync = RUN_FILE.sync) -> Iterator[Made]:
     """A replica on two shards, the transport's end of its link, and its staging."""
     places = travelling(model)
     layout = build_layout([place.spec for place in places], 2, 2)
-    plan = links.memory_plan(layout, sync, observer=False)
-    descriptor = memory.create()
-    memory.resize(descriptor, plan)
-    shared = memory.attach(plan, descriptor)
-    os.close(descriptor)
-    ours, theirs = socket.socketpair()
     staging = SlowStaging()
-    replica = Replica(
-        places=places,
-        specs=layout.tensors,
-        slices={(each.shard, each.fragment): each for each in layout.slices},
-        owner=Owner(
-            memory=shared,
-            staging=staging,
-            link=Link(ours),
-            process=FakeProcess(threading.Thread()),  # type: ignore[arg-type]
-        ),
-    )
-    other = Link(theirs)
-    yield replica, other, staging
-    replica.owner.link.close()
-    other.close()
+    with owner_of(memory_plan(layout, sync, observer=False), staging) as (owner, transport):
+        slices = {(each.shard, each.fragment): each for each in layout.slices}
+        replica = Replica(places=places, specs=layout.tensors, slices=slices, owner=owner)
+        yield replica, transport, staging
 
 
 @pytest.fixture
-def slow() -> Iterator[tuple[Replica, Link, SlowStaging]]:
+def slow() -> Iterator[Made]:
     """See `replica_of`."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2))
-    with replica_of(model, RUN_FILE.sync) as made:
+    with replica_of(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2))) as made:
         yield made
 
 
@@ -129,9 +102,7 @@ def boundaries(link: Link) -> list[Boundary]:
     return [message for message in found if isinstance(message, Boundary)]
 
 
-def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(
-    slow: tuple[Replica, Link, SlowStaging],
-) -> None:
+def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(slow: Made) -> None:
     replica, other, staging = slow
     other.send(Capture(slices=((1, 0),)))
     step(replica, 1)
@@ -146,9 +117,7 @@ def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(
     assert replica.owner.memory.counter(1, 0) == 2
 
 
-def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(
-    slow: tuple[Replica, Link, SlowStaging],
-) -> None:
+def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(slow: Made) -> None:
     replica, other, staging = slow
     for own_steps in (1, 2):
         other.send(Capture(slices=((0, 1),)))
@@ -163,7 +132,7 @@ def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(
     assert replica.owner.memory.counter(0, 1) == 2
 
 
-def test_with_wait_the_device_is_waited_for(slow: tuple[Replica, Link, SlowStaging]) -> None:
+def test_with_wait_the_device_is_waited_for(slow: Made) -> None:
     replica, other, staging = slow
     other.send(Capture(slices=((0, 1),)))
     work = replica.apply_commands()
@@ -172,42 +141,24 @@ def test_with_wait_the_device_is_waited_for(slow: tuple[Replica, Link, SlowStagi
     assert other.receive() == [BOUNDARY]
 
 
-def test_two_calls_for_one_slice_at_one_boundary_are_one_capture(
-    slow: tuple[Replica, Link, SlowStaging],
-) -> None:
+def test_a_boundary_carries_out_what_was_asked_for_once(slow: Made) -> None:
     replica, other, staging = slow
+    assert replica.length is None
     other.send(Capture(slices=((0, 1), (0, 0))))
     other.send(Capture(slices=((0, 1),)))
-    assert replica.apply_commands().captured == [(0, 1), (0, 0)]
-    assert len(staging.tickets) == 2
-
-
-def test_adoptions_fill_the_set_of_held_slices_and_ticks_only_grow(
-    slow: tuple[Replica, Link, SlowStaging],
-) -> None:
-    replica, other, _ = slow
-    other.send(Tick(tick=4))
-    other.send(Adopt(shard=1, fragment=1, number=3, blend=0.0))
-    other.send(Tick(tick=3))
-    assert replica.apply_commands().adopted == [(1, 1, 3)]
-    assert replica.held == {(1, 1)}
-    assert replica.tick == 4
-    for place in replica.places:
-        assert torch.isfinite(place.tensor).all()
-
-
-def test_the_newest_length_of_the_job_is_kept(slow: tuple[Replica, Link, SlowStaging]) -> None:
-    replica, other, _ = slow
-    assert replica.length is None
-    for steps in (200, 300):
+    for tick, steps in ((4, 200), (3, 300)):
+        other.send(Tick(tick=tick))
         other.send(JobLength(steps=steps, tokens=None))
-    replica.apply_commands()
-    assert replica.length == JobLength(steps=300, tokens=None)
+    other.send(Adopt(shard=1, fragment=1, number=3, blend=0.0))
+    work = replica.apply_commands()
+    assert (work.captured, len(staging.tickets)) == ([(0, 1), (0, 0)], 2)
+    assert (work.adopted, replica.held) == ([(1, 1, 3)], {(1, 1)})
+    assert replica.tick == 4, "ticks only grow"
+    assert replica.length == JobLength(steps=300, tokens=None), "the newest counts"
+    assert all(torch.isfinite(place.tensor).all() for place in replica.places)
 
 
-def test_a_finished_model_has_the_final_values_though_it_was_trained_on(
-    slow: tuple[Replica, Link, SlowStaging],
-) -> None:
+def test_a_finished_model_has_the_final_values_though_it_was_trained_on(slow: Made) -> None:
     replica, other, _ = slow
     for number, key in enumerate(replica.slices):
         region = from_bytes(
@@ -247,7 +198,7 @@ def test_parameters_take_the_base_and_buffers_take_it_in_f32_bit_for_bit_rule_18
 
 
 def test_a_device_that_has_failed_does_not_keep_the_job_from_hearing_why_a_learner_leaves(
-    slow: tuple[Replica, Link, SlowStaging], monkeypatch: pytest.MonkeyPatch
+    slow: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica, other, _ = slow
     step(replica, 1)
@@ -258,7 +209,7 @@ def test_a_device_that_has_failed_does_not_keep_the_job_from_hearing_why_a_learn
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(Later, "wait", fail)
-    monkeypatch.setattr(process, "stop", lambda *_: None)
+    monkeypatch.setattr(process, "stop", lambda *_, finished: None)
     replica.leave("RuntimeError: CUDA error: device-side assert triggered")
     first, second = other.receive()
     assert isinstance(first, Boundary)
@@ -279,46 +230,37 @@ class Given(Companion):
         return os.pwrite(descriptor, b"changed" if changed else b"whole", offset)
 
 
-@pytest.mark.parametrize("fails", [False, True])
+WHOLE, CHANGED = Told(changed=False, byte_count=5), Told(changed=True, byte_count=7)
+
+
+@pytest.mark.parametrize(
+    ("fails", "stale", "told", "warned"),
+    [
+        (False, [], [WHOLE, CHANGED], ""),
+        (True, [], [], "Cannot allocate memory"),
+        (False, ["table"], [WHOLE, CHANGED], "first values of tensors that training has changed"),
+    ],
+)
 def test_a_companion_is_given_on_command_and_costs_no_training_when_it_cannot_be(
-    fails: bool,
+    fails: bool, stale: list[str], told: list[Told], warned: str
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
-        replica.owner.memory_fd = memory.create()
-        given = Given(models=[model], places=(), adapters=("",), files={}, frozen_digest="")
-        given.fails, replica.companion = fails, given
-        for changed in (False, True):
-            transport.send(GiveCompanion(changed=changed))
-        replica.apply_commands()
-        replica.owner.link.flush()
-        transport.wait(1.0)
-        told = transport.receive()
-        if fails:
-            assert [type(each) for each in told] == [Warned, Warned]
-            assert "Cannot allocate memory" in str(told[0])
-            return
-        assert told == [
-            Told(changed=False, byte_count=len(b"whole")),
-            Told(changed=True, byte_count=len(b"changed")),
-        ]
-        for changed, content in ((False, b"whole"), (True, b"changed")):
-            offset = memory.companion_offset(replica.owner.memory.plan, changed=changed)
-            assert os.pread(replica.owner.memory_fd, 7, offset).startswith(content)
-
-
-def test_tensors_that_keep_their_first_values_in_the_export_are_told_of() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    with replica_of(model, Sync(fragments=2, period=4)) as (replica, transport, _):
-        replica.owner.memory_fd = memory.create()
-        replica.companion = Given(
-            models=[model], places=(), adapters=("",), files={}, frozen_digest="", stale=["table"]
+    with replica_of(model) as (replica, transport, _):
+        memory = replica.owner.memory_fd = shared_memory.create()
+        given = Given(
+            models=[model], places=(), adapters=("",), files={}, frozen_digest="", stale=stale
         )
-        transport.send(GiveCompanion(changed=True))
+        given.fails, replica.companion = fails, given
+        for command in (GiveCompanion(changed=False), Finished(companion=True)):
+            transport.send(command)
         replica.apply_commands()
         replica.owner.link.flush()
         transport.wait(1.0)
-        _, warned = transport.receive()
-    assert isinstance(warned, Warned)
-    assert "has the first values of tensors that training has changed" in warned.reason
-    assert warned.reason.endswith("table")
+        received = transport.receive()
+        assert [each for each in received if isinstance(each, Told)] == told
+        warnings = [each.reason for each in received if isinstance(each, Warned)]
+        assert bool(warnings) == bool(warned)
+        assert all(warned in each and each.endswith("".join(stale)) for each in warnings)
+        for each, content in zip(told, (b"whole", b"changed"), strict=False):
+            offset = shared_memory.companion_offset(replica.owner.memory.plan, changed=each.changed)
+            assert os.pread(memory, each.byte_count, offset) == content

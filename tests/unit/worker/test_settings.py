@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from atoll_protos.credentials import Credentials
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
-from atoll_protos.identity import Role
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.identity import Role
 from atoll_worker.errors import LearnerError
-from atoll_worker.settings import Job, read_job
+from atoll_worker.job import Job, read_job
 from unit.certificate_values import DAY, authorities, identity, leaf
 from unit.worker.fake_transport import RUN_FILE
 
@@ -37,20 +37,7 @@ def test_the_environment_is_enough(environment: dict[str, str]) -> None:
     assert (job.slot, job.uid, job.telemetry_folder) == ("here-0", "pod", "/t")
     assert job.instance.startswith("pod-")
     assert read({**environment, "ATOLL_INSTANCE": "mine"}).instance == "mine"
-
-
-def test_arguments_win_over_the_environment(environment: dict[str, str]) -> None:
-    job = read_job(
-        environment=environment, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1"
-    )
-    assert job.endpoints == ("a:1", "b:2")
-    assert job.slot == "here-1"
-    assert read_job(environment={}, run_file=RUN_FILE, endpoints=("a:1", "b:2"), slot="here-1").uid
-
-
-def test_two_starts_are_two_instances(environment: dict[str, str]) -> None:
-    environment["ATOLL_UID"] = "pod"
-    assert read(environment).instance != read(environment).instance
+    assert read(environment).instance != read(environment).instance  # of two starts
 
 
 @pytest.mark.parametrize("variable", ["ATOLL_RUN_FILE", "ATOLL_ENDPOINTS", "ATOLL_SLOT"])
@@ -58,7 +45,7 @@ def test_a_missing_variable_is_named_with_the_remedy(
     environment: dict[str, str], variable: str
 ) -> None:
     del environment[variable]
-    with pytest.raises(SpecError, match=f"{variable}: is not set; .*set it, or pass") as caught:
+    with pytest.raises(SpecError, match=f"{variable}: is not set; .*set it, or unset") as caught:
         read(environment)
     assert caught.value.field == variable
 
@@ -89,40 +76,37 @@ def test_a_wrong_variable_is_named(
 # ------------------------------------------------------------ credentials
 
 
-def with_credentials(tmp_path: Path, credentials: Credentials) -> dict[str, str]:
-    """The environment of here-0 with these credentials."""
-    folder = tmp_path / "tls"
+def with_credentials(environment: dict[str, str], credentials: Credentials) -> dict[str, str]:
+    """The environment with these credentials beside the run file."""
+    folder = Path(environment[Env.RUN_FILE]).parent / "tls"
     folder.mkdir(exist_ok=True)
     (folder / "tls.crt").write_bytes(credentials.certificate)
     (folder / "tls.key").write_bytes(credentials.key)
     (folder / "ca.crt").write_bytes(credentials.authority)
-    run_file = tmp_path / "run.json"
-    run_file.write_text(RUN_FILE.to_json())
-    return {
-        Env.RUN_FILE: str(run_file),
-        Env.ENDPOINTS: "one:1, two:2",
-        Env.SLOT: "here-0",
-        Env.TLS_DIR: str(folder),
-    }
+    return {**environment, Env.TLS_DIR: str(folder)}
 
 
-def test_a_learner_with_good_credentials_knows_where_they_lie(tmp_path: Path) -> None:
+def test_a_learner_with_good_credentials_knows_where_they_lie(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     now = time.time()
-    variables = with_credentials(tmp_path, leaf(authorities(now), identity(region="here"), now=now))
+    variables = with_credentials(
+        environment, leaf(authorities(now), identity(region="here"), now=now)
+    )
     assert read_job(environment=variables).tls_folder == str(tmp_path / "tls")
     del variables[Env.TLS_DIR]
     assert read_job(environment=variables).tls_folder == ""
 
 
 def test_credentials_that_stay_wrong_are_bad_input_before_anything_is_dialled(
-    tmp_path: Path,
+    environment: dict[str, str], tmp_path: Path
 ) -> None:
     now = time.time()
     for who, words in (
         (identity(region="eu-west"), "is that of region eu-west, and region here is needed"),
         (identity(Role.OPERATOR, "here"), "is that of role operator, and learner is needed"),
     ):
-        variables = with_credentials(tmp_path, leaf(authorities(now), who, now=now))
+        variables = with_credentials(environment, leaf(authorities(now), who, now=now))
         with pytest.raises(SpecError, match=words):
             read_job(environment=variables)
     (tmp_path / "tls" / "tls.key").unlink()
@@ -131,21 +115,23 @@ def test_credentials_that_stay_wrong_are_bad_input_before_anything_is_dialled(
 
 
 def test_credentials_that_are_not_in_date_are_tried_again_at_the_next_start(
-    tmp_path: Path,
+    environment: dict[str, str],
 ) -> None:
     now = time.time()
     variables = with_credentials(
-        tmp_path, leaf(authorities(now), identity(region="here"), now=now - 31 * DAY)
+        environment, leaf(authorities(now), identity(region="here"), now=now - 31 * DAY)
     )
     with pytest.raises(LearnerError, match=r"tls.crt: expired at 20.* UTC") as ended:
         read_job(environment=variables)
     assert ended.value.exit_code == ExitCode.TRY_AGAIN
 
 
-def test_an_observer_needs_credentials_of_an_evaluator_or_observer(tmp_path: Path) -> None:
+def test_an_observer_needs_credentials_of_an_evaluator_or_observer(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     now = time.time()
     for role in Role:
-        variables = with_credentials(tmp_path, leaf(authorities(now), identity(role), now=now))
+        variables = with_credentials(environment, leaf(authorities(now), identity(role), now=now))
         if role in (Role.EVALUATOR, Role.OBSERVER):
             assert read_job(observer=True, environment=variables).tls_folder
         else:

@@ -33,7 +33,7 @@ WELCOME = st.builds(
     tick=LONG,
     cursor=LONG,
     needs_model=st.booleans(),
-    heads=NAMEDS,
+    newest=NAMEDS,
     secret=TEXT,
     data_state=st.none() | st.binary(max_size=4),
     length=LENGTH,
@@ -103,7 +103,7 @@ class Words(RuleBasedStateMachine):
 
     @rule()
     def steps(self) -> None:
-        if self.side.exchange._state.started:
+        if self.side.exchange.state.started:
             self.side.step()
             self.side.again()
 
@@ -117,12 +117,12 @@ class Words(RuleBasedStateMachine):
         """The shard is itself again, or one that has never lied."""
         if LIAR in self.dialled:
             self.dialled.discard(LIAR)
-            self.side.welcome(LIAR, tick=tick, epoch=self.side.exchange._state.shards[LIAR].epoch)
+            self.side.welcome(LIAR, tick=tick, epoch=self.side.exchange.state.shards[LIAR].epoch)
 
     @rule()
     def an_honest_shard_is_served(self) -> None:
         """Its values are adopted, its Calls are answered, and it hears of every step."""
-        side, state = self.side, self.side.exchange._state
+        side, state = self.side, self.side.exchange.state
         if state.finished or state.failed:
             return
         if not state.started or self.lockstep:
@@ -144,7 +144,7 @@ class Words(RuleBasedStateMachine):
         """What the rules ask for fits its messages; who was hung up on is dialled again."""
         if not hasattr(self, "side"):
             return
-        side, state = self.side, self.side.exchange._state
+        side, state = self.side, self.side.exchange.state
         for sent in side.take(SendMessage):
             sent.message.SerializeToString()
         side.exchange.deadline()
@@ -193,16 +193,16 @@ def test_a_welcome_that_cannot_be_true_ends_its_session_and_leaves_nothing_rule_
     side = learner_side(shards=2).begin()
     side.lose(LIAR)
     side.feed(side.exchange.connected(LIAR, side.now))
-    known = dataclasses.replace(side.exchange._state.shards[LIAR])
+    known = dataclasses.replace(side.exchange.state.shards[LIAR])
     side.receive(LIAR, welcome=pb.Welcome(**{**WELL, **fields}))
     (hang_up,) = side.take(HangUp)
     assert hang_up.reason not in ("", "hung up")
-    after = side.exchange._state.shards[LIAR]
+    after = side.exchange.state.shards[LIAR]
     assert (after.tick, after.epoch) == (known.tick, known.epoch)
     side.receive(LIAR, tick=pb.Tick(tick=7))
     assert after.tick == known.tick, "nothing that still comes counts"
     side.end(LIAR, pb.SUPERSEDED)
-    assert not side.exchange._state.failed
+    assert not side.exchange.state.failed
     side.lose(LIAR)
     side.welcome(LIAR, tick=5)
     assert side.take(HangUp) == []
@@ -239,7 +239,7 @@ def test_what_cannot_be_true_ends_the_session_of_who_says_it_rule_38(message: An
     side.receive(LIAR, **message)
     assert [each.shard for each in side.take(HangUp)] == [LIAR]
     side.lose(LIAR)
-    assert side.exchange._state.shards[LIAR].dial_at is not None
+    assert side.exchange.state.shards[LIAR].dial_at is not None
     side.step()
     assert [shard for shard, _ in side.messages("report")] == [HONEST]
 

@@ -1,5 +1,4 @@
 import asyncio
-import dataclasses
 import os
 import socket
 import subprocess
@@ -8,13 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.layout import build_layout
-from atoll_worker.link import memory
+from atoll_protos.job.layout import build_layout
+from atoll_worker.link import shared_memory
 from atoll_worker.link import socket as links
-from atoll_worker.link.codec import LinkError
 from atoll_worker.link.messages import Fail, Leaving, Proceed, Tick
-from atoll_worker.link.socket import Link, TransportEnd
+from atoll_worker.link.socket import Link, LinkError, TransportEnd
 from unit.worker.link_side import CONFIGURE, RUN_FILE, TENSORS
 
 
@@ -98,14 +95,14 @@ def test_sending_to_a_closed_end_is_no_error(both: tuple[Link, Link]) -> None:
     assert both[0].closed
 
 
-def transport_end(training_pid: int) -> tuple[Link, TransportEnd]:
+def transport_end() -> tuple[Link, TransportEnd]:
     ours, theirs = socket.socketpair()
     link = Link(ours)
-    link.send(dataclasses.replace(CONFIGURE, training_pid=training_pid))
+    link.send(CONFIGURE)
     link.send(Leaving(reason="at once"))
-    plan = memory.plan(build_layout(TENSORS, 2, 1), adopt_encoding=pb.BF16, captures=True)
-    descriptor = memory.create()
-    memory.resize(descriptor, plan)
+    plan = shared_memory.memory_plan(build_layout(TENSORS, 2, 1), RUN_FILE.sync)
+    descriptor = shared_memory.create()
+    shared_memory.resize(descriptor, plan)
     try:
         return link, links.open_transport_end(theirs.detach(), descriptor)
     finally:
@@ -132,24 +129,26 @@ async def received_by(end: TransportEnd, until: str) -> list[object]:
 
 
 def test_the_transport_end_knows_its_job_and_receives_what_came_with_configure() -> None:
-    link, end = transport_end(os.getpid())
-    assert end.run_file == RUN_FILE
-    assert end.layout.tensors == TENSORS
+    link, end = transport_end()
+    assert end.configure == CONFIGURE
     assert asyncio.run(received_by(end, "Leaving")) == [Leaving(reason="at once")]
     link.close()
     end.link.close()
 
 
 def test_the_transport_end_reports_a_closed_link_once() -> None:
-    link, end = transport_end(os.getpid())
+    link, end = transport_end()
     link.close()
     assert asyncio.run(received_by(end, "nothing")) == [Leaving(reason="at once"), "end"]
     end.link.close()
 
 
-def test_the_transport_end_notices_its_parents_death_though_the_socket_is_still_open() -> None:
+def test_the_transport_end_notices_its_parents_death_though_the_socket_is_still_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent:
-        link, end = transport_end(parent.pid)
+        monkeypatch.setattr(links, "creator_pid", lambda _: parent.pid)
+        link, end = transport_end()
         assert parent.stdin is not None
         parent.stdin.write(b"\n")
         parent.stdin.flush()
@@ -159,7 +158,7 @@ def test_the_transport_end_notices_its_parents_death_though_the_socket_is_still_
 
 
 def test_the_transport_end_writes_later_what_the_socket_does_not_take() -> None:
-    link, end = transport_end(os.getpid())
+    link, end = transport_end()
 
     async def send() -> list[object]:
         end.attach(asyncio.get_running_loop(), lambda message: None, lambda: None)

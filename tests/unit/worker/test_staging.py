@@ -8,7 +8,7 @@ import pytest
 import structlog.testing
 import torch
 
-from atoll_worker.training.staging import CudaStaging, DirectStaging, staging_for
+from atoll_worker.model.staging import CudaStaging, DirectStaging, staging_for
 
 
 def test_a_capture_is_exact_in_f32_for_every_dtype() -> None:
@@ -19,39 +19,26 @@ def test_a_capture_is_exact_in_f32_for_every_dtype() -> None:
         assert torch.equal(region.view(5, 3), theta.float())
 
 
-def test_an_adoption_overwrites_or_blends() -> None:
-    theta = torch.full((4,), 2.0)
+def test_an_adoption_overwrites_or_blends_and_leaves_autograd_out() -> None:
+    theta = torch.nn.Parameter(torch.full((4,), 2.0))
     value = torch.full((4,), 1.0, dtype=torch.bfloat16)
-    DirectStaging().adopt([(theta, value)], 0.75)
-    assert theta.tolist() == [1.75] * 4
-    DirectStaging().adopt([(theta, value)], 0.0)
-    assert theta.tolist() == [1.0] * 4
-
-
-def test_adopting_into_parameters_leaves_autograd_out() -> None:
-    theta = torch.nn.Parameter(torch.zeros(3))
-    DirectStaging().adopt([(theta, torch.ones(3))], 0.5)
+    for blend, expected in ((0.75, 1.75), (0.0, 1.0)):
+        DirectStaging().adopt([(theta, value)], blend)
+        assert theta.tolist() == [expected] * 4
     assert theta.requires_grad
     assert theta.grad_fn is None
-    assert theta.tolist() == [0.5] * 3
-
-
-def test_the_cpu_needs_no_registration() -> None:
-    staging = staging_for(torch.device("cpu"), torch.zeros(8, dtype=torch.uint8))
-    assert isinstance(staging, DirectStaging)
-    assert staging.scalar(torch.tensor([3.5])).host.item() == 3.5
 
 
 def test_a_number_that_was_read_stays_when_its_tensor_changes() -> None:
     value = torch.tensor([3.5])
-    scalar = DirectStaging().scalar(value)
+    scalar = staging_for(torch.device("cpu"), torch.zeros(8, dtype=torch.uint8)).scalar(value)
     value.zero_()
     assert scalar.host.item() == 3.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("blend", [0.0, 0.3, 0.5, 0.9])
-def test_a_value_that_is_the_learners_own_keeps_all_of_its_bits_rule_18(
+def test_a_value_of_the_learners_own_keeps_its_bits_rule_18(
     dtype: torch.dtype, blend: float
 ) -> None:
     """[Rotary frequencies rounded to bf16 turn position 4096 by more than a radian.]"""
@@ -66,9 +53,6 @@ def test_a_learner_that_has_diverged_is_healed_by_what_it_adopts(blend: float) -
     theta = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0])
     DirectStaging().adopt([(theta, torch.full((4,), 3.0))], blend)
     assert theta.tolist() == [3.0, 3.0, 3.0, 2.0 if blend else 3.0]
-
-
-# ------------------------------------------------------------ CUDA's order of things, without CUDA
 
 
 class Device:
@@ -129,9 +113,7 @@ class Stream:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
 
-def test_on_cuda_a_step_waits_for_what_it_adopts_and_for_no_capture(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_cuda_a_step_waits_only_for_what_it_adopts(monkeypatch: pytest.MonkeyPatch) -> None:
     device, theta, region = Device(monkeypatch), torch.zeros(4), torch.ones(4)
     address = theta.data_ptr()
     device.staging.capture([(theta, torch.zeros(4))])
@@ -162,9 +144,7 @@ def test_on_cuda_a_capture_is_a_picture_of_its_boundary(monkeypatch: pytest.Monk
     assert copy_(region, source).tolist() == [[1.0] * 2] * 3
 
 
-def test_on_cuda_only_the_end_waits_and_a_failed_device_hides_no_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_cuda_a_failed_device_hides_no_error_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(monkeypatch)
     device.staging.close()
     assert device.took() == ["the thread waits for in", "the thread waits for out", "unregister"]

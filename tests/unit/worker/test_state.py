@@ -1,6 +1,6 @@
 """The state of a learner's rules: the job's clock as the learner sees it."""
 
-from atoll_worker.rules.state import Clock
+from atoll_worker.rules.learner_state import Clock
 
 
 def test_the_rate_of_the_clock_is_unknown_at_first_and_follows_the_last_changes() -> None:

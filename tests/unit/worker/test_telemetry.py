@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,19 @@ def test_a_learner_appends_to_the_file_of_its_slot(tmp_path: Path) -> None:
     found = lines(tmp_path / "learners" / "us-east-0.jsonl")
     assert [each["t_m"] for each in found] == [1, 2]
     assert all(each["run"] == "r" and each["time"] > 0 for each in found)
+
+
+def test_what_a_script_logs_at_each_step_is_written_out_as_seldom_as_its_steps(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(module, "FLUSH_SECONDS", 1e6)
+    telemetry = Telemetry(str(tmp_path), "us-east-0")
+    for line in ({"t_m": 1}, {"event": "logged", "tick": 0, "values": {"a": 1.0}}):
+        telemetry._flushed_at = time.time()
+        telemetry.write(line)
+    assert not (tmp_path / "learners").exists()
+    telemetry.close()
+    assert len(lines(tmp_path / "learners" / "us-east-0.jsonl")) == 2
 
 
 def test_an_observer_writes_evaluations_that_can_be_read_at_once(tmp_path: Path) -> None:

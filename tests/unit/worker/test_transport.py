@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -12,44 +13,38 @@ import pytest
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import arrays
-from atoll_protos.codecs import Form, Wire
-from atoll_protos.companion import part_bytes
 from atoll_protos.exits import ExitCode
-from atoll_protos.frames import FrameError, Whole
-from atoll_protos.layout import TensorSpec, build_layout
-from atoll_protos.run import Region, RunFile, Sync
-from atoll_worker.link import memory
-from atoll_worker.link.messages import Boundary, Configure, Finished
-from atoll_worker.link.socket import memory_plan
+from atoll_protos.job.companion import part_bytes
+from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_protos.job.run_file import Region, RunFile, Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.codecs import Form, Wire
+from atoll_protos.transfer.frames import FrameError, Whole
+from atoll_worker.hosts.head import Head
+from atoll_worker.link import shared_memory
+from atoll_worker.link.messages import Configure, Finished
+from atoll_worker.link.shared_memory import memory_plan
 from atoll_worker.rules.effects import (
     Command,
     Effect,
-    Place,
+    PlaceValue,
     Promote,
-    Record,
     SendOffer,
     SendSeed,
+    TelemetryRecord,
 )
-from atoll_worker.transport.__main__ import until_a_bug
-from atoll_worker.transport.lanes import Outgoing, Payload
-from atoll_worker.transport.numbers import ArrayNumbers
-from atoll_worker.transport.transport import LOOKED_AT_EACH, Outside, Transport
-from atoll_worker.transport.values import Values
+from atoll_worker.transport.bulk import Outgoing, Payload
+from atoll_worker.transport.carrier import Carrier
+from atoll_worker.transport.held_values import Values
+from atoll_worker.transport.numbers import Numbers
+from atoll_worker.transport.transport import LOOKED_AT_EACH, Transport
+from atoll_worker.transport_process import until_a_bug
+from unit.worker import link_side
 
 COUNT = 256
 KEY = (0, 0)
 OFFER = pb.Offer(slice=0, base=3, capture=2)
-BOUNDARY = Boundary(
-    own_steps=1,
-    tokens=1,
-    loss=0.0,
-    step_seconds=0.0,
-    blocked_seconds=0.0,
-    cursor=0,
-    adopted=(),
-    captured=(KEY,),
-)
+BOUNDARY = replace(link_side.BOUNDARY, captured=(KEY,))
 
 
 def full(value: float) -> arrays.Base:
@@ -63,18 +58,15 @@ class End:
 
     def __init__(self, run_file: RunFile) -> None:
         spec = TensorSpec(name="t", shape=(COUNT,), dtype="float32", merge="rda")
-        self.run_file, self.layout = run_file, build_layout([spec], 1, 1)
         self.configure = Configure(
-            run_file="",
-            tensors=self.layout.tensors,
-            layout_digest=self.layout.digest,
+            run_file=run_file,
+            layout=build_layout([spec], 1, 1),
             slot="here-0",
             uid="uid",
             instance="uid-1",
             endpoints=("nowhere:1",),
             telemetry_folder="",
             observer=False,
-            training_pid=0,
         )
 
     def attach(self, *_: Any) -> None: ...
@@ -113,26 +105,29 @@ class Client:
 class Rig:
     """A transport, its memory, and what its rules were told."""
 
-    def __init__(self, wire_down: Wire = Wire.F32, wire_up: Wire = Wire.F32) -> None:
+    def __init__(
+        self, wire_down: Wire = Wire.F32, wire_up: Wire = Wire.F32, **configure: Any
+    ) -> None:
         sync = Sync(fragments=1, period=4, wire_up=wire_up, wire_down=wire_down)
         run_file = RunFile(
             job="j", regions=(Region(name="here", learners=1),), shards=1, steps=9, sync=sync
         )
         end = End(run_file)
-        plan = memory_plan(end.layout, sync, observer=False)
-        descriptor = memory.create()
-        memory.resize(descriptor, plan)
-        self.memory = memory.attach(plan, descriptor)
+        end.configure = replace(end.configure, **configure)
+        carrier: Any = Head if end.configure.lanes > 1 else Carrier
+        plan = memory_plan(end.configure.layout, sync, observer=False)
+        descriptor = shared_memory.create()
+        shared_memory.resize(descriptor, plan)
+        self.memory = shared_memory.attach(plan, descriptor)
         os.close(descriptor)
-        self.numbers = ArrayNumbers(self.memory, sync, end.layout)
+        self.numbers = Numbers(self.memory, sync, end.configure.layout)
         self.transport = Transport(
-            Outside(
-                end=end,
-                numbers=self.numbers,
-                telemetry=Telemetry(),
-                open_channel=lambda *_: None,  # type: ignore[arg-type]
-                clock=lambda: 0.0,
-            )
+            end=end,  # type: ignore[arg-type]
+            numbers=self.numbers,
+            telemetry=Telemetry(),  # type: ignore[arg-type]
+            carried_by=carrier,
+            open_channel=lambda *_: None,  # type: ignore[arg-type]
+            now=lambda: 0.0,
         )
         self.client = Client()
         self.transport.clients = [self.client]  # type: ignore[list-item]
@@ -174,7 +169,7 @@ class Rig:
 
 def test_an_offer_is_the_base_less_the_capture_rule_16() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = full(5.0)
+    rig.transport.values.bases[KEY] = full(5.0)
     rig.captured(2.0)
     outgoing = rig.sent()
     assert outgoing is not None
@@ -187,7 +182,7 @@ def test_an_offer_is_the_base_less_the_capture_rule_16() -> None:
 @pytest.mark.parametrize("torn", ["being written", "written again", "half a second copy"])
 def test_a_capture_that_is_written_while_it_is_read_never_goes_out(torn: str) -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = full(5.0)
+    rig.transport.values.bases[KEY] = full(5.0)
     rig.captured(2.0)
 
     def meanwhile() -> None:
@@ -204,7 +199,7 @@ def test_a_capture_that_is_written_while_it_is_read_never_goes_out(torn: str) ->
 
 def test_an_offer_names_its_own_capture_also_when_the_next_is_announced_meanwhile() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = full(5.0)
+    rig.transport.values.bases[KEY] = full(5.0)
     rig.captured(2.0)
     assert rig.sent(lambda: rig.captured(7.0)) is None
     assert rig.lost == [OFFER]
@@ -212,12 +207,12 @@ def test_an_offer_names_its_own_capture_also_when_the_next_is_announced_meanwhil
 
 def test_an_offer_is_to_the_base_that_was_held_when_it_was_due() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = full(5.0)
+    rig.transport.values.bases[KEY] = full(5.0)
     rig.captured(2.0)
 
     async def scenario() -> Outgoing | None:
         rig.transport.feed([SendOffer(0, OFFER)])
-        rig.transport.bases[KEY] = full(9.0)
+        rig.transport.values.bases[KEY] = full(9.0)
         return await rig.client.payloads[0]()
 
     outgoing = asyncio.run(scenario())
@@ -227,7 +222,7 @@ def test_an_offer_is_to_the_base_that_was_held_when_it_was_due() -> None:
 
 def test_tensors_whose_values_are_not_finite_are_named_in_the_log_once() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = full(5.0)
+    rig.transport.values.bases[KEY] = full(5.0)
     said = []
     for value in (2.0, np.nan, np.inf, 2.0):
         rig.captured(value)
@@ -263,7 +258,7 @@ def test_a_seed_that_is_not_finite_is_not_sent_and_ends_the_process_with_its_ten
 
 def test_differences_are_formed_outside_of_the_event_loop() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = full(5.0)
+    rig.transport.values.bases[KEY] = full(5.0)
     rig.captured(2.0)
     threads: list[int] = []
     rig.sent(lambda: threads.append(threading.get_ident()))
@@ -271,18 +266,15 @@ def test_differences_are_formed_outside_of_the_event_loop() -> None:
     assert threading.get_ident() not in threads
 
 
-def test_an_offer_of_a_session_that_is_gone_is_forgotten_without_a_word() -> None:
+async def test_an_offer_of_a_session_that_is_gone_is_forgotten_without_a_word() -> None:
     """Its Call died with the session: a new capture would be an offer without credit."""
     rig = Rig()
-    rig.transport.bases[KEY] = full(5.0)
+    rig.transport.values.bases[KEY] = full(5.0)
     rig.captured(2.0)
 
-    async def scenario() -> None:
-        rig.transport.feed([SendOffer(0, OFFER)])
-        rig.capture(7.0)
-        await asyncio.gather(*rig.transport.sending.works)
-
-    asyncio.run(scenario())
+    rig.transport.feed([SendOffer(0, OFFER)])
+    rig.capture(7.0)
+    await asyncio.gather(*rig.transport.carrier.works)
     assert rig.lost == []
 
 
@@ -290,7 +282,7 @@ def test_an_offer_of_a_session_that_is_gone_is_forgotten_without_a_word() -> Non
 def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) -> None:
     rig = Rig(wire_down=wire)
     held = np.linspace(-1, 1, COUNT).astype(ml_dtypes.bfloat16)
-    rig.transport.bases[KEY] = arrays.packed(arrays.byte_view(held), pb.BF16, Form(0, COUNT))
+    rig.transport.values.bases[KEY] = arrays.packed(arrays.byte_view(held), pb.BF16, Form(0, COUNT))
     encoding = pb.INT8 if wire is Wire.INT8 else pb.INT4
     change = np.linspace(0.25, 0.5, COUNT).astype(np.float32)
     data = bytearray(arrays.encode(change, encoding))
@@ -298,7 +290,7 @@ def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) 
     publish = pb.Publish(version=version, difference=True, base=3)
     rig.transport.exchange.published = lambda *_: []  # type: ignore[method-assign]
     head = pb.Transfer(publish=publish, encoding=encoding, byte_count=len(data))
-    asyncio.run(rig.transport.published(0, Whole(head, data)))
+    asyncio.run(rig.transport.carrier._whole(0, Whole(head, data)))
     decoded = arrays.decode(data, encoding, np.empty(COUNT, np.float32))
     expected = (held.astype(np.float32) + decoded).astype(ml_dtypes.bfloat16)
     assert rig.transport.values.candidates[0, 0, 4].data == expected.tobytes()
@@ -324,18 +316,18 @@ def test_a_value_in_another_encoding_than_the_wires_is_not_received_rule_25(
         lambda *_: True
     )
     publish = pb.Publish(version=pb.SliceVersion(slice=0), difference=difference)
-    size = rig.transport.publish_started(0, pb.Transfer(publish=publish, encoding=encoding))
+    size = rig.transport.carrier._admit(0, pb.Transfer(publish=publish, encoding=encoding))
     form = Form(0, COUNT)
     assert size == (form.byte_count(encoding) if fits else None)
 
 
 def test_final_values_are_placed_once_more_from_the_bases() -> None:
     rig = Rig()
-    rig.transport.bases[KEY] = full(5.0)
-    rig.transport.feed([Place(0, 0, 3)])
+    rig.transport.values.bases[KEY] = full(5.0)
+    rig.transport.feed([PlaceValue(0, 0, 3)])
     assert rig.memory.adopt(*KEY) == np.full(COUNT, 5.0, np.float32).tobytes()
     rig.transport.values.candidates[0, 0, 4] = full(6.0)
-    rig.transport.feed([Place(0, 0, 4)])
+    rig.transport.feed([PlaceValue(0, 0, 4)])
     assert rig.memory.adopt(*KEY) == np.full(COUNT, 6.0, np.float32).tobytes()
 
 
@@ -345,11 +337,11 @@ def test_a_turn_of_the_loop_copies_one_slice_and_what_follows_keeps_its_order() 
     performed: list[Effect] = []
     rig.transport._perform = performed.append  # type: ignore[method-assign, assignment]
     effects: list[Effect] = [
-        Record({"event": "first"}),
-        *(Place(0, fragment, 1) for fragment in range(3)),
+        TelemetryRecord({"event": "first"}),
+        *(PlaceValue(0, fragment, 1) for fragment in range(3)),
         Command(Finished()),
     ]
-    later = Record({"event": "fed meanwhile"})
+    later = TelemetryRecord({"event": "fed meanwhile"})
 
     async def scenario() -> list[int]:
         rig.transport.feed(effects)
@@ -383,7 +375,7 @@ def test_now_and_then_an_adopted_base_is_compared_with_the_digest_of_its_version
     monkeypatch.setattr(transport.telemetry, "write", told.append)
     base = full(3.0)
     digest = base.digest if said == "the same" else "of other bits"
-    transport.exchange.slices[KEY].held = pb.Version(run="r", number=7, digest=digest)
+    transport.exchange.state.slices[KEY].held = pb.Version(run="r", number=7, digest=digest)
 
     async def adopt(count: int) -> None:
         for _ in range(count):
@@ -453,5 +445,5 @@ def test_a_bad_transfer_is_no_bug_of_the_transport(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Values, "arrived", bad)
     with pytest.raises(FrameError):
-        rig.transport.arrived(0, Whole(pb.Transfer(), bytearray()))
+        rig.transport.carrier._arrived(0, Whole(pb.Transfer(), bytearray()))
     assert not rig.transport.over.is_set()

@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.codecs import Form
 from atoll_protos.errors import SpecError
-from atoll_protos.frames import Whole
-from atoll_protos.gathering import Gathering
-from atoll_protos.parts import Share
-from atoll_protos.run import Region, RunFile
-from atoll_worker.settings import read_job
-from atoll_worker.transport.lanes import Dividing, Outgoing, Payload
+from atoll_protos.job.run_file import Region, RunFile
+from atoll_protos.transfer.codecs import Form
+from atoll_protos.transfer.division import Share
+from atoll_protos.transfer.frames import Whole
+from atoll_protos.transfer.gathering import Gathering
+from atoll_worker.hosts.lanes import Dividing
+from atoll_worker.job import read_job
+from atoll_worker.transport.bulk import Outgoing, Payload
 
 FORM = Form(10, 1000)
 SIZE = FORM.byte_count(pb.INT8)
@@ -63,8 +65,8 @@ def sent(lanes: int, *outgoing: Outgoing | None) -> tuple[Dividing, list[Whole]]
 def test_what_the_lanes_send_is_put_together_again(lanes: int) -> None:
     outgoing = (offer(1), None, companion(), offer(2))
     dividing, wholes = sent(lanes, *outgoing)
-    assert [bytes(whole.payload) for whole in wholes] == [each[1] for each in outgoing if each]
-    assert [whole.head for whole in wholes] == [each[0] for each in outgoing if each]
+    assert [bytes(whole.payload) for whole in wholes] == [each.data for each in outgoing if each]
+    assert [whole.head for whole in wholes] == [each.head for each in outgoing if each]
     assert not dividing._line  # what all lanes have taken is not kept
 
 
@@ -91,18 +93,23 @@ def test_lanes_that_wait_for_one_transfer_all_get_it() -> None:
 
 
 @pytest.mark.parametrize(("given", "lanes"), [(None, 1), ("", 1), ("1", 1), ("256", 256)])
-def test_the_number_of_lanes_is_that_of_the_environment(given: str | None, lanes: int) -> None:
-    assert of_environment(given) == lanes
+def test_the_number_of_lanes_is_that_of_the_environment(
+    given: str | None, lanes: int, tmp_path: Path
+) -> None:
+    assert of_environment(given, tmp_path) == lanes
 
 
 @pytest.mark.parametrize("given", ["0", "257", "-1", "two", "9" * 5000])
-def test_another_number_of_lanes_is_refused_by_name(given: str) -> None:
+def test_another_number_of_lanes_is_refused_by_name(given: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"ATOLL_LANES.*from 1 to 256"):
-        of_environment(given)
+        of_environment(given, tmp_path)
 
 
-def of_environment(given: str | None) -> int:
+def of_environment(given: str | None, folder: Path) -> int:
     run_file = RunFile(job="j", regions=(Region(name="a", learners=1),), steps=1, shards=1)
-    environment = {} if given is None else {"ATOLL_LANES": given}
-    job = read_job(run_file=run_file, endpoints=["x:1"], slot="a-0", environment=environment)
-    return job.lanes
+    path = folder / "run.json"
+    path.write_text(run_file.to_json())
+    environment = {"ATOLL_RUN_FILE": str(path), "ATOLL_ENDPOINTS": "x:1", "ATOLL_SLOT": "a-0"}
+    if given is not None:
+        environment["ATOLL_LANES"] = given
+    return read_job(environment=environment).lanes

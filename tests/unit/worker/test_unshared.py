@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from atoll_worker.training.parameters import travelling
-from atoll_worker.training.unshared import STEPS_BETWEEN, Unshared, unshared_of
+from atoll_worker.model.parameters import travelling
+from atoll_worker.model.unshared import STEPS_BETWEEN, Unshared
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def model() -> nn.Sequential:
 
 
 def opened(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Unshared:
-    return unshared_of([model], travelling(model), optimizers)
+    return Unshared([model], travelling(model), optimizers)
 
 
 def steps(learner: Unshared, count: int = STEPS_BETWEEN) -> list[str]:
@@ -32,27 +32,19 @@ def test_layers_that_are_unfrozen_later_are_named_once(model: nn.Sequential) -> 
     assert "before the Learner is opened" in reason
 
 
-def test_modules_that_are_added_later_are_named(model: nn.Sequential) -> None:
-    learner = opened(model)
-    model.append(nn.Linear(2, 3))
-    (reason,) = steps(learner)
-    assert "2.weight, 2.bias" in reason
-
-
-def test_parameter_groups_that_are_added_later_are_named(model: nn.Sequential) -> None:
+def test_modules_and_parameter_groups_that_are_added_later_are_named(model: nn.Sequential) -> None:
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
     learner = opened(model, optimizer)
+    model.append(nn.Linear(2, 3))
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, 4))]})
     (reason,) = steps(learner)
-    assert "SGD.param_groups[1] (3x4)" in reason
+    assert "2.weight, 2.bias, SGD.param_groups[1] (3x4)" in reason
 
 
-def test_masters_that_an_optimizer_keeps_are_its_own_affair(model: nn.Sequential) -> None:
+def test_masters_of_an_optimizer_and_a_parameter_that_was_replaced_are_no_news(
+    model: nn.Sequential,
+) -> None:
     masters = [nn.Parameter(p.detach().clone()) for p in model[1].parameters()]
-    assert steps(opened(model, torch.optim.SGD(masters, lr=0.1))) == []
-
-
-def test_a_parameter_that_the_script_has_replaced_is_no_news(model: nn.Sequential) -> None:
-    learner = opened(model)
+    learner = opened(model, torch.optim.SGD(masters, lr=0.1))
     model[1].weight = nn.Parameter(torch.zeros(2, 2))
     assert steps(learner) == []

@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import fields
-from types import FrameType
 from typing import Any, Final
 
 import structlog
@@ -28,9 +27,9 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from atoll_protos.environment import Env
 from atoll_protos.exits import RANK_ENDED, ExitCode, is_permanent
-from atoll_worker.launcher import outcome
-from atoll_worker.launcher.lines import OfRanks
-from atoll_worker.launcher.meeting import Meeting, leave, open_meeting
+from atoll_worker.launcher import first_cause
+from atoll_worker.launcher.lines import Lines
+from atoll_worker.launcher.rendezvous import Meeting, leave, open_meeting
 
 STOP_SECONDS: Final = 30.0  # for processes to leave the job after a signal; as torchrun's
 AGAIN_STOP_SECONDS: Final = 5.0  # the same of a learner that has lost one: it starts again anyhow
@@ -46,7 +45,7 @@ log = structlog.get_logger()
 class Agent(LocalElasticAgent):
     """Watches the processes of one host; `codes` is how they have ended, by global rank."""
 
-    def __init__(self, spec: WorkerSpec, logs: OfRanks) -> None:
+    def __init__(self, spec: WorkerSpec, logs: Lines) -> None:
         super().__init__(spec, logs, start_method="spawn", exit_barrier_timeout=LAST_HOST_SECONDS)
         self.logs = logs
         self.codes: dict[int, int] = {}
@@ -64,7 +63,7 @@ class Agent(LocalElasticAgent):
             for kept in (handler._stdout, handler._stderr):
                 if kept is not None:  # the process has its own; ours would keep the pipe open
                     kept.close()
-        self.logs.lines.start()
+        self.logs.start()
         return started
 
     def _invoke_run(self, role: str = DEFAULT_ROLE) -> RunResult:
@@ -82,26 +81,25 @@ class Agent(LocalElasticAgent):
             seen = {rank: int(failure.exitcode) for rank, failure in result.failures.items()}
             self.codes = seen | {rank: 0 for rank in self.exit_codes() if rank not in seen}
             self._say_who(ended)
-            code = outcome.code_of(self.codes)
-            if outcome.ends_launcher(code, self._began_here(code)):
+            code = first_cause.code_of(self.codes)
+            if first_cause.ends_launcher(code, self._began_here(code)):
                 self._remaining_restarts = 0
         return result
 
     def _began_here(self, code: int) -> bool:
         """Whether a learner of several hosts fails with this code because of a process of this one.
 
-        A process may fail since one of another host has ended, with an error of torch and not with
-        75: before it enters the Learner. Who fails first says so in the store. A host that is gone
-        says nothing, and its silence is waited for.
+        A process may fail with an error of torch, and not 75, since one of another host has ended.
+        Who fails first says so in the store; a host that is gone says nothing, which is waited for.
         """
         handler, group = self._worker_group.spec.rdzv_handler, self._worker_group
-        if not isinstance(handler, Meeting) or code in outcome.CONSEQUENCES:
+        if not isinstance(handler, Meeting) or code in first_cause.CONSEQUENCES:
             return False
         here = str(group.group_rank)
         try:
             if self._of_round.compare_set(FIRST_TO_FAIL, "", here).decode() != here:
                 return False
-            if is_permanent(code) or not outcome.is_own(code):
+            if is_permanent(code) or not first_cause.is_own(code):
                 return True
             deadline = time.monotonic() + handler.seconds_to_notice + LOOK_SECONDS
             while time.monotonic() < deadline:
@@ -114,7 +112,6 @@ class Agent(LocalElasticAgent):
 
     @property
     def _of_round(self) -> Any:
-        """The store of the present round of the meeting."""
         return self._worker_group.store
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
@@ -127,45 +124,39 @@ class Agent(LocalElasticAgent):
             self.stop_seconds = STOP_SECONDS
 
     def _say_who(self, ended: Sequence[int]) -> None:
-        """Which rank failed first, and its last lines where others have written after it.
-
-        Those that had ended without an error before may be why: the others wait for them in vain.
-        """
-        rank = outcome.first_cause(self.codes)
+        """Which rank failed first, for which the `ended` may be why, and its last words."""
+        rank = first_cause.first_cause(self.codes)
         if rank is None:
             return
         code = self.codes[rank]
-        self.logs.lines.finish()
-        before = outcome.ended_before(ended)
-        how = outcome.words(code)
-        host = outcome.host_name(os.environ.get(Env.HOST, ""), socket.gethostname())
+        self.logs.finish()
+        before = first_cause.ended_before(ended)
+        how = first_cause.words(code)
+        number, name = os.environ.get(Env.HOST), socket.gethostname()
+        host = f"host {number} ({name})" if number else name
         log.warning(
             f"rank {rank} on {host} has ended ({how}), and all ranks with it{before}",
-            **{"rank" if code in outcome.CONSEQUENCES else RANK_ENDED: rank},
+            **{"rank" if code in first_cause.CONSEQUENCES else RANK_ENDED: rank},
         )
-        if code > 0 or outcome.is_own(code):  # one that was killed has nothing to say
-            self.logs.lines.say_again(rank, f"what rank {rank} said last:")
+        if code > 0 or first_cause.is_own(code):  # one that was killed has nothing to say
+            self.logs.say_again(rank, f"what rank {rank} said last:")
 
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, timeout: int | None = None
     ) -> None:
-        """Stop the processes. torch would send the signal to what they have started, too.
-
-        Workers of a data loader that end before their owner make it fail instead of leaving.
+        """Stop the processes alone. torch would send the signal to what they have started, too:
+        workers of a data loader that end before their owner make it fail instead of leaving.
         """
         del timeout  # torch's would be waited for after ours
         processes = [handler.proc for handler in self._handlers().values()]
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(death_sig)
+            process.send_signal(death_sig)
         deadline = time.monotonic() + self.stop_seconds
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
         for process in processes:  # torch would not wait for it, and the next ones need its memory
-            if process.poll() is None:
-                process.kill()
-        for process in processes:
+            process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(KILLED_SECONDS_MAX)
         super()._shutdown(death_sig, timeout=0)
@@ -202,36 +193,30 @@ def run(config: LaunchConfig, command: Sequence[str]) -> int:
             args=tuple(word.replace("$", "$$") for word in rest),  # torch would fill in templates
             rdzv_handler=handler,
         )
-        agent = Agent(spec, OfRanks())
+        agent = Agent(spec, Lines())
         result = agent.run()
         if result is not None and not result.is_failed():
             handler.shutdown()  # no host that comes later is waited for
         else:
             leave(handler)
     except SignalException as error:
-        signal.signal(signal.SIGTERM, _ends_already)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         leave(handler)
-        return outcome.code_after_signal(int(error.sigval), agent.exit_codes() if agent else {})
+        return first_cause.code_after_signal(int(error.sigval), agent.exit_codes() if agent else {})
     except (RendezvousError, DistError) as error:
         log.warning(f"the hosts of this learner do not meet: {error}")
         return int(ExitCode.TRY_AGAIN)
     finally:
-        signal.signal(signal.SIGTERM, _ends_already)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if agent is not None:
-            agent.logs.lines.finish()
+            agent.logs.finish()
     if result is None:  # the other hosts have ended, and nobody meets any more
         return int(ExitCode.TRY_AGAIN)
-    return outcome.code_of(agent.codes) if result.is_failed() else int(ExitCode.FINAL)
+    return first_cause.code_of(agent.codes) if result.is_failed() else int(ExitCode.FINAL)
 
 
-def _ended_by(number: int, frame: FrameType | None) -> None:
-    del frame
+def _ended_by(number: int, _: object) -> None:
     raise SignalException("told to end", sigval=signal.Signals(number))
-
-
-def _ends_already(number: int, frame: FrameType | None) -> None:
-    """Another signal changes nothing: how this process ends is known."""
-    del number, frame
 
 
 def _ends_with_parent() -> list[str]:

@@ -1,7 +1,6 @@
 """The command line of `atoll-worker launch`, and the environment that it reads.
 
-Options and the variables PET_* are torchrun's, read by its own parser. On one host nothing has to
-be given: the processes meet by themselves, on the loopback interface. Hosts meet by c10d alone.
+Options and the variables PET_* are torchrun's, read by its own parser. Hosts meet by c10d alone:
 torchrun's default, `static`, cannot bring processes together a second time.
 
 TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set: where the store in which hosts meet is also that of
@@ -23,8 +22,8 @@ from torch.distributed.launcher.api import LaunchConfig
 from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import Torchrun
 from atoll_worker.launcher import agent
-from atoll_worker.launcher.ending import end_as
-from atoll_worker.launcher.health import begun
+from atoll_worker.launcher.exiting import end_as
+from atoll_worker.launcher.probes import begun
 
 USAGE: Final = "atoll-worker launch [OPTIONS of torchrun] -- SCRIPT.py|COMMAND [ARGUMENTS]"
 THREADS: Final = "OMP_NUM_THREADS"
@@ -34,8 +33,7 @@ LOOPBACK: Final = "localhost"
 def main(arguments: Sequence[str]) -> NoReturn:
     """Start what follows the two dashes, once for each process of this host, and wait for all.
 
-    Ends this process as the one that failed first has ended, by its signal, too, and with 0 if
-    none failed. Raises SpecError for what a user must fix first.
+    Ends this process as the one that failed first has ended, else with 0. Raises SpecError.
     """
     begun.set()
     options, given = split(arguments)
@@ -44,17 +42,13 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before and after the first two dashes."""
     given = list(arguments)
     at = given.index("--") if "--" in given else len(given)
     return given[:at], given[at + 1 :]
 
 
 def words_of(command: Sequence[str]) -> list[str]:
-    """What is executed: this Python with a script, any other command as it is.
-
-    Raises SpecError if there is none, or if it is not there.
-    """
+    """What is executed: this Python with a script, any other command as it is. Raises SpecError."""
     if not command:
         raise SpecError("launch", "names no command", f"use {USAGE}")
     if not command[0].endswith(".py"):
@@ -69,10 +63,7 @@ def words_of(command: Sequence[str]) -> list[str]:
 
 
 def configuration(options: Sequence[str]) -> LaunchConfig:
-    """What torchrun makes of the options and of PET_*, with what a learner needs.
-
-    Raises SpecError for a value that does not fit.
-    """
+    """What torchrun makes of options and PET_*, with what a learner needs. Raises SpecError."""
     try:
         given = torchrun.get_args_parser().parse_args([*options, "command"])
     except SystemExit as stopped:  # it has printed why
@@ -99,7 +90,6 @@ def configuration(options: Sequence[str]) -> LaunchConfig:
 
 
 def _meet(given: Namespace) -> None:
-    """Set how the processes meet; several hosts have to say where."""
     _, hosts_max = torchrun.parse_min_max_nnodes(given.nnodes)
     if given.nproc_per_node != "1":
         os.environ.setdefault(THREADS, "1")
@@ -107,10 +97,8 @@ def _meet(given: Namespace) -> None:
         given.rdzv_backend, given.rdzv_endpoint = "c10d", f"{LOOPBACK}:0"
         given.rdzv_id, given.local_addr = str(uuid.uuid4()), given.local_addr or LOOPBACK
     if given.rdzv_backend == "static":
-        raise SpecError(
-            "PET_RDZV_BACKEND",
-            "is static, by which processes that have to start again do not find each other",
-            "set it to c10d, and PET_RDZV_ENDPOINT to HOST:PORT of the first host",
-        )
+        problem = "is static, by which processes that have to start again do not find each other"
+        remedy = "set it to c10d, and PET_RDZV_ENDPOINT to HOST:PORT of the first host"
+        raise SpecError("PET_RDZV_BACKEND", problem, remedy)
     if given.rdzv_backend == "c10d" and not given.rdzv_endpoint:
         raise SpecError("PET_RDZV_ENDPOINT", "is not set", "set it to HOST:PORT of the first host")

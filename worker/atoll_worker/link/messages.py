@@ -1,31 +1,33 @@
 """The messages between the training process and its transport process, as frozen values.
 
-A slice is named by (shard, fragment). The order of things at one step boundary is always the same:
-the step is counted for every slice, then values are adopted, then slices are captured.
+A slice is named by (shard, fragment). At one step boundary the step is counted for every slice,
+then values are adopted, then slices are captured.
 """
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from atoll_protos.layout import TensorSpec
-from atoll_protos.parts import Share
+from atoll_protos.job.layout import Layout
+from atoll_protos.job.run_file import RunFile
+from atoll_protos.transfer.division import Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One of the classes below."""
+
 
 # ---------------------------------------------------------------- training -> transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configure:
-    """The first message: who this process is and what its model looks like.
+class Configure(Message):
+    """The first message; every capture region holds the model as it was made."""
 
-    When it is sent, every capture region of the shared memory holds the model as it was made.
-    """
-
-    run_file: str  # JSON
-    tensors: tuple[TensorSpec, ...]
-    layout_digest: str  # the transport derives the layout too; the two must be equal
+    run_file: RunFile
+    layout: Layout
     slot: str  # empty for an observer
     uid: str
-    instance: str
+    instance: str  # this start of the process, and no other's
     endpoints: tuple[str, ...]  # host:port of every shard
     telemetry_folder: str  # empty: no telemetry is written
     tls_folder: str = ""  # with this process's credentials; empty: plain text
@@ -34,30 +36,27 @@ class Configure:
     has_companion: bool = False  # it answers GiveCompanion
     lanes: int = 1  # Bulk streams to each shard (rule 34)
     own_lanes: tuple[int, int] | None = None  # this process has those from .. to; None: all
-    hands: int = 0  # lane processes that the head's transport waits for
-    head: str = ""  # host:port of the head's side channel; with hands: host:0, where to listen
+    lane_processes: int = 0  # that the head's transport waits for
+    head: str = ""  # host:port of the side channel; to the head host:0, where to listen
     secret: str = field(default="", repr=False)  # of the side channel
     silence_seconds: float = 120.0  # on the side channel, after which the other end is lost
-    training_pid: int  # so that the transport sees the death of this process
 
     @property
     def share(self) -> Share:
-        """What this process holds of each slice, and carries on the wire."""
         first, stop = self.own_lanes or (0, self.lanes)
         return Share(first, stop, self.lanes)
 
     @property
-    def is_hand(self) -> bool:
-        """Whether the process is a lane process, which carries values for a head elsewhere."""
-        return bool(self.head) and not self.hands
+    def is_lane_process(self) -> bool:
+        return bool(self.head) and not self.lane_processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
+class Boundary(Message):
     """One step is finished, and all that this message names is done.
 
-    With `again` no step is counted: it tells of more work at the same boundary, which happens
-    before the first step and while `step()` waits in lock-step modes.
+    With `again` no step is counted: more work at the same boundary, which happens before the first
+    step and while `step()` waits in lock-step modes.
     """
 
     own_steps: int  # optimizer steps of this process
@@ -73,7 +72,7 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
+class Evaluated(Message):
     """What an observer has measured on the shared parameters of `tick`."""
 
     tick: int
@@ -83,21 +82,28 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class Leaving(Message):
     """The last message: tell the shards that this process leaves, and exit."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
+class Warned(Message):
     """Something that the user should know, for the run folder."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Companion:
+class LoggedValues(Message):
+    """What the script has logged, for the run folder."""
+
+    values: tuple[tuple[str, float], ...]  # by their names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompanionReady(Message):
     """The companion that GiveCompanion has asked for lies in the memory's file."""
 
     changed: bool
@@ -108,14 +114,14 @@ class Companion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listening:
-    """The first message of a head's transport with hands: where they may connect to it."""
+class Listening(Message):
+    """The first message of a head's transport with lane processes: where they may connect to it."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Message):
     """Every shard has welcomed this instance and every slice is adopted: training may begin."""
 
     incarnation: int
@@ -125,14 +131,14 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Message):
     """The job's clock has moved to `tick`."""
 
     tick: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobLength:
+class JobLength(Message):
     """The job has another length, in ticks or in tokens."""
 
     steps: int | None
@@ -140,7 +146,7 @@ class JobLength:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopt:
+class Adopt(Message):
     """Take the value in the adopt region: theta <- blend * theta + (1 - blend) * value."""
 
     shard: int
@@ -150,53 +156,40 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class Capture(Message):
     """Copy these slices of the model into their capture regions at the next boundary."""
 
     slices: tuple[tuple[int, int], ...]  # (shard, fragment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GiveCompanion:
+class GiveCompanion(Message):
     """Write the companion into the memory's file (rule 36); `changed`: only what is new in it."""
 
     changed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proceed:
+class Proceed(Message):
     """In lock-step modes: `step()` may return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(Message):
     """The final values of every shard are adopted: the training loop may end.
 
     Steps were made on them meanwhile. So the adopt regions of the slices in `again` hold the final
-    values once more, to be taken as they are; this is no adoption that a Boundary tells of.
+    values once more, to be taken as they are; no Boundary tells of this. With `companion` it is
+    GiveCompanion of what has changed too.
     """
 
     again: tuple[tuple[int, int], ...] = ()  # (shard, fragment)
+    companion: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fail:
+class Fail(Message):
     """This process must end with `exit_code`."""
 
     exit_code: int
     reason: str
-
-
-Command: TypeAlias = (
-    Adopt
-    | Capture
-    | Fail
-    | Finished
-    | GiveCompanion
-    | Listening
-    | Proceed
-    | JobLength
-    | Start
-    | Tick
-)
-Message: TypeAlias = Configure | Boundary | Companion | Evaluated | Leaving | Warned | Command

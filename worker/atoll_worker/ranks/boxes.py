@@ -1,44 +1,41 @@
-"""Which box of every tensor this process holds, as DTensor and FSDP2 say it.
+"""Which box of every tensor this process holds, as DTensor and FSDP2 say it; others it holds whole.
 
-A DTensor (FSDP2, HSDP, tensor and expert parallelism) knows its global shape and where its shard
-lies in it. Every other tensor is held whole, as under DistributedDataParallel.
-
-FSDP2 swaps the parameters of its modules: between forward and backward a module's attributes are
-whole, plain tensors, and some stay so until the next forward, for instance after an evaluation.
-What is written into those is lost. So the modules are told to `reshard` before anything is read or
-written; writes to the shards are seen by the next forward.
+FSDP2 swaps the parameters of its modules: between forward and backward, and after an evaluation
+until the next forward, a module's attributes are whole, plain tensors. What is written into those
+is lost. So the modules are told to `reshard` before anything is read or written.
 """
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from atoll_protos.errors import SpecError
-from atoll_protos.layout import TensorSpec
-from atoll_worker.ranks.parts import Box, Held, whole
+from atoll_protos.job.layout import TensorSpec
+from atoll_worker.ranks.blocks import Box, Held, whole
 
 FSDP = "torch.distributed.fsdp"
 DTENSOR = "torch.distributed.tensor"
 
 
-class Placed(Protocol):
-    """Where a tensor lives: an attribute of a module, which may come to hold another tensor."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TravellingTensor:
+    """Where a travelling tensor lives; `spec` is that of the whole tensor.
+
+    The module is kept, since code may replace `module.weight` by another tensor.
+    """
+
+    module: nn.Module
+    attribute: str
+    spec: TensorSpec
 
     @property
-    def module(self) -> nn.Module:
-        """The module."""
-
-    @property
-    def attribute(self) -> str:
-        """Of the module."""
-
-    @property
-    def spec(self) -> TensorSpec:
-        """Of the whole tensor."""
+    def tensor(self) -> Tensor:
+        return getattr(self.module, self.attribute).detach()  # type: ignore[no-any-return]
 
 
 def check_module(model: nn.Module) -> None:
@@ -55,7 +52,6 @@ def check_module(model: nn.Module) -> None:
 
 
 def sharded_modules(models: Iterable[nn.Module]) -> tuple[Any, ...]:
-    """The modules that FSDP2 manages."""
     kind = _class(FSDP, "FSDPModule")
     if kind is None:
         return ()
@@ -69,10 +65,9 @@ def reshard(modules: Sequence[Any]) -> None:
 
 
 def note_written(modules: Sequence[Any]) -> None:
-    """Parameters were written on the current stream, behind the optimizer's step.
+    """Parameters were written on the current stream, for which FSDP2's next forward waits.
 
-    FSDP2's next forward waits for that stream, or for an event of the user's instead
-    (`set_post_optim_event`), which is then too early and is replaced by one that is recorded now.
+    With `set_post_optim_event` it waits for an event, which is then too early and recorded anew.
     """
     for module in modules:
         state = module._get_fsdp_state()._state_ctx
@@ -81,7 +76,7 @@ def note_written(modules: Sequence[Any]) -> None:
 
 
 @torch.no_grad()
-def shard_of(place: Placed) -> Tensor:
+def shard_of(place: TravellingTensor) -> Tensor:
     """What this process holds of a tensor, as a plain tensor in the same memory."""
     return shard(getattr(place.module, place.attribute)).detach()
 
@@ -97,26 +92,19 @@ def is_distributed(tensor: Tensor) -> bool:
     return kind is not None and isinstance(tensor, kind)
 
 
-def held(places: Sequence[Placed]) -> tuple[Held, ...]:
-    """What this rank says of its tensors.
-
-    Raises SpecError by name for tensors whose shard is no box of them, and for a name that comes
-    twice.
-    """
+def held(places: Sequence[TravellingTensor]) -> tuple[Held, ...]:
+    """What this rank says of its tensors. SpecError: a shard is no box, or a name comes twice."""
     names = set[str]()
     for place in places:
         if place.spec.name in names:
-            raise SpecError(
-                f"model.{place.spec.name}",
-                "two tensors of this rank have this name",
-                "name each tensor once, also where the model is given in parts",
-            )
+            problem = "two tensors of this rank have this name"
+            remedy = "name each tensor once, also where the model is given in parts"
+            raise SpecError(f"model.{place.spec.name}", problem, remedy)
         names.add(place.spec.name)
     return tuple(Held(place.spec, _box(place)) for place in places)
 
 
-def _box(place: Placed) -> Box | None:
-    """None if this rank has no element of it."""
+def _box(place: TravellingTensor) -> Box | None:
     tensor: Any = getattr(place.module, place.attribute)
     if not is_distributed(tensor):
         return whole(place.spec.shape)
@@ -133,12 +121,10 @@ def _box(place: Placed) -> Box | None:
     if not prod(box.sizes) and not prod(shape):
         return None
     if box.sizes != shape:
-        raise SpecError(
-            field, f"has a shard of shape {shape}, not {box.sizes} ({placements})", remedy
-        )
+        problem = f"has a shard of shape {shape}, not {box.sizes} ({placements})"
+        raise SpecError(field, problem, remedy)
     return box
 
 
 def _class(module: str, name: str) -> Any:
-    """A class of torch's, if the script has imported its module; else nothing is one of it."""
     return getattr(sys.modules.get(module), name, None)

@@ -1,37 +1,28 @@
 """What the head of a learner says to its other ranks: commands, and what it has counted.
 
-Theory of operation
--------------------
 All ranks must carry out the same commands at the same step boundary and in the same order (rule
-31), though only the head receives them, at any time. Asking the head at the boundary would make
-every step wait for an answer. So the head says what there is when the optimizer *begins* to step,
-a hook tells it, and by the end of that step the others have heard it:
+31), though only the head receives them, at any time. So that no step waits for an answer, the head
+says what there is when the optimizer *begins* to step, which a hook tells:
 
     head     backward | hook: draw commands, send | optimizer.step | step(): carry them out
     others   backward | hook: begin to receive    | optimizer.step | step(): carry them out
 
-Commands that come to the head later are drawn at its next boundary. Where no optimizer has called
-the hook (GradScaler has skipped the step, the optimizer is not known), `commands` itself draws and
-waits. Ranks may differ in that: each draws once per boundary, in the hook or in `commands`.
-
-How a *word* of the head comes to the others is in words.py. The ranks begin all words in one order,
-since nothing else says which is which: a drawn word, and after the boundary's commands the counts.
-The head waits for nothing but that its words are sent.
-
-`Control` knows no torch, so the simulation drives it in virtual time as well.
+Later commands are drawn at the next boundary. Where no optimizer has called the hook (GradScaler
+has skipped the step, the optimizer is not known), `commands` itself draws and waits. Each rank
+draws once per boundary, and begins all words in one order, since nothing else says which is which:
+a drawn word, and after the boundary's commands the counts.
 """
 
+import pickle
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from atoll_worker.link import codec
 from atoll_worker.link.messages import Message
 
 HEAD: Final = 0  # the rank that has the transport
 COUNTS: Final = struct.Struct("=qq")  # tokens, cursor
-CLOSED, OPEN = b"\x01", b"\x00"  # in front of commands: whether the head's link has ended
 
 
 class Word(Protocol):
@@ -42,12 +33,11 @@ class Word(Protocol):
 
 
 class Commands(Protocol):
-    """The head's link to its transport."""
+    """The head's link to its transport: the commands that have arrived, in order."""
 
     closed: bool
 
-    def receive(self) -> Iterable[Message]:
-        """All commands that have arrived, in order."""
+    def receive(self) -> Iterable[Message]: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,12 +63,9 @@ class Control:
         """The commands of this boundary: on all ranks the same, in one order."""
         self.draw()
         assert self.drawn is not None
-        said = self.drawn.heard()
+        found: Sequence[Message]
+        self.closed, found = pickle.loads(self.drawn.heard())
         self.drawn = None
-        self.closed = said[:1] == CLOSED
-        received, found = bytearray(said[1:]), []
-        while (message := codec.take_first(received)) is not None:
-            found.append(message)
         return found
 
     def count(self, tokens: int, cursor: int) -> None:
@@ -102,8 +89,5 @@ class Control:
             self.counts.heard()
 
     def _commands(self) -> bytes:
-        """What the head has received since it drew last."""
-        if self.link is None:
-            return OPEN
-        received = b"".join(map(codec.encode, self.link.receive()))
-        return (CLOSED if self.link.closed else OPEN) + received
+        received = [] if self.link is None else list(self.link.receive())
+        return pickle.dumps((self.link is not None and self.link.closed, received))

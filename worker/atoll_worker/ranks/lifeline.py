@@ -1,9 +1,8 @@
 """Notices that another rank of this learner has ended, or stands still, whatever this one does.
 
-A rank that waits in a collective for one that is gone may wait for long: NCCL does for ten minutes,
-gloo for thirty where the other process is stopped and its sockets are open. So the head has a TCP
-stream with every other rank, and on each side a thread sends a byte every BEAT_SECONDS and looks
-for those of the others:
+A collective with one that is gone may wait for long: NCCL does for ten minutes, gloo for thirty
+where the other process is stopped. So the head has a TCP stream with every other rank, on which a
+thread of each side sends a byte every BEAT_SECONDS:
 
     the stream ends         the rank has ended, or its host has reset the connection
     silence for too long    the process is stopped or its host is gone; the limit is
@@ -13,15 +12,9 @@ for those of the others:
                             mistake of the script, which is told to ranks that fail after it
     TOLD, then the end      the rank was told to end (SIGTERM), as when its pod is deleted
 
-Who has lost the head, and a head that has lost anybody, must end (rule 30). Mostly the training
-thread gets an error from the collective that it waits in, and leaves by itself. If it has not begun
-to within END_SECONDS, the thread ends the process with exit code 75, and says why. It does so at
-once after a silence: a collective with a process that is only stopped gives no error.
-
-It also says once, in the log, when the training thread has waited for long for ranks that are well:
-mostly not all of them call step().
-
-The streams carry nothing of the job. Ranks of one host use its loopback.
+Who has lost the head, and a head that has lost anybody, must end (rule 30). If the training thread
+has not begun to within `Peers.end_seconds`, by the error of a collective, the thread here ends the
+process with exit code 75, and says why.
 """
 
 import contextlib
@@ -39,9 +32,9 @@ from typing import Final
 
 import structlog
 
-from atoll_protos.addresses import joined
 from atoll_protos.exits import ExitCode
-from atoll_protos.listening import listening_socket
+from atoll_protos.network.addresses import joined
+from atoll_protos.network.listening import listening_socket
 from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, LEFT_EARLY, TOLD, Peers
 
 CONNECT_SECONDS_MAX: Final = 20.0
@@ -52,31 +45,34 @@ LOOPBACK: Final = "127.0.0.1"
 log = structlog.get_logger()
 
 
+def end_process(lifeline: "Lifeline") -> None:
+    lost = lifeline.peers.lost
+    log.error(f"{lost}; this rank ends, to be started again with all others", rank=lifeline.rank)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(int(ExitCode.TRY_AGAIN))
+
+
 @dataclass(slots=True, kw_only=True)
 class Lifeline:
     """The streams of one rank, by the rank at the other end: on the head all, else the head's."""
 
     streams: dict[int, socket.socket]
-    silence_seconds_max: float
-    end: Callable[[], None]
+    peers: Peers
+    end: Callable[["Lifeline"], None] = end_process
     rank: int = HEAD
     head: str = LOOPBACK  # the head's address among the ranks
-    end_seconds: float | None = None  # as Peers has it
-    lost: str = ""  # who, and how that was seen
-    left: list[int] = field(default_factory=list)  # who has left in order, but early
     waits_since: float | None = None  # the training thread, for the other ranks
-    told: bool = False
-    told_to_end: bool = False  # who is lost was
+    hinted: bool = False
     found: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
 
     @property
     def listens(self) -> str:
-        """The address on which the head listens for the others: its loopback, or all."""
         return LOOPBACK if self.head == LOOPBACK else ""
 
     def start(self) -> None:
-        """Begin to look."""
         if self.streams:
             threading.Thread(target=self._run, name="atoll-lifeline", daemon=True).start()
 
@@ -84,13 +80,10 @@ class Lifeline:
         """Who is lost, as it is known within `seconds`; empty if nobody is."""
         if self.streams:
             self.found.wait(seconds)
-        return self.lost
+        return self.peers.lost
 
     def close(self, *, in_order: bool, early: bool = False, told: bool = False) -> None:
-        """Look no more; `in_order` tells the others that this rank may go, also if it is early.
-
-        Else it may have been `told` to end, which is said as well.
-        """
+        """Look no more. The others hear that this rank leaves in order, or early, or was told."""
         word = (LEFT_EARLY if early else LEFT) if in_order else TOLD if told else b""
         if word:
             for stream in self.streams.values():
@@ -99,43 +92,34 @@ class Lifeline:
         self.closing.set()
 
     def _run(self) -> None:
-        patience = self._watch()
-        if self.lost and not self.closing.wait(patience):
-            self.end()
+        self._watch()
+        if self.peers.lost and not self.closing.wait(self.peers.end_seconds):
+            self.end(self)
         for stream in self.streams.values():
             stream.close()
 
-    def _watch(self) -> float:
-        """Return when somebody is lost, or when there is nobody left to look for.
-
-        The result is how many seconds the training thread has to end by itself.
-        """
-        now = time.monotonic()
-        peers = Peers(
-            silence_seconds_max=self.silence_seconds_max,
-            heard=dict.fromkeys(self.streams, now),
-            left=self.left,
-        )
-        beat_at = now
-        while peers.heard and not self.closing.is_set():
+    def _watch(self) -> None:
+        """Return when somebody is lost, or when there is nobody left to look for."""
+        peers, beat_at = self.peers, time.monotonic()
+        peers.heard = dict.fromkeys(self.streams, beat_at)
+        while peers.heard and not self.closing.is_set() and not self.found.is_set():
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_SECONDS
-                self._beat(peers.heard)
+                for rank in peers.heard:
+                    with contextlib.suppress(OSError):
+                        self.streams[rank].send(BEAT)
             for rank in self._readable(peers.heard):
                 peers.hear(rank, _read(self.streams[rank]), time.monotonic())
             peers.look(time.monotonic())
             self._look(time.monotonic())
             if peers.lost:
-                self.lost, self.told_to_end = peers.lost, peers.told
                 self.found.set()
-                break
-        return peers.end_seconds if self.end_seconds is None else self.end_seconds
 
     def _look(self, now: float) -> None:
-        """Say, once, that the training thread waits for long."""
+        """Say, once, that the training thread waits for long for ranks that are well."""
         since = self.waits_since
-        if since is not None and now - since > HINT_SECONDS and not self.told:
-            self.told = True
+        if since is not None and now - since > HINT_SECONDS and not self.hinted:
+            self.hinted = True
             log.warning(
                 f"this rank has waited {HINT_SECONDS:g} s for the others: every rank calls step() "
                 "after each of its steps, also those whose tokens and loss do not count",
@@ -143,41 +127,21 @@ class Lifeline:
             )
 
     def _readable(self, ranks: Iterable[int]) -> list[int]:
-        """Those whose streams have something; waits for one until the next beat.
-
-        A training process may have more files open than `select` can count.
-        """
+        """Those whose streams have something, after a beat at most. `select` counts few files."""
         numbers = {self.streams[rank].fileno(): rank for rank in ranks}
         poll = select.poll()
         for number in numbers:
             poll.register(number, select.POLLIN)
         return [numbers[number] for number, _ in poll.poll(BEAT_SECONDS * 1000)]
 
-    def _beat(self, ranks: Iterable[int]) -> None:
-        """What cannot be sent is seen when the stream is read."""
-        for rank in ranks:
-            with contextlib.suppress(OSError):
-                self.streams[rank].send(BEAT)
-
-
-def end_process(rank: int, lifeline: "Lifeline") -> None:
-    """End this process, whose training thread does not."""
-    log.error(f"{lifeline.lost}; this rank ends, to be started again with all others", rank=rank)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(int(ExitCode.TRY_AGAIN))
-
 
 def open_lifeline(
-    rank: int,
-    share: Callable[[object], list[object]],
-    silence_seconds_max: float,
+    rank: int, share: Callable[[object], list[object]], silence_seconds_max: float
 ) -> Lifeline:
     """Connect this rank to the head; collective. `share` gives every rank's value to all.
 
-    Where ranks cannot connect, losses are seen by collectives alone, which a warning says; then
-    the head's host carries all values to and from the job.
+    Where ranks cannot connect, a warning says that losses are seen by collectives alone; then the
+    head's host carries all values.
     """
     hosts = share(_host())
     listener: socket.socket | None = None
@@ -190,8 +154,7 @@ def open_lifeline(
     offer = share(offer)[HEAD]
     assert isinstance(offer, tuple)
     address, port, token = offer
-    streams: dict[int, socket.socket] = {}
-    trouble = ""
+    streams, trouble = dict[int, socket.socket](), ""
     if rank != HEAD:
         try:
             streams[HEAD] = socket.create_connection((address, port), CONNECT_SECONDS_MAX)
@@ -210,14 +173,8 @@ def open_lifeline(
         streams = {}
     for stream in streams.values():
         stream.setblocking(False)
-    lifeline = Lifeline(
-        streams=streams,
-        silence_seconds_max=silence_seconds_max,
-        end=lambda: None,
-        rank=rank,
-        head=address,
-    )
-    lifeline.end = lambda: end_process(rank, lifeline)
+    peers = Peers(silence_seconds_max=silence_seconds_max)
+    lifeline = Lifeline(streams=streams, peers=peers, rank=rank, head=address)
     lifeline.start()
     return lifeline
 
@@ -240,7 +197,6 @@ def _accept(listener: socket.socket, ranks: int, token: str) -> dict[int, socket
 
 
 def _read(stream: socket.socket) -> bytes:
-    """What has come; empty at the end of the stream."""
     try:
         return stream.recv(4096)
     except BlockingIOError:

@@ -1,16 +1,15 @@
 """Which ranks of a learner own its values on their way to and from the wire, without torch.
 
-One rank of each host does, its first one, so that every host of a learner carries its share over
-its own network. Owner h of H has part h of H of every slice (docs/protocol.md, rule 32). With L
-connections of each host to a shard, which are lanes h L .. (h + 1) L of H L, that is just what
-belongs on these: edge(h L) of H L parts is edge(h) of H.
+The first rank of each host does, so that every host carries its share over its own network. Owner h
+of H has part h of H of every slice (rule 32). With L connections of each host to a shard, lanes h L
+.. (h + 1) L of H L, that is just what belongs on these: edge(h L) of H L parts is edge(h) of H.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from atoll_protos.environment import Env
-from atoll_protos.parts import LANES_MAX, Share
+from atoll_protos.transfer.division import LANES_MAX, Share
 
 HEAD: Final = 0  # the rank that speaks with the job
 GROUP_RANK: Final = "GROUP_RANK"  # torchrun's number of a host
@@ -26,10 +25,9 @@ def host_of(environment: Mapping[str, str]) -> int:
 
 
 def owners_of(hosts: Sequence[int], lanes: int) -> tuple[int, ...]:
-    """The owners in the order of their parts, from the host of each rank.
+    """The owners in the order of their parts, from the host of each rank: the head, then by host.
 
-    The head is the first, then comes the first rank of each further host, by host. `lanes` are the
-    connections of a host; a session has LANES_MAX, so that further hosts may have none.
+    A session has LANES_MAX connections, each host `lanes` of them: further hosts have none.
     """
     first: dict[int, int] = {}
     for rank, host in enumerate(hosts):

@@ -1,7 +1,6 @@
-"""Which other rank of this learner is lost, from what its stream has brought and when.
+"""Which other rank of this learner is lost, from what its stream (lifeline.py) has brought.
 
-The streams are those of lifeline.py. Here nothing is read and nothing waits, so the simulation
-decides by the same lines.
+Here nothing is read and nothing waits, so the simulation decides by the same lines.
 """
 
 from collections.abc import Sequence
@@ -33,9 +32,8 @@ class Peers:
 
     @property
     def end_seconds(self) -> float:
-        """How long to wait for the training thread to see the loss by itself.
-
-        A collective with a process that only stands still never ends, so it is not waited for.
+        """How long the training thread may take to see the loss by itself: none in a collective
+        with a process that only stands still, which never ends.
         """
         return 0.0 if self.silent else END_SECONDS
 
@@ -82,9 +80,6 @@ def left_words(left: Sequence[int]) -> str:
 
 
 def lost_error(lost: str, *, told: bool = False) -> LearnerError:
-    """How the process of a rank ends that has lost another one (rule 30).
-
-    `told`: that one was told to end. So was its learner then, and nothing is wrong with it.
-    """
+    """How the process of a rank ends that has lost another one (rule 30), perhaps `told` to end."""
     kind = ToldToEndError if told else LearnerError
     return kind(ExitCode.TRY_AGAIN, f"{lost}; start all ranks of this learner again")

@@ -4,7 +4,6 @@ A rank that raised by itself would leave the others waiting in their next collec
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -14,32 +13,23 @@ from atoll_protos.errors import SpecError
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A SpecError as it travels, for an exception with arguments of its own is not pickled."""
-
-    field: str
-    problem: str
-    remedy: str
-
-
 def together(group: dist.ProcessGroup | None, make: Callable[[], T]) -> list[T]:
     """What `make` returns on every rank of the group, by rank; None is the default group.
 
-    Collective. The values are pickled. Where `make` raises SpecError on some rank, the first of
-    these is raised on all; it says on which rank, unless all of them have the same to say.
+    Collective. Where `make` raises SpecError on some rank, the first is raised on all; it says on
+    which rank, unless all have the same to say.
     """
-    mine: T | Refusal
+    mine: T | SpecError
     try:
         mine = make()
     except SpecError as error:
-        mine = Refusal(error.field, error.problem, error.remedy)
-    said: list[T | Refusal] = [mine] * dist.get_world_size(group)
+        mine = error
+    said: list[T | SpecError] = [mine] * dist.get_world_size(group)
     dist.all_gather_object(said, mine, group=group)
-    refused = {rank: what for rank, what in enumerate(said) if isinstance(what, Refusal)}
+    refused = {rank: what for rank, what in enumerate(said) if isinstance(what, SpecError)}
     if refused:
         rank, first = next(iter(refused.items()))
-        everywhere = len(refused) == len(said) and len(set(refused.values())) == 1
+        everywhere = len(refused) == len(said) and len(set(map(str, refused.values()))) == 1
         problem = first.problem if everywhere else f"rank {rank}: {first.problem}"
         raise SpecError(first.field, problem, first.remedy)
-    return [what for what in said if not isinstance(what, Refusal)]
+    return [what for what in said if not isinstance(what, SpecError)]

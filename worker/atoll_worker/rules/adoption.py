@@ -1,14 +1,7 @@
 """Published values: candidates, adoption at a step boundary, new bases (rules 13, 15, 17, 21, 22).
 
-A value passes through these steps:
-
-    Publish begins --> started(): does it fit?       no: the session is dropped
-         |
-    it is whole  --> arrived(): newer than all known? no: Discard
-         |
-      waiting  --> adopt(): Place it, command Adopt   one at a time for each slice
-         |
-      adopting --> the Boundary names it --> adopted(): Promote; it is the base now
+    started(): it fits -> arrived(): newer than all known -> waiting
+    adopt(): PlaceValue, Adopt -> adopting -> adopted(): the Boundary names it -> Promote
 
 A slice has at most two candidates, the one that is being adopted and the newest after it, so the
 memory is bounded however fast a shard publishes.
@@ -19,31 +12,27 @@ from typing import Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Adopt
 from atoll_worker.rules import handover
-from atoll_worker.rules.effects import Command, Discard, Effect, Place, Promote
-from atoll_worker.rules.slices import SliceState, order, outcome
-from atoll_worker.rules.state import State
+from atoll_worker.rules.effects import Command, Discard, Effect, PlaceValue, Promote
+from atoll_worker.rules.learner_state import LearnerState
+from atoll_worker.rules.slice_state import SliceState, order, outcome
 
 
-def started(state: State, shard: int, publish: pb.Publish, now: float) -> bool:
-    """Whether the coming value fits: of this run, of a known slice, a difference to the base held.
-
-    The streams of a session are not ordered against each other, so a value may come before the
-    Welcome.
-    """
+def started(state: LearnerState, shard: int, publish: pb.Publish, now: float) -> bool:
+    """Whether the coming value fits: of a known slice, a difference to the base held."""
     each = state.slices.get((shard, publish.version.slice))
-    if each is None or (state.run and publish.version.version.run != state.run):
+    if each is None:
         return False
     state.shards[shard].arriving[each.fragment, publish.version.version.number] = now
     return not publish.difference or (publish.base == each.number and not each.orphaned)
 
 
-def arrived(state: State, shard: int, publish: pb.Publish, now: float) -> list[Effect]:
-    """The value is whole and decoded, and the transport keeps it as a candidate."""
+def arrived(state: LearnerState, shard: int, publish: pb.Publish, now: float) -> list[Effect]:
     each = state.slices[shard, publish.version.slice]
     version = publish.version.version
     began_at = state.shards[shard].arriving.pop((each.fragment, version.number), None)
     if began_at is not None:
-        state.progress.count_publish(now - began_at)
+        seconds = state.progress.publish_seconds
+        state.progress.publish_seconds = seconds.add(now - began_at)
     candidates = [order(p.version.version) for p in (each.adopting, each.waiting) if p is not None]
     if order(version) in candidates:
         return []  # sent again in a newer session: the candidate is still needed
@@ -56,51 +45,34 @@ def arrived(state: State, shard: int, publish: pb.Publish, now: float) -> list[E
     return [*effects, *adopt(state, each)]
 
 
-def adopt(state: State, each: SliceState) -> list[Effect]:
+def adopt(state: LearnerState, each: SliceState) -> list[Effect]:
     """Hand the newest value to the training process, unless one is on its way already."""
     if each.adopting is not None or each.waiting is None or not handover.may_adopt(state, each):
         return []
     each.adopting, each.waiting = each.waiting, None
     number = each.adopting.version.version.number
-    has_own_work = each.held is not None and state.started and not state.observer
-    blend = state.run_file.sync.blend if has_own_work else 0.0
+    has_own_work = each.held is not None and state.started and not state.configure.observer
+    blend = state.sync.blend if has_own_work else 0.0
     command = Adopt(shard=each.shard, fragment=each.fragment, number=number, blend=blend)
-    return [Place(*each.key, number), Command(command)]
+    return [PlaceValue(*each.key, number), Command(command)]
 
 
-def adopt_all(state: State) -> list[Effect]:
-    """Hand over every value that may be adopted now."""
+def adopt_all(state: LearnerState) -> list[Effect]:
     return [effect for each in state.slices.values() for effect in adopt(state, each)]
 
 
 def adopted(
-    state: State, shard: int, fragment: int, number: int
+    state: LearnerState, shard: int, fragment: int, number: int
 ) -> tuple[dict[str, Any], list[Effect]]:
-    """The training process has taken a value: it is the base now.
-
-    Returns the part of the boundary's telemetry that tells of this adoption, and the effects.
-    """
+    """The training process has taken a value: its part of the boundary's telemetry, and effects."""
     each = state.slices[shard, fragment]
     publish = each.adopting
     assert publish is not None, "adopted without a command"
     assert publish.version.version.number == number, "adopted another value"
-    became = outcome(
-        each.offered,
-        tokens=each.tokens,
-        merged=publish.merged if publish.HasField("merged") else None,
-        incarnation=state.incarnation,
-        base=each.number,
-    )
+    became = outcome(each, publish.merged, state.incarnation)
     each.adopt(publish)
-    state.progress.late += became.late
-    record = {
-        "shard": shard,
-        "slice": fragment,
-        "version": number,
-        "merged": became.merged,
-        "overlap": became.overlap,
-        "late": became.late,
-    }
+    state.progress.late += became["late"]
+    record = {"shard": shard, "slice": fragment, "version": number, **became}
     waiting = each.waiting
     if waiting is not None and waiting.version.version.number == number:
         each.orphaned = True  # the candidate of this number is another value already (rule 22)

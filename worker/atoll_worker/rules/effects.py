@@ -1,27 +1,31 @@
 """What a learner's rules ask the transport process to do; it does so in order.
 
-A value of a slice is named by (shard, fragment, number). It is a *candidate* from its arrival until
-Promote makes it the *base*, or Discard drops it.
+A value of a slice is a *candidate* from its arrival until Promote makes it the *base*, or Discard
+drops it.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.link import messages
+from atoll_worker.link.messages import Message
 
-# ---------------------------------------------------------------- to the shards
+
+class Effect:
+    """One of the classes below."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Dial:
+class Dial(Effect):
     """Open the streams to a shard. The driver answers with `connected` and `disconnected`."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
+class HangUp(Effect):
     """Close the streams to a shard."""
 
     shard: int
@@ -29,7 +33,7 @@ class HangUp:
 
 
 @dataclass(frozen=True, slots=True)
-class SendMessage:
+class SendMessage(Effect):
     """Send a control message. An unsent report may be replaced by a newer one."""
 
     shard: int
@@ -37,7 +41,7 @@ class SendMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class SendOffer:
+class SendOffer(Effect):
     """Form base - theta from the capture region now and send it, or call `capture_lost`."""
 
     shard: int
@@ -45,77 +49,48 @@ class SendOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class SendSeed:
+class SendSeed(Effect):
     """Send the model's initial values of all slices of a shard (rule 1)."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True)
-class SendHeld:
+class SendHeld(Effect):
     """Send the base of one slice as it is held, bit for bit (rule 22)."""
 
     shard: int
     held: pb.Held
 
 
-# ---------------------------------------------------------------- values kept by the transport
-
-
 @dataclass(frozen=True, slots=True)
-class Place:
+class _OfValue(Effect):
+    shard: int
+    fragment: int
+    number: int
+
+
+class PlaceValue(_OfValue):
     """Copy a candidate into the slice's adopt region of the shared memory."""
 
-    shard: int
-    fragment: int
-    number: int
 
-
-@dataclass(frozen=True, slots=True)
-class Promote:
+class Promote(_OfValue):
     """The training process has adopted the candidate: it replaces the slice's base."""
 
-    shard: int
-    fragment: int
-    number: int
 
-
-@dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(_OfValue):
     """Free a candidate: a newer one has arrived."""
 
-    shard: int
-    fragment: int
-    number: int
-
-
-# ---------------------------------------------------------------- to the training process, to disk
-
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(Effect):
     """Send a command over the link; it is carried out at the next step boundary."""
 
-    command: messages.Command
+    command: Message
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TelemetryRecord(Effect):
     """Write one line of the learner's telemetry."""
 
     fields: dict[str, Any]
-
-
-Effect: TypeAlias = (
-    Dial
-    | HangUp
-    | SendMessage
-    | SendOffer
-    | SendSeed
-    | SendHeld
-    | Place
-    | Promote
-    | Discard
-    | Command
-    | Record
-)

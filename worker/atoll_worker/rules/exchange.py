@@ -1,38 +1,16 @@
-r"""A learner's or observer's side of the protocol: a state machine without I/O.
+"""A learner's or observer's side of the protocol: a state machine without I/O.
 
-Theory of operation
--------------------
-`Exchange` is what the transport process thinks with. It has no clock, thread, socket or array. Each
-input is a method call that carries `now`, and returns the effects which the input has; the driver
-(transport/transport.py) performs them. The simulation runs the same class in virtual time.
-
-          shards                                          training process
-     connected, disconnected, message,                boundary, leave, evaluated
-     publish_started, published  \                     /
-                                  v                   v
-                              +---------------------------+
-        time: tick_time ----> |         Exchange          |
-                              |  State: shards, slices,   |
-                              |  clock, own progress      |
-                              +---------------------------+
-                                  |                   |
-     Dial, HangUp, SendMessage,   v                   v   Command: Start, Tick, Adopt, Capture,
-     SendOffer, SendSeed, SendHeld                        Proceed, Finished, Fail, GiveCompanion
-                   Place, Promote, Discard: values; Record: telemetry
-
-A learner's life: it *joins* (joining.py) until all shards have welcomed it and all slices are
-adopted; it *trains*, and every slice goes around this circle on its own:
+A learner *joins* (joining.py) until all shards have welcomed it and all slices are adopted; it
+*trains*, and every slice goes around this circle on its own:
 
      base held: steps and tokens are counted
-        -> the slice is captured at a boundary             (handover.py)
-        -> it is offered, for a Call or at its due position (handover.py)
-        -> a Publish of a newer version arrives            (adoption.py)
-        -> it is adopted at a boundary and is the new base  (adoption.py), counters begin at 0;
+        -> captured at a boundary; offered for a Call, or at its due position  (handover.py)
+        -> a Publish of a newer version arrives, and is adopted at a boundary  (adoption.py)
 
 and it is *finished* when every shard has said Final and the final versions are adopted. Then it
 stays connected until the training process leaves.
 
-What the driver must do:
+What the driver (transport/transport.py, or the simulation) must do:
 1. Perform the effects of one input in order, and all of them before the next input.
 2. For each Dial: call `connected` at most once, and then `disconnected` exactly once.
 3. For each incoming value: call `publish_started` with its head before memory is allocated, and
@@ -43,9 +21,9 @@ What the driver must do:
 5. Call `tick_time` when `deadline()` is reached; any input may change the deadline.
 6. Let `now` be monotonic seconds, the same for all inputs.
 
-What it can rely on: at most one Adopt and one Capture per slice are outstanding; at most two
-candidates per slice are kept; no offer is sent without its credit; nothing is sent to a shard that
-has not welcomed this process, except a Join.
+It can rely on this: at most one Adopt and one Capture per slice are outstanding, at most two
+candidates per slice are kept, no offer is sent without its credit, and nothing but a Join is sent
+to a shard that has not welcomed this process.
 """
 
 from collections.abc import Sequence
@@ -53,138 +31,74 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.layout import Layout
-from atoll_protos.length import Length, heard
+from atoll_protos.job.length import Length, heard
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_protos.run import RunFile
 from atoll_worker.link.messages import Boundary, Finished, JobLength, Tick
 from atoll_worker.rules import adoption, companions, handover, joining, reports, validation
 from atoll_worker.rules.effects import (
     Command,
     Effect,
     HangUp,
-    Place,
-    Record,
+    PlaceValue,
     SendHeld,
     SendMessage,
     SendSeed,
+    TelemetryRecord,
 )
-from atoll_worker.rules.slices import SliceState
-from atoll_worker.rules.state import Connection, new_state
+from atoll_worker.rules.learner_state import Connection, LearnerState
 
 REPORT_SECONDS: Final = 2.0  # without boundaries: the training thread is slow or stuck
 
 
 class Exchange:
-    """See the module's theory of operation. `layout` must be the one that the run's hash names.
+    """See the module: inputs carry `now`, and return the effects that they have."""
 
-    `slot` is empty for an observer; `instance` is this start of the process, and no other's.
-    """
-
-    def __init__(
-        self,
-        *,
-        run_file: RunFile,
-        layout: Layout,
-        slot: str,
-        uid: str,
-        instance: str,
-        observer: bool = False,
-        frozen_digest: str = "",
-        has_companion: bool = False,
-    ) -> None:
-        self._state = new_state(
-            run_file=run_file,
-            layout=layout,
-            slot=slot,
-            uid=uid,
-            instance=instance,
-            observer=observer,
-            frozen_digest=frozen_digest,
-            has_companion=has_companion,
-        )
+    def __init__(self, state: LearnerState) -> None:
+        self.state = state
         self._reported_at = 0.0
         self._evaluation: pb.Evaluation | None = None
 
-    # ------------------------------------------------------------ what the driver reads
-
-    @property
-    def run(self) -> str:
-        """The run's id; empty until the registrar has welcomed this process."""
-        return self._state.run
-
-    @property
-    def slot(self) -> str:
-        """The learner's name, region and ordinal; empty for an observer."""
-        return self._state.slot
-
-    @property
-    def incarnation(self) -> int:
-        """The number that the registrar gave to this instance; 0 before."""
-        return self._state.incarnation
-
-    @property
-    def owes_companion(self) -> bool:
-        """Whether the registrar may still need what this learner has given for the export."""
-        return self._state.companion_owed
-
-    @property
-    def slices(self) -> dict[tuple[int, int], SliceState]:
-        """All slices by (shard, fragment), to be read only."""
-        return self._state.slices
-
-    # ------------------------------------------------------------ inputs: connections
+    # ------------------------------------------------------------ inputs
 
     def start(self, now: float) -> list[Effect]:
-        """Begin to join; the first input."""
         self._reported_at = now
-        return joining.begin(self._state)
+        return joining.begin(self.state)
 
     def connected(self, shard: int, now: float) -> list[Effect]:
-        """The control stream is open."""
-        return joining.connected(self._state, shard)
+        return joining.connected(self.state, shard)
 
     def disconnected(self, shard: int, reason: str, now: float) -> list[Effect]:
-        """Both streams are gone, or could not be opened."""
-        return joining.disconnected(self._state, shard, reason, now)
+        return joining.disconnected(self.state, shard, reason, now)
 
     def message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
-        """A control message of a shard; before its Welcome every other kind is ignored."""
-        if not self._state.shards[shard].open:
+        """Before its Welcome every kind but that and End is ignored."""
+        known = self.state.shards[shard]
+        if not known.open:
             return []
-        if objection := validation.of_message(self._state, shard, message):
-            return joining.hang_up(self._state, shard, objection)
+        if objection := validation.of_message(self.state, shard, message):
+            return joining.hang_up(self.state, shard, objection)
         match message.WhichOneof("kind"):
             case "welcome":
                 return self._welcome(shard, message.welcome, now)
             case "end":
-                return joining.refused(self._state, shard, message.end)
-        if self._state.shards[shard].welcomed:
-            return self._welcomed_message(shard, message, now)
-        return []
-
-    # ------------------------------------------------------------ inputs: values
+                return joining.refused(self.state, shard, message.end)
+        return self._welcomed_message(shard, message, now) if known.welcomed else []
 
     def publish_started(self, shard: int, publish: pb.Publish, now: float) -> bool:
         """Whether the coming value may be received; if not, the session is to be dropped."""
-        if not self._state.shards[shard].open or validation.of_publish(self._state, shard, publish):
+        if not self.state.shards[shard].open or validation.of_publish(self.state, shard, publish):
             return False
-        return adoption.started(self._state, shard, publish, now)
+        return adoption.started(self.state, shard, publish, now)
 
     def published(self, shard: int, publish: pb.Publish, now: float) -> list[Effect]:
-        """A value is whole, verified and decoded, and the driver keeps it."""
-        effects = adoption.arrived(self._state, shard, publish, now)
-        return [*effects, *handover.proceed(self._state)]
+        effects = adoption.arrived(self.state, shard, publish, now)
+        return [*effects, *handover.proceed(self.state)]
 
     def capture_lost(self, shard: int, offer: pb.Offer) -> list[Effect]:
-        """A SendOffer could not be performed: its region has been overwritten since."""
-        return handover.lost(self._state, shard, offer.slice, offer.base, offer.capture)
-
-    # ------------------------------------------------------------ inputs: training process
+        return handover.lost(self.state, shard, offer.slice, offer.base, offer.capture)
 
     def boundary(self, boundary: Boundary, now: float) -> list[Effect]:
-        """A step is finished, or more work at the same boundary (`boundary.again`)."""
-        state = self._state
+        state = self.state
         if not boundary.again:
             self._count(boundary)
         effects: list[Effect] = []
@@ -198,34 +112,32 @@ class Exchange:
         for key in boundary.captured:
             handover.captured(state, *key)
         if not boundary.again or records:
-            effects.append(Record(state.progress.telemetry(boundary, state.clock.tick, records)))
-        effects += joining.start(state)
-        effects += self._hand_over(boundary, now)
+            line = state.progress.telemetry(boundary, state.clock.tick, records)
+            effects.append(TelemetryRecord(line))
+        effects += [*joining.start(state), *self._hand_over(boundary, now)]
         return [*effects, *self._finish(), *self._report(now)]
 
     def leave(self, reason: str, now: float) -> list[Effect]:
-        """The training process ends."""
-        return reports.leave(self._state, reason)
+        return reports.leave(self.state, reason)
 
     def evaluated(self, evaluation: pb.Evaluation) -> list[Effect]:
-        """An observer's measurement; the registrar gets the newest, again when it is back."""
+        """The registrar gets the newest measurement of an observer, again when it is back."""
         self._evaluation = evaluation
-        if not self._state.shards[REGISTRAR_SHARD].welcomed:
+        if not self.state.shards[REGISTRAR_SHARD].welcomed:
             return []
         return [SendMessage(REGISTRAR_SHARD, pb.ToShard(evaluation=evaluation))]
 
-    # ------------------------------------------------------------ inputs: credentials
+    def logged(self, values: Sequence[tuple[str, float]]) -> list[Effect]:
+        """What the script logs belongs to the tick of the step lines around it."""
+        tick = self.state.clock.tick
+        return [TelemetryRecord({"event": "logged", "tick": tick, "values": dict(values)})]
 
     def troubled(self, trouble: str, now: float) -> list[Effect]:
-        """What is wrong with this process's credentials now, in one line; empty: nothing.
-
-        Open sessions go on, so the shards hear it while they can (rule 37).
-        """
-        state = self._state
-        if trouble == state.trouble:
+        """What is wrong with this process's credentials, in one line (rule 37); empty: nothing."""
+        if trouble == self.state.trouble:
             return []
-        state.trouble = trouble
-        said = [Record({"event": "warning", "reason": trouble})] if trouble else []
+        self.state.trouble = trouble
+        said = [TelemetryRecord({"event": "warning", "reason": trouble})] if trouble else []
         return [*said, *self._report(now)]
 
     def renewed(self, shards: Sequence[int]) -> list[Effect]:
@@ -233,42 +145,36 @@ class Exchange:
 
         Not while a Call is to be answered, a version is on its way or `step()` waits for one.
         """
-        state = self._state
-        if state.step_waits or not state.started:
+        if self.state.step_waits or not self.state.started:
             return []
-        return [HangUp(each) for each in shards if joining.is_quiet(state, each)]
-
-    # ------------------------------------------------------------ inputs: time
+        return [HangUp(each) for each in shards if joining.is_quiet(self.state, each)]
 
     def tick_time(self, now: float) -> list[Effect]:
-        """The deadline is reached: dial again, and report when no boundary comes."""
-        effects = joining.dial_due(self._state, now)
+        effects = joining.dial_due(self.state, now)
         if now >= self._reported_at + REPORT_SECONDS:  # the same float as in `deadline`
             effects += self._report(now)
         return effects
 
     def deadline(self) -> float:
-        """When `tick_time` is due at the latest."""
-        dials = [each.dial_at for each in self._state.shards if each.dial_at is not None]
+        dials = [each.dial_at for each in self.state.shards if each.dial_at is not None]
         return min([self._reported_at + REPORT_SECONDS, *dials])
 
-    # ------------------------------------------------------------ steps
+    # ------------------------------------------------------------ what follows from them
 
     def _count(self, boundary: Boundary) -> None:
-        """Count the step for this learner and for every slice, before anything else happens."""
-        state = self._state
+        """For this learner and for every slice, before anything else happens."""
+        state = self.state
         state.progress.count(boundary)
-        if state.run_file.sync.lockstep:
+        if state.sync.lockstep:
             handover.catch_up(state)
         for each in state.slices.values():
             each.count(boundary.tokens)
 
     def _hand_over(self, boundary: Boundary, now: float) -> list[Effect]:
-        """After counting and adoptions: offer what is captured, and ask for what is due."""
-        state = self._state
-        if state.observer:
+        state = self.state
+        if state.configure.observer:
             return []
-        if not state.run_file.sync.lockstep:
+        if not state.sync.lockstep:
             soon = [] if boundary.again else handover.due_soon(state, now)
             return [*handover.answers(state), *handover.captures(state, soon)]
         effects = [] if boundary.again else handover.begin_wait(state)
@@ -276,17 +182,14 @@ class Exchange:
         return [*effects, *adoption.adopt_all(state), *handover.proceed(state)]
 
     def _report(self, now: float) -> list[Effect]:
-        """Report to every shard; the next one is due REPORT_SECONDS from now at the latest."""
         self._reported_at = now
-        return reports.report(self._state)
-
-    # ------------------------------------------------------------ messages
+        return reports.report(self.state)
 
     def _welcomed_message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
-        """Messages of an open session. Kinds that are not known are ignored: they may be newer."""
+        """Kinds that are not known are ignored: they may be newer."""
         match message.WhichOneof("kind"):
-            case "call" if not self._state.run_file.sync.lockstep:
-                return handover.called(self._state, shard, message.call)
+            case "call" if not self.state.sync.lockstep:
+                return handover.called(self.state, shard, message.call)
             case "tick":
                 effects = self._hear(heard(message.tick.length))
                 return [*effects, *self._tick(shard, message.tick.tick, now)]
@@ -297,20 +200,20 @@ class Exchange:
             case "final":
                 return self._final(shard, message.final, now)
             case "send_companion":
-                return companions.asked(self._state, message.send_companion)
+                return companions.asked(self.state, message.send_companion)
             case "companion_taken":
-                companions.taken(self._state)
+                companions.taken(self.state)
         return []
 
     def _welcome(self, shard: int, welcome: pb.Welcome, now: float) -> list[Effect]:
-        """A session begins; what died with the last one is sent again."""
-        state = self._state
+        """What died with the last session is sent again."""
+        state = self.state
         effects = joining.welcomed(state, shard, welcome, now)
         if state.shards[shard].connection is not Connection.WELCOMED:
             return effects
-        if state.run_file.sync.lockstep:
-            heads = {each.slice: each.version.number for each in welcome.heads}
-            effects += handover.hand_over_again(state, shard, heads)
+        if state.sync.lockstep:
+            newest = {each.slice: each.version.number for each in welcome.newest}
+            effects += handover.hand_over_again(state, shard, newest)
         effects += self._hear(heard(welcome.length))
         effects += self._tick(shard, welcome.tick, now)
         if shard == REGISTRAR_SHARD and self._evaluation is not None:
@@ -318,21 +221,18 @@ class Exchange:
         return [*effects, *joining.start(state), *self._report(now)]
 
     def _tick(self, shard: int, tick: int, now: float) -> list[Effect]:
-        """Move the job's clock if the slowest shard has moved (rule 8)."""
-        state = self._state
-        known = state.shards[shard]
+        state, known = self.state, self.state.shards[shard]
         known.tick = max(known.tick, tick)
-        if not state.clock.move(min(each.tick for each in state.shards), now):
-            return []
-        return [Command(Tick(tick=state.clock.tick))]
+        moved = state.clock.move(min(each.tick for each in state.shards), now)
+        return [Command(Tick(tick=state.clock.tick))] if moved else []
 
     def _hear(self, told: Length) -> list[Effect]:
         """The job may have another length (rule 27).
 
-        One that waits in step() goes on, if it was at the former end, or hands everything over, if
-        it is at the new one.
+        One that waits in step() goes on if it was at the former end, or hands everything over at
+        the new one.
         """
-        state = self._state
+        state = self.state
         known, length = state.length, state.length.also(told)
         if length == known:
             return []
@@ -345,53 +245,48 @@ class Exchange:
         return [*effects, *handover.proceed(state)]
 
     def _send_seed(self, shard: int) -> list[Effect]:
-        """Send version 0: the capture regions hold it until the first capture (rule 1)."""
-        if self._state.captures_asked:
+        """The capture regions hold version 0 until the first capture (rule 1)."""
+        if self.state.captures_asked:
             reason = f"shard {shard} asks for a seed, but training has begun; start again"
-            return joining.fail(self._state, ExitCode.TRY_AGAIN, reason)
+            return joining.fail(self.state, ExitCode.TRY_AGAIN, reason)
         return [SendSeed(shard)]
 
-    def bad_seed(self, tensors: Sequence[str]) -> list[Effect]:
-        """The model that the job would begin with has values that are not finite."""
+    def bad_seed(self, tensor: str) -> list[Effect]:
         reason = (
-            f"model.{tensors[0]}: has values that are not finite, and the job would begin with"
+            f"model.{tensor}: has values that are not finite, and the job would begin with"
             " them; initialise it, or load another checkpoint"
         )
-        return joining.fail(self._state, ExitCode.BAD_INPUT, reason)
+        return joining.fail(self.state, ExitCode.BAD_INPUT, reason)
 
     def _send_held(self, shard: int, wanted: pb.SliceVersion) -> list[Effect]:
         """Send the base that is held, if it is that version or a later one of the run (rule 22)."""
-        each = self._state.slices.get((shard, wanted.slice))
+        each = self.state.slices.get((shard, wanted.slice))
         known = each is not None and each.held is not None and not each.orphaned
         if each is None or not known or each.number < wanted.version.number:
             reason = f"slice {wanted.slice}: version {wanted.version.number} is not held here"
-            return [Record({"event": "not held", "shard": shard, "reason": reason})]
+            return [TelemetryRecord({"event": "not held", "shard": shard, "reason": reason})]
         version = pb.SliceVersion(slice=wanted.slice, version=each.held)
         return [SendHeld(shard, pb.Held(version=version, lineage=each.lineage))]
 
     def _final(self, shard: int, final: pb.Final, now: float) -> list[Effect]:
-        """A shard's last versions are known; they may have arrived already, or may still come."""
         numbers = {each.slice: each.version.number for each in final.versions}
-        self._state.shards[shard].final = numbers
+        self.state.shards[shard].final = numbers
         effects = self._finish()
         effects += self._report(now) if effects else []
-        return [*effects, *handover.proceed(self._state)]
+        return [*effects, *handover.proceed(self.state)]
 
     def _finish(self) -> list[Effect]:
-        """Finish when every shard has said Final and its final versions are adopted (rule 27).
+        """Finish when every shard's final versions are adopted (rule 27).
 
         The model may have been trained on since it took the first of them, and with Blend it has
-        only a share of them. It takes all of them once more, so that a finished learner has the
-        job's values.
+        only a share of them. So it takes all of them once more.
         """
-        state = self._state
-        if state.finished:
-            return []
-        if not all(state.is_final(each) for each in state.slices.values()):
+        state = self.state
+        if state.finished or not all(map(state.is_final, state.slices.values())):
             return []
         state.finished = True
-        gives = companions.finished(state)
-        if state.observer:
-            return [Command(Finished()), *gives]
-        again = [Place(*each.key, each.number) for each in state.slices.values()]
-        return [*again, Command(Finished(again=tuple(state.slices))), *gives]
+        if state.configure.observer:
+            return [Command(Finished())]
+        again = [PlaceValue(*each.key, each.number) for each in state.slices.values()]
+        end = Finished(again=tuple(state.slices), companion=companions.finished(state))
+        return [*again, Command(end)]

@@ -1,24 +1,20 @@
 """Captures and offers: how a learner hands its work over (rules 10, 13 and 15).
 
 An offer is formed from a *capture*, a copy of the slice at one step boundary; the training process
-makes it on command. Who decides that an offer is due differs between two families of modes.
+makes it on command.
 
-**Where no learner waits** (Decoupled DiLoCo, arXiv 2604.21428), a shard sends a Call when a slice
-is due. The Call is the credit for exactly one offer. It is answered from the last finished step: if
-the slice was captured at the newest boundary the offer leaves at once, otherwise the next boundary
-brings the capture. Because a slow learner would then answer a whole step late, slices that come due
-before its next boundary are captured ahead, each once (`due_soon`).
+**Where no learner waits** (Decoupled DiLoCo, arXiv 2604.21428), a shard's Call is the credit for
+exactly one offer: of the capture of the newest boundary, or else of the next one. Slices that come
+due before the next boundary are captured ahead (`due_soon`), or slow learners would answer a whole
+step late.
 
-**Lock-step modes** (DiLoCo, arXiv 2311.08105, and Streaming DiLoCo, 2501.18512) have no Calls. A
-learner hands over by itself when its *position* reaches a slice's due tick, and `step()` waits for
-the round's Publish, `overlap` steps later:
+**In lock-step modes** (DiLoCo, arXiv 2311.08105, and Streaming DiLoCo, 2501.18512) a learner hands
+over by itself at a slice's due *position*, and `step()` waits for the Publish `overlap` steps
+later. Only the position decides, never the tick that a shard happens to report: so learners at one
+position hand over the same slices, and never wait for each other's.
 
-    step() at a due position --> begin_wait: Capture --> Boundary --> hand_over: SendOffer
-       ... `overlap` more steps ...
-    step() at awaited_from: waits --> Publish arrives --> Adopt --> Boundary --> proceed: Proceed
-
-Only the position decides, never the tick that a shard happens to report: learners at one position
-hand over the same slices, however they came there, and so never wait for each other's slices.
+    begin_wait: Capture --> Boundary --> hand_over: SendOffer ... `overlap` more steps ...
+    step() at awaited_from: waits --> Publish --> Adopt --> Boundary --> proceed: Proceed
 
 A hand-over that died with its session is sent again in the next one, as long as its base is still
 the newest version (`hand_over_again`); without lock-step the shard repeats the Call instead.
@@ -27,25 +23,24 @@ the newest version (`hand_over_again`); without lock-step the shard repeats the 
 from collections.abc import Collection, Iterable, Mapping
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import schedule
+from atoll_protos.job import schedule
 from atoll_worker.link.messages import Capture, Proceed
 from atoll_worker.rules.effects import Command, Effect, SendOffer
-from atoll_worker.rules.slices import Captured, SliceState
-from atoll_worker.rules.state import State
+from atoll_worker.rules.learner_state import LearnerState
+from atoll_worker.rules.slice_state import Captured, SliceState
 
 # ---------------------------------------------------------------- captures and offers in all modes
 
 
-def ask(state: State, wanted: Iterable[SliceState]) -> list[Effect]:
-    """One Capture command for those slices that are not being captured already."""
+def ask(state: LearnerState, wanted: Iterable[SliceState]) -> list[Effect]:
     new = [each for each in wanted if not each.capturing]
     for each in new:
         each.capturing = state.captures_asked = True
     return [Command(Capture(slices=tuple(each.key for each in new)))] if new else []
 
 
-def captured(state: State, shard: int, fragment: int) -> None:
-    """The capture region now holds the slice as it is at this boundary, after its adoptions."""
+def captured(state: LearnerState, shard: int, fragment: int) -> None:
+    """The capture region holds the slice as it is at this boundary, after its adoptions."""
     each, progress = state.slices[shard, fragment], state.progress
     each.capturing = False
     each.captured = Captured(
@@ -59,7 +54,7 @@ def captured(state: State, shard: int, fragment: int) -> None:
 
 
 def offer(each: SliceState, capture: Captured) -> Effect:
-    """The offer of a capture. With the session's slot and incarnation, its fields name it."""
+    """With the session's slot and incarnation, its fields name it."""
     assert each.held is not None, "an offer needs a base"
     each.offered.add(capture.steps, capture.tokens)
     message = pb.Offer(
@@ -75,7 +70,7 @@ def offer(each: SliceState, capture: Captured) -> Effect:
     return SendOffer(each.shard, message)
 
 
-def lost(state: State, shard: int, fragment: int, base: int, capture: int) -> list[Effect]:
+def lost(state: LearnerState, shard: int, fragment: int, base: int, capture: int) -> list[Effect]:
     """The region was overwritten before it was read. The credit stays; a new capture answers it."""
     each = state.slices[shard, fragment]
     if each.number != base:
@@ -83,7 +78,7 @@ def lost(state: State, shard: int, fragment: int, base: int, capture: int) -> li
     each.offered.take_back(capture)
     if each.captured is not None and each.captured.steps == capture:
         each.captured = None
-    if state.run_file.sync.lockstep:
+    if state.sync.lockstep:
         return ask(state, [each])
     each.call = base
     return [*answers(state), *captures(state)]
@@ -92,7 +87,7 @@ def lost(state: State, shard: int, fragment: int, base: int, capture: int) -> li
 # ---------------------------------------------------------------- modes in which no learner waits
 
 
-def called(state: State, shard: int, call: pb.Call) -> list[Effect]:
+def called(state: LearnerState, shard: int, call: pb.Call) -> list[Effect]:
     """A Call is the credit for one offer on that base; on any other base nothing is owed."""
     each = state.slices.get((shard, call.slice))
     if each is None or each.number != call.base or each.orphaned:
@@ -101,8 +96,7 @@ def called(state: State, shard: int, call: pb.Call) -> list[Effect]:
     return [*answers(state), *captures(state)]  # the slices due soon were asked for at a boundary
 
 
-def answers(state: State) -> list[Effect]:
-    """Answer the Calls whose slices were captured at the newest boundary."""
+def answers(state: LearnerState) -> list[Effect]:
     effects: list[Effect] = []
     for each in state.slices.values():
         capture = each.captured
@@ -114,16 +108,14 @@ def answers(state: State) -> list[Effect]:
     return effects
 
 
-def captures(state: State, soon: Collection[int] = ()) -> list[Effect]:
-    """Ask for what is called and not answered, and for the fragments that are due `soon`."""
+def captures(state: LearnerState, soon: Collection[int] = ()) -> list[Effect]:
     if not state.started or state.finished:
         return []
     slices = state.slices.values()
     return ask(state, (each for each in slices if each.call is not None or each.fragment in soon))
 
 
-def due_soon(state: State, now: float) -> list[int]:
-    """Fragments to be copied at the next boundary, so that their Calls are answered at once."""
+def due_soon(state: LearnerState, now: float) -> list[int]:
     return schedule.ahead(
         state.sync,
         state.clock.estimate(now),
@@ -135,27 +127,25 @@ def due_soon(state: State, now: float) -> list[int]:
 # ---------------------------------------------------------------- lock-step modes
 
 
-def catch_up(state: State) -> None:
+def catch_up(state: LearnerState) -> None:
     """After an absence of a round or more, take the position from the tick, as a joiner does."""
     progress, tick = state.progress, state.clock.tick
-    if tick > progress.position + state.run_file.sync.period:
+    if tick > progress.position + state.sync.period:
         progress.position = tick
 
 
-def begin_wait(state: State) -> list[Effect]:
-    """A step is finished: the training thread waits in step(), and copies what is due."""
+def begin_wait(state: LearnerState) -> list[Effect]:
     if not state.started:
         return []
     state.step_waits = True
     return ask(state, (each for each in state.slices.values() if is_due(state, each)))
 
 
-def is_due(state: State, each: SliceState) -> bool:
+def is_due(state: LearnerState, each: SliceState) -> bool:
     """Whether the slice is handed over at this position; at the job's length every slice is.
 
-    At a former length, too: another learner may not have heard of the present one, and would wait
-    for the offers of this one. Not on a base that a newer one is about to replace. And not what is
-    final: its shard has ended, maybe at a former length.
+    At a former length too: another learner may not have heard of the present one, and would wait.
+    Not on a base that is about to be replaced, and not what is final, since its shard has ended.
     """
     if each.awaited_from is not None or each.steps < 1 or each.adopting or each.waiting:
         return False
@@ -165,41 +155,41 @@ def is_due(state: State, each: SliceState) -> bool:
     return state.length.is_end(position) or schedule.hands_over(state.sync, each.fragment, position)
 
 
-def hand_over(state: State, keys: tuple[tuple[int, int], ...]) -> list[Effect]:
+def hand_over(state: LearnerState, keys: tuple[tuple[int, int], ...]) -> list[Effect]:
     """Offer what was just captured; step() waits for its Publish `overlap` steps from here."""
     effects: list[Effect] = []
     for key in keys:
         each = state.slices[key]
         if each.captured is None or each.captured.steps < 1:
             continue
-        each.awaited_from = state.progress.position + state.run_file.sync.overlap
+        each.awaited_from = state.progress.position + state.sync.overlap
         if state.shards[each.shard].welcomed:
             effects.append(offer(each, each.captured))
     return effects
 
 
-def hand_over_again(state: State, shard: int, heads: Mapping[int, int]) -> list[Effect]:
+def hand_over_again(state: LearnerState, shard: int, newest: Mapping[int, int]) -> list[Effect]:
     """Send a hand-over that died with its session again, if its base is still the newest version.
 
-    `heads` is the newest version number of every fragment at the shard, from its Welcome.
+    `newest` is the newest version number of every fragment at the shard.
     """
     return [
         offer(each, each.captured)
         for each in state.of(shard)
         if each.awaited_from is not None
         and each.captured is not None
-        and heads.get(each.fragment) == each.number
+        and newest.get(each.fragment) == each.number
         and not each.orphaned
     ]
 
 
-def may_adopt(state: State, each: SliceState) -> bool:
-    """Whether a value may be adopted now: always, but in lock-step modes only inside step().
+def may_adopt(state: LearnerState, each: SliceState) -> bool:
+    """Always, but in lock-step modes only inside step().
 
     There a slice that was handed over is adopted `overlap` steps later, not before, so that all
     learners adopt at the same position. At the end of the job it is adopted at once.
     """
-    if not state.run_file.sync.lockstep or not state.started or state.observer:
+    if not state.sync.lockstep or not state.started or state.configure.observer:
         return True
     if not state.step_waits:
         return False
@@ -207,7 +197,7 @@ def may_adopt(state: State, each: SliceState) -> bool:
     return reached or state.at_the_end
 
 
-def proceed(state: State) -> list[Effect]:
+def proceed(state: LearnerState) -> list[Effect]:
     """Let step() return if nothing of this boundary is outstanding; at the end Finished does it."""
     if not state.step_waits or state.at_the_end:
         return []

@@ -1,33 +1,25 @@
 """What the shards are told of this learner: after every step, every 2 s, and at the end (rule 7).
 
-A report is the whole truth of one moment, not a change, so a shard loses nothing if it gets only
-the newest: the transport replaces an unsent report by a newer one. Reports are also sent when no
-boundary comes, so that a shard can tell a learner whose training thread is stuck (it reports, but
-its steps do not grow) from one that is gone.
-
-`t_m` on the wire is the learner's *position*: the tick at which it entered the schedule, plus one
-for each step since. An observer reports nothing, so no shard waits for it or counts it.
+A report is the whole truth of one moment, so the newest replaces an unsent older one. Those without
+a boundary let a shard tell a learner whose training thread is stuck from one that is gone. `t_m` is
+the learner's *position*. An observer reports nothing, so no shard waits for it or counts it.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import DIGEST_DIGITS
-from atoll_worker.rules.effects import Effect, Record, SendMessage
-from atoll_worker.rules.state import State
+from atoll_worker.rules.effects import Effect, SendMessage, TelemetryRecord
+from atoll_worker.rules.learner_state import LearnerState
 
 
-def report(state: State) -> list[Effect]:
-    """The newest report, to every shard that has welcomed this learner."""
-    if state.observer or state.leaving:
+def report(state: LearnerState) -> list[Effect]:
+    if state.configure.observer or state.leaving:
         return []
-    return [
-        SendMessage(shard, pb.ToShard(report=report_to(state, shard)))
-        for shard, known in enumerate(state.shards)
-        if known.welcomed
-    ]
+    reports = {shard: pb.ToShard(report=report_to(state, shard)) for shard in state.welcomed}
+    return [SendMessage(shard, report) for shard, report in reports.items()]
 
 
-def report_to(state: State, shard: int) -> pb.Report:
-    """The report as one shard gets it: with its own slices only."""
+def report_to(state: LearnerState, shard: int) -> pb.Report:
+    """With its own slices only."""
     progress = state.progress
     return pb.Report(
         t_m=progress.position,
@@ -58,14 +50,15 @@ def report_to(state: State, shard: int) -> pb.Report:
     )
 
 
-def leave(state: State, reason: str) -> list[Effect]:
-    """The training process ends: tell the shards, and record what is in no commit yet (rule 13)."""
+def leave(state: LearnerState, reason: str) -> list[Effect]:
+    """Tell the shards, and record what is in no commit yet (rule 13)."""
     if state.leaving:
         return []
     state.leaving = True
-    if state.observer:
+    if state.configure.observer:
         return []
     pending = {f"{shard}/{p}": each.tokens for (shard, p), each in state.slices.items()}
     tokens = state.progress.tokens
     record = {"event": "end", "reason": reason, "tokens": tokens, "pending": pending}
-    return [Record(record), *state.to_all(pb.ToShard(leave=pb.Leave(reason=reason)))]
+    message = pb.ToShard(leave=pb.Leave(reason=reason))
+    return [TelemetryRecord(record), *(SendMessage(shard, message) for shard in state.welcomed)]

@@ -1,20 +1,19 @@
 """What shards say is checked here, field by field, before any other rule looks at it (rule 38).
 
-Each function answers with an objection in words; empty when the message can be true. Else that
-session ends with it, as if the shard had gone, nothing is kept of the message, and the shard is
-dialled again. What an honest shard can say always passes: it may know a longer job, a later epoch
-and a higher tick than this learner has heard of.
+Each function answers with an objection in words, which ends the session; empty when the message can
+be true. What an honest shard can say always passes: it may know a longer job, a later epoch and a
+higher tick than this learner has heard of.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.layout import TENSORS_MAX
-from atoll_protos.length import ENDS_MAX
+from atoll_protos.job.layout import TENSORS_MAX
+from atoll_protos.job.length import ENDS_MAX
 from atoll_protos.names import COUNTER_MAX, DATA_STATE_BYTES_MAX, REGISTRAR_SHARD
-from atoll_protos.parts import LANES_MAX
-from atoll_worker.rules.state import Connection, State
+from atoll_protos.transfer.division import LANES_MAX
+from atoll_worker.rules.learner_state import Connection, LearnerState
 
 AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known here
 MORE_TICKS_MAX: Final = 10_000_000  # above twice the largest length
@@ -24,8 +23,8 @@ DIMENSIONS_MAX: Final = 512  # of a tensor
 LINEAGE_MAX: Final = 20_000  # slots
 
 
-def of_message(state: State, shard: int, message: pb.ToLearner) -> str:
-    """A control message. Kinds that are not known are ignored: they may be newer."""
+def of_message(state: LearnerState, shard: int, message: pb.ToLearner) -> str:
+    """Kinds that are not known are ignored: they may be newer."""
     match message.WhichOneof("kind"):
         case "welcome":
             return _of_welcome(state, shard, message.welcome)
@@ -47,8 +46,7 @@ def of_message(state: State, shard: int, message: pb.ToLearner) -> str:
     return ""
 
 
-def of_publish(state: State, shard: int, publish: pb.Publish) -> str:
-    """The head of a value."""
+def of_publish(state: LearnerState, shard: int, publish: pb.Publish) -> str:
     merged = publish.merged
     slots = [each.slot for each in publish.lineage]
     return (
@@ -64,14 +62,15 @@ def of_publish(state: State, shard: int, publish: pb.Publish) -> str:
     )
 
 
-def _of_welcome(state: State, shard: int, welcome: pb.Welcome) -> str:
+def _of_welcome(state: LearnerState, shard: int, welcome: pb.Welcome) -> str:
     known = state.shards[shard]
     if known.connection is not Connection.JOINING:
         return "a second Welcome"
     if not welcome.run:
         return "a Welcome without a run"
-    if not state.observer and welcome.incarnation != (state.incarnation or welcome.incarnation):
-        return f"incarnation {welcome.incarnation}, not {state.incarnation}"
+    own = state.incarnation or welcome.incarnation
+    if not state.configure.observer and welcome.incarnation != own:
+        return f"incarnation {welcome.incarnation}, not {own}"
     return (
         _of_text((welcome.run, welcome.secret, welcome.proof), LETTERS_MAX)
         or _most("incarnation", welcome.incarnation, state.incarnation + AHEAD_MAX)
@@ -81,7 +80,7 @@ def _of_welcome(state: State, shard: int, welcome: pb.Welcome) -> str:
         or _most("lanes", welcome.lanes, LANES_MAX)
         or _most("data_state", len(welcome.data_state), DATA_STATE_BYTES_MAX)
         or _of_length(welcome.length)
-        or _of_versions(state, shard, welcome.heads, welcome.run, welcome.epoch)
+        or _of_versions(state, shard, welcome.newest, welcome.run, welcome.epoch)
     )
 
 
@@ -98,11 +97,8 @@ def _of_end(end: pb.End) -> str:
     )
 
 
-# ------------------------------------------------------------ fields
-
-
 def _of_versions(
-    state: State, shard: int, versions: Sequence[pb.SliceVersion], run: str, epoch: int = 0
+    state: LearnerState, shard: int, versions: Sequence[pb.SliceVersion], run: str, epoch: int = 0
 ) -> str:
     """Of each slice of the shard once, or of none while there is no version."""
     slices = {each.slice for each in versions}
@@ -113,7 +109,9 @@ def _of_versions(
     return _first(_of_version(state, shard, each, run, epoch) for each in versions)
 
 
-def _of_version(state: State, shard: int, named: pb.SliceVersion, run: str, epoch: int = 0) -> str:
+def _of_version(
+    state: LearnerState, shard: int, named: pb.SliceVersion, run: str, epoch: int = 0
+) -> str:
     version, known = named.version, max(epoch, state.shards[shard].epoch)
     if version.run != run:
         return f"a version of run {version.run[:LETTERS_MAX]!r}, not {run!r}"
@@ -125,7 +123,7 @@ def _of_version(state: State, shard: int, named: pb.SliceVersion, run: str, epoc
     )
 
 
-def _of_slice(state: State, shard: int, fragment: int) -> str:
+def _of_slice(state: LearnerState, shard: int, fragment: int) -> str:
     return "" if (shard, fragment) in state.slices else f"slice {fragment} is unknown"
 
 
@@ -138,7 +136,7 @@ def _of_length(length: pb.Length) -> str:
     )
 
 
-def _of_ticks(state: State, **ticks: int) -> str:
+def _of_ticks(state: LearnerState, **ticks: int) -> str:
     """A tick, or a number of versions, of which there is at most one a tick and some of losses."""
     length = state.length
     most = 2 * max(length.steps or 0, length.tokens, *length.ends) + MORE_TICKS_MAX

@@ -1,7 +1,6 @@
 """What a learner counts: its steps, their tokens, where its data goes on, and the time they take.
 
-The counts of one opening begin at 0; only the cursor goes on from the slot's last learner. They
-leave the training process in the Boundary of every step.
+The counts of one opening begin at 0; only the cursor goes on from the slot's last learner.
 """
 
 import math
@@ -11,9 +10,9 @@ from dataclasses import dataclass, field
 
 from atoll_protos.errors import SpecError
 from atoll_worker.link.messages import Boundary, JobLength
-from atoll_worker.training.data_state import DataState, Kept
-from atoll_worker.training.losses import Losses
-from atoll_worker.training.obeying import BoundaryWork
+from atoll_worker.training.boundary import BoundaryWork
+from atoll_worker.training.data_state import DataState, KeptDataState
+from atoll_worker.training.logged_values import Losses
 
 
 @dataclass(slots=True)
@@ -24,7 +23,7 @@ class Counts:
     tokens: int = 0
     cursor: int = 0
     losses: Losses = field(default_factory=Losses)
-    kept: Kept = field(default_factory=Kept)  # the data state of the newest step
+    kept: KeptDataState = field(default_factory=KeptDataState)  # the data state of the newest step
     left_at: float = 0.0  # when the last step() returned, monotonic
     blocked_seconds: float = 0.0  # how long the last step() took
 
@@ -62,7 +61,6 @@ class Counts:
         return tokens, cursor
 
     def count(self, tokens: int, cursor: int) -> None:
-        """One more step."""
         self.own_steps += 1
         self.tokens += tokens
         self.cursor = cursor
@@ -73,7 +71,6 @@ class Counts:
         self.tokens, self.cursor = tokens, cursor
 
     def state(self, work: BoundaryWork) -> bytes | None:
-        """The data state of the newest step, if it will be kept."""
         return self.kept.take() if work.captured else None
 
     def boundary(
@@ -83,7 +80,7 @@ class Counts:
         tokens: int = 0,
         step_seconds: float | None = None,
     ) -> Boundary:
-        """The message for a step, or without `step_seconds` for more work at the same boundary."""
+        """For a step, or without `step_seconds` for more work at the same boundary."""
         return Boundary(
             own_steps=self.own_steps,
             tokens=tokens,
@@ -98,21 +95,16 @@ class Counts:
         )
 
     def leave(self) -> None:
-        """The script goes on, and its next step begins."""
         self.left_at = time.monotonic()
 
     def progress(self, tick: int, length: JobLength, learners: int) -> float:
-        """How much of a job of so many learners is done at its tick, 0.0 to 1.0."""
-        total_ticks = self.ticks_of(length, learners)
-        return min(1.0, tick / total_ticks) if total_ticks else 0.0
+        """How much of a job of so many learners is done at its tick, 0.0 to 1.0.
 
-    def ticks_of(self, length: JobLength, learners: int) -> int | None:
-        """The length of a job of so many learners in ticks.
-
-        If it is given in tokens, it is estimated, as if every slot trained as many tokens in a step
-        as this one; None before the first step.
+        A length in tokens is estimated, as if every slot trained as many tokens in a step as this
+        one; 0.0 before the first step.
         """
-        if length.steps is not None or length.tokens is None or not self.tokens:
-            return length.steps
-        tokens_per_tick = self.tokens / self.own_steps * learners
-        return max(1, math.ceil(length.tokens / tokens_per_tick))
+        ticks = length.steps
+        if ticks is None and length.tokens is not None and self.tokens:
+            tokens_per_tick = self.tokens / self.own_steps * learners
+            ticks = max(1, math.ceil(length.tokens / tokens_per_tick))
+        return min(1.0, tick / ticks) if ticks else 0.0

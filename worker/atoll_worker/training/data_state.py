@@ -1,9 +1,8 @@
 """What a script keeps with its data cursor: bytes, or a function that returns them.
 
-A shard keeps the data state of a boundary only with an offer of that boundary (docs/protocol.md,
-rule 28). So a function is called only where a slice is captured, which is rare against the steps
-of a large model, and once for all slices of the boundary. The first one is called at once, because
-a mistake in it should not wait for the first capture.
+A shard keeps a data state only with an offer (docs/protocol.md, rule 28). So a function is called
+once for each boundary where a slice is captured, and in the first step, because a mistake in it
+should not wait for the first capture.
 """
 
 from collections.abc import Callable
@@ -17,7 +16,7 @@ DataState: TypeAlias = bytes | Callable[[], bytes]
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptDataState:
     """The data state of the newest step."""
 
     function: Callable[[], bytes] | None = None  # that returns it, until it was called
@@ -25,7 +24,6 @@ class Kept:
     tried: bool = False
 
     def give(self, state: DataState | None) -> None:
-        """The one of the step that is made now. Raises SpecError for what is no data state."""
         self.function, self.found = None, None
         if callable(state):
             self.function = state
@@ -33,20 +31,19 @@ class Kept:
             self.found = checked(state)
 
     def try_once(self) -> None:
-        """Call the first function. Raises SpecError for what is no data state."""
         if self.function is not None and not self.tried:
             self.tried = True
             self.take()
 
     def take(self) -> bytes | None:
-        """The bytes, before the script goes on. Raises SpecError for what is no data state."""
+        """Raises SpecError for what is no data state."""
         if self.function is not None:
             self.found, self.function = checked(self.function()), None
         return self.found
 
 
 def checked(state: object) -> bytes:
-    """The data state as bytes. Raises SpecError for what is no bytes, or too much."""
+    """Raises SpecError for what is no bytes, or too much."""
     if not isinstance(state, bytes | bytearray | memoryview):
         raise SpecError(
             "state",

@@ -5,22 +5,20 @@ first value moves is refused in `agreed`, in the same words on every rank.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from torch import nn
 from torch.optim import Optimizer
 
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+from atoll_worker.job import Job, say_alone
+from atoll_worker.link.messages import Start
+from atoll_worker.model.parameters import travelling, travelling_of
 from atoll_worker.ranks.group import Group
-from atoll_worker.settings import Job, say_alone
-from atoll_worker.training import optimizers, refusals
-from atoll_worker.training.alone import Alone, open_alone
-from atoll_worker.training.follower import Follower, open_follower
-from atoll_worker.training.parameters import travelling, travelling_of
-from atoll_worker.training.replica import Replica, open_head, open_replica
-
-Side: TypeAlias = Replica | Follower | Alone
+from atoll_worker.script import optimizers, refusals
+from atoll_worker.training.follower import open_follower
+from atoll_worker.training.replica import open_replica
+from atoll_worker.training.side import Alone, Side
 
 
 def agreed(
@@ -33,8 +31,8 @@ def agreed(
 ) -> Job:
     """The job, which may be entered with these models and optimizers; collective.
 
-    `read` reads it; `told`: somebody is told of adoptions. Raises SpecError, on all ranks, for
-    arguments or an environment that cannot be right, and where ranks were started differently.
+    `told`: somebody is told of adoptions. Raises SpecError, on all ranks, for arguments or an
+    environment that cannot be right, and where ranks were started differently.
     """
 
     def checked() -> Job:
@@ -61,7 +59,6 @@ def agreed(
 def open_side(
     models: Sequence[nn.Module],
     job: Job,
-    instance: str,
     ranks: Group | None,
     *,
     files: Sequence[object],
@@ -69,31 +66,21 @@ def open_side(
 ) -> Side:
     """This process's side of the learner; collective.
 
-    `instance` names this opening, as no other is named; `files` go into the exported model's
-    folder. Without a job each rank counts its own steps. Raises SpecError, on all ranks, if the
-    model cannot travel; then no process is left behind.
+    Without a job each rank counts its own steps. Raises SpecError, on all ranks, if the model
+    cannot travel; then no process is left behind.
     """
     patterns = job.run_file.sync.mean_patterns
-    if ranks is not None:
+    if ranks is None:
+        places = travelling(models[0], patterns)  # alone, too, so that mistakes are found
+        specs = tuple(place.spec for place in places)
+    else:
         places = ranks.agree(lambda: travelling_of(models, patterns))
         specs = ranks.open(models, places, job.lanes)
         optimizers.check_alike(ranks.told(optimizers.settings(steps, places)))
     if job.alone:
-        if ranks is None:
-            travelling(models[0], patterns)  # as in a job, so that mistakes are found here
-        return open_alone(job.run_file.steps or 1)
-    if ranks is None:
-        return open_replica(models[0], job, instance, export_files=files, optimizers=steps)
-    if not ranks.is_head:
-        layout = job.run_file.layout(specs)
-        return open_follower(models, places, layout, ranks, job, instance, steps)
-    return open_head(
-        models,
-        job,
-        instance,
-        ranks,
-        places=places,
-        specs=specs,
-        export_files=files,
-        optimizers=steps,
-    )
+        start = Start(incarnation=1, cursor=0, tick=0)
+        return Alone(specs=specs, slices={}, start=start, steps=job.run_file.steps or 1)
+    layout = job.run_file.layout(specs)
+    if ranks is not None and not ranks.is_head:
+        return open_follower(models, places, layout, job, ranks=ranks, steps=steps)
+    return open_replica(models, places, layout, job, ranks=ranks, files=files, steps=steps)

@@ -1,55 +1,42 @@
 """What an owner of values has: shared memory, staging into it, and the process beside it.
 
 Of a learner of one process the only one owns all values; of several ranks the first one of each
-host owns its *parts* of every slice (docs/protocol.md, rule 32). Beside every owner runs a process
-that sends and receives them: the transport process beside the head, a lane process beside each
-other one. Both are told of what is in the memory by the same messages.
+host owns its *parts* of every slice (docs/protocol.md, rule 32). Beside the head runs the transport
+process, beside each other owner a lane process.
 
-Theory of operation
--------------------
-On an accelerator nothing of a boundary's work is finished when the call returns. The copies are put
-in line on the device, in order with the user's own work, and each gives a *ticket* (staging.py),
-which tells when it is done. A boundary therefore passes through these states:
+On an accelerator nothing of a boundary's work is finished when the call returns: each copy gives a
+*ticket* (staging.py). A Boundary is sent only when everything that it names is done, and never
+before an older one: `report` puts it into `pending`, and `settle` sends it. So the process beside
+this one may use the regions that a Boundary names as soon as it receives it.
 
-    copies in line      report()                  settle(): all its tickets are done
-   ------------------> work -------------> pending ---------------------------------> sent
-
-A Boundary message is sent only when everything that it names is done, and never before an older
-one. Thus the process beside this one may read a capture region as soon as it receives a Boundary
-that names it, and may write an adopt region again in the same way. On a CPU each copy is done at
-once, so that every Boundary leaves in `report` itself.
-
-Invariants:
-1. The counter of a capture region is odd from the moment a copy is put in line until the last copy
-   of that slice is settled. `copies_under_way` counts them, since a device may be slow enough that
-   a second copy is put in line before the first is done.
-2. `pending` is in the order of the boundaries; `settle` stops at the first that is not done.
+The counter of a capture region is odd from the moment a copy is put in line until the last copy of
+that slice is settled: a device may be slow enough that a second copy is put in line before the
+first is done (`copies_under_way`).
 """
 
-import os
 import subprocess
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import structlog
 import torch
 from torch import Tensor
 
-from atoll_protos.codecs import Packed
-from atoll_protos.layout import Layout
-from atoll_protos.parts import Share
-from atoll_protos.tensors import from_bytes, packed
+from atoll_protos.job.layout import Layout
+from atoll_protos.transfer.codecs import Packed
+from atoll_protos.transfer.division import Share
 from atoll_worker.errors import TransportLostError
-from atoll_worker.link import memory, messages
-from atoll_worker.link.codec import LinkError
-from atoll_worker.link.memory import Memory, Plan
-from atoll_worker.link.socket import Link
-from atoll_worker.settings import Job
+from atoll_worker.job import Job
+from atoll_worker.link import messages, shared_memory
+from atoll_worker.link.shared_memory import CAPTURE_ENCODING, SharedMemory, memory_plan
+from atoll_worker.link.socket import LinkError
+from atoll_worker.model.staging import DirectStaging, Pairs, Ticket, staging_for
+from atoll_worker.model.tensors import from_bytes, packed
 from atoll_worker.training import process
-from atoll_worker.training.obeying import BoundaryWork, Key
+from atoll_worker.training.boundary import BoundaryWork, Key
 from atoll_worker.training.process import TransportProcess
-from atoll_worker.training.staging import Pairs, Staging, Ticket, staging_for
 
 EXIT_CODE_SECONDS_MAX = 10.0  # from the end of its link to its exit code, on a busy machine
 LOOK_SECONDS = 1.0  # of one wait for a first message; it is repeated
@@ -58,14 +45,11 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
-class Owner:
+class TrainingOwner(TransportProcess):
     """See the module."""
 
-    memory: Memory
-    staging: Staging
-    link: Link
-    process: subprocess.Popen[bytes]
-    memory_fd: int = -1  # of the file in which a companion is given
+    memory: SharedMemory
+    staging: DirectStaging
     pending: deque[tuple[messages.Boundary, BoundaryWork]] = field(default_factory=deque)
     copies_under_way: Counter[Key] = field(default_factory=Counter)  # captures not yet settled
 
@@ -77,22 +61,15 @@ class Owner:
         if not self.copies_under_way[key]:
             self.memory.turn(*key)
         self.copies_under_way[key] += 1
-        region = packed(self.memory.capture(*key), memory.CAPTURE_ENCODING, self.memory.form(*key))
+        region = packed(self.memory.capture(*key), CAPTURE_ENCODING, self.memory.form(*key))
         return self.staging.capture(pairs(region))
 
-    def capture_now(self, key: Key, pairs: Callable[[Packed[Tensor]], Pairs]) -> None:
-        """Copy a slice into its capture region, and wait for it; no Boundary tells of that."""
-        self.capture(key, pairs).wait()
-        self._end_capture(key)
-
     def arrived(self, key: Key) -> Packed[Tensor]:
-        """The values that are in the adopt region of a slice."""
         encoding = self.memory.adopt_encoding(*key)
         return packed(self.memory.adopt(*key), encoding, self.memory.form(*key))
 
     def companion_file(self, *, changed: bool) -> tuple[int, int]:
-        """The file in which a companion is given, and where in it."""
-        return self.memory_fd, memory.companion_offset(self.memory.plan, changed=changed)
+        return self.memory_fd, shared_memory.companion_offset(self.memory.plan, changed=changed)
 
     def report(
         self, boundary: messages.Boundary, work: BoundaryWork, *, wait: bool = False
@@ -110,13 +87,13 @@ class Owner:
             elif not work.done():
                 break
             for key in work.captured:
-                self._end_capture(key)
+                self.end_capture(key)
             self.send(boundary)
             self.pending.popleft()
         self.link.flush()
 
     def send(self, message: messages.Message) -> None:
-        """Send; raises TransportLostError if the process has not read for a very long time."""
+        """Raises TransportLostError if the process has not read for a very long time."""
         try:
             self.link.send(message)
         except LinkError as error:
@@ -125,7 +102,7 @@ class Owner:
     def listening(self) -> int:
         """The port on which the head's transport waits for the lane processes; waits for it.
 
-        It is the first that the transport says. Raises TransportLostError if it ends before.
+        Raises TransportLostError if it ends before.
         """
         while (said := self.link.next()) is None:
             if self.link.closed:
@@ -136,11 +113,13 @@ class Owner:
         return said.port
 
     def lost(self, what: str) -> TransportLostError:
-        """The error of a rank beside which this process has ended."""
-        how = self._how_it_ended()
+        try:
+            how = f"exit code {self.process.wait(EXIT_CODE_SECONDS_MAX)}"
+        except subprocess.TimeoutExpired:
+            how = "it closed its link"
         return TransportLostError(f"the {what} has ended ({how}); start this one again")
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, *, finished: bool) -> None:
         """Settle, send Leaving, and wait for the process beside this one to end."""
         try:
             if not self.link.closed:
@@ -149,11 +128,9 @@ class Owner:
         except TransportLostError:
             pass  # it has not read for a long time: process.stop kills it
         finally:
-            process.stop(self.process, self.link)
+            process.stop(self.process, self.link, finished=finished)
             self.staging.close()
-            if self.memory_fd >= 0:
-                os.close(self.memory_fd)
-                self.memory_fd = -1
+            self.close_memory()
 
     def _settle_what_ends(self) -> None:
         """Settle all, but for what a device that has failed does not end: it fails once more.
@@ -167,44 +144,48 @@ class Owner:
         except RuntimeError as error:
             log.warning("the device does not end its copies", trouble=str(error))
 
-    def _end_capture(self, key: Key) -> None:
+    def end_capture(self, key: Key) -> None:
         self.copies_under_way[key] -= 1
         if not self.copies_under_way[key]:
             self.memory.turn(*key)
 
-    def _how_it_ended(self) -> str:
-        try:
-            return f"exit code {self.process.wait(EXIT_CODE_SECONDS_MAX)}"
-        except subprocess.TimeoutExpired:
-            return "it closed its link"
+
+@contextmanager
+def opened_owner(
+    job: Job, layout: Layout, share: Share, device: torch.device
+) -> Iterator[TrainingOwner]:
+    """The owner with a process beside it, which waits for Configure.
+
+    It gets ready while the model is copied. If the body fails, no process and no memory is left.
+    """
+    child = process.begin()
+    with ExitStack() as undo:
+        undo.callback(child.abandon)
+        plan = memory_plan(layout, job.run_file.sync, observer=not job.slot, share=share)
+        memory = child.attach(plan)
+        staging = staging_for(device, from_bytes(memory.whole(), torch.uint8))
+        undo.callback(staging.close)
+        yield TrainingOwner(
+            memory=memory,
+            staging=staging,
+            link=child.link,
+            process=child.process,
+            memory_fd=child.memory_fd,
+        )
+        undo.pop_all()
 
 
-def owner_of(child: TransportProcess, plan: Plan, device: torch.device) -> Owner:
-    """The owner with this process beside it, which waits for Configure."""
-    shared = child.attach(plan)
-    return Owner(
-        memory=shared,
-        staging=staging_for(device, from_bytes(shared.whole(), torch.uint8)),
-        link=child.link,
-        process=child.process,
-        memory_fd=child.memory_fd,
-    )
-
-
-def configuration(job: Job, instance: str, layout: Layout, share: Share) -> messages.Configure:
-    """What each process beside an owner is told; the caller adds what only some are."""
+def configuration(job: Job, layout: Layout, share: Share) -> messages.Configure:
     return messages.Configure(
-        run_file=job.run_file.to_json(),
-        tensors=layout.tensors,
-        layout_digest=layout.digest,
+        run_file=job.run_file,
+        layout=layout,
         slot=job.slot,
         uid=job.uid,
-        instance=instance,
+        instance=job.instance,
         endpoints=job.endpoints,
         tls_folder=job.tls_folder,
         telemetry_folder=job.telemetry_folder,
         observer=not job.slot,
         lanes=share.parts,
         own_lanes=None if share.is_whole else (share.first, share.stop),
-        training_pid=os.getpid(),
     )

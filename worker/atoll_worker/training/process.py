@@ -1,40 +1,20 @@
-"""Starts and stops the transport process.
-
-When it is started
-------------------
-The transport process takes some 0.3 s of CPU until it can serve. It needs the model's layout only
-after that, so it starts before the model is there, and gets ready on another core meanwhile:
-
-- `atoll-worker MODULE:FUNCTION` calls `prepare` before it imports the user's module, which
-  imports torch. The Learner or Observer that is entered first takes this process.
-- In a script of the user's own it is started when a Learner or Observer is entered: before the
-  model is laid out, the shared memory is made and the first values are copied into it. Importing
-  `atoll` starts nothing: a data loader's workers, a test or a notebook import it as well.
-
-At first the process knows only two descriptors: its end of the link and a memory file without any
-bytes. It waits for Configure, which comes when the memory file has its size and its first values.
-
-No process is left over
------------------------
-A process that is never taken is ended by `discard`, and if the training process dies before that,
-the transport sees its link closed, or that its parent is another one, and ends by itself. A fork
-of the training process never takes what its parent has prepared (`TransportProcess.owner`).
-"""
+"""Starts and stops the transport process of a Learner or Observer that is entered."""
 
 import os
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from atoll_protos import allocator
-from atoll_worker.link import memory
-from atoll_worker.link.memory import Memory, Plan
+from atoll_protos.job.companion import WAITS_SECONDS
+from atoll_worker.link import shared_memory
+from atoll_worker.link.shared_memory import MemoryPlan, SharedMemory
 from atoll_worker.link.socket import Link
 
 # -P: the folder that we happen to be in is not searched for modules
-PROGRAM = (sys.executable, "-P", "-m", "atoll_worker.transport")
+PROGRAM = (sys.executable, "-P", "-m", "atoll_worker.transport_process")
 THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's linear algebra is not used there
 LEAVE_SECONDS_MAX = 10.0  # for a Leave to reach every shard; a pod has 30 s to stop
 
@@ -45,56 +25,27 @@ class TransportProcess:
 
     process: subprocess.Popen[bytes]
     link: Link
-    memory_fd: int  # the memory file; who takes the process closes it
-    owner: int = field(default_factory=os.getpid)  # the process that has started it
+    memory_fd: int = -1  # the memory file
 
-    def attach(self, plan: Plan) -> Memory:
+    def attach(self, plan: MemoryPlan) -> SharedMemory:
         """Give the memory file the plan's size and map it; once. Its descriptor stays open."""
-        memory.resize(self.memory_fd, plan)
-        return memory.attach(plan, self.memory_fd)
+        shared_memory.resize(self.memory_fd, plan)
+        return shared_memory.attach(plan, self.memory_fd)
 
     def abandon(self) -> None:
-        """End a process that has not begun."""
         self.link.close()
-        self._close_memory()
-        if self.owner == os.getpid():
-            self.process.kill()
-            self.process.wait()
+        self.close_memory()
+        self.process.kill()
+        self.process.wait()
 
-    def _close_memory(self) -> None:
+    def close_memory(self) -> None:
         if self.memory_fd >= 0:
             os.close(self.memory_fd)
             self.memory_fd = -1
 
 
-_prepared: list[TransportProcess] = []  # at most one
-
-
-def prepare() -> None:
-    """Start the process for the Learner or Observer that will be entered first."""
-    discard()
-    _prepared.append(begin())
-
-
-def take() -> TransportProcess:
-    """The prepared process, or one that is started now."""
-    while _prepared:
-        prepared = _prepared.pop()
-        if prepared.owner == os.getpid() and prepared.process.poll() is None:
-            return prepared
-        prepared.abandon()
-    return begin()
-
-
-def discard() -> None:
-    """End the prepared process if nothing has taken it."""
-    while _prepared:
-        _prepared.pop().abandon()
-
-
 def begin() -> TransportProcess:
-    """Start one with a memory file of its own."""
-    descriptor = memory.create()
+    descriptor = shared_memory.create()
     try:
         process, link = start(descriptor)
     except BaseException:
@@ -121,9 +72,12 @@ def start(memory_fd: int) -> tuple[subprocess.Popen[bytes], Link]:
     return process, Link(ours)
 
 
-def stop(process: subprocess.Popen[bytes], link: Link) -> None:
-    """After a Leaving: let it send what it has and exit by itself; kill it when that takes long."""
-    deadline = time.monotonic() + LEAVE_SECONDS_MAX
+def stop(process: subprocess.Popen[bytes], link: Link, *, finished: bool = False) -> None:
+    """After a Leaving: let it send what it has and exit by itself; kill it when that takes long.
+
+    That of a learner that has `finished` may have to wait until the export has what it gives.
+    """
+    deadline = time.monotonic() + LEAVE_SECONDS_MAX + WAITS_SECONDS * finished
     while link.unsent and not link.closed and time.monotonic() < deadline:
         link.wait(0.1)
         link.fill()

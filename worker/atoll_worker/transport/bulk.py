@@ -1,21 +1,21 @@
-"""The Bulk streams of one session that this process carries: gRPC, frames and nothing else.
+"""One Bulk stream of a session: gRPC, frames and nothing else.
 
-A process has all lanes of a session, or those of its share of every slice (rule 34). Each lane is
-one stream on a TCP connection of its own, opened with the session's number and secret. The end of
-one lane is the end of all.
+What is to be sent waits in the client's queue as *payloads*, each of which is asked for its head
+and bytes when its turn comes. A session of several lanes has several such streams (hosts.lanes).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import grpc.aio
-import structlog
 
-from atoll_protos.channels import (
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import SpecError
+from atoll_protos.network.channels import (
     BULK_METHOD,
     LANE_METADATA,
     SECRET_METADATA,
@@ -23,79 +23,107 @@ from atoll_protos.channels import (
     Options,
     bulk_options,
 )
-from atoll_protos.credentials import OutOfDateError
-from atoll_protos.diagnosis import RefusedError
-from atoll_protos.errors import SpecError
-from atoll_protos.frames import FrameError, Whole
-from atoll_protos.gathering import Gathering
-from atoll_worker.transport.lanes import Line
+from atoll_protos.network.credentials import OutOfDateError
+from atoll_protos.network.diagnosis import RefusedError
+from atoll_protos.transfer.frames import Buffer, FrameError, Whole, transfer_frames
 
 CONNECT_SECONDS_MAX = 10.0
-
-log = structlog.get_logger()
 
 OpenChannel = Callable[[str, Options], grpc.aio.Channel]
 Ready = Callable[[str, grpc.aio.Channel], Awaitable[None]]
 
 
-@dataclass(slots=True, kw_only=True)
-class BulkStreams:
-    """The lanes of `line.share` of one session with the shard at `endpoint`.
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What is to be sent: its head, with the byte count of the whole, and the bytes held here."""
 
-    `whole` is called with what has arrived on all of them. A process without a control stream to
-    the shard gives `ready`, which finds out why a lane cannot be opened.
+    head: pb.Transfer
+    data: Buffer
+
+
+Payload = Callable[[], Awaitable[Outgoing | None]]  # None: there is nothing to send after all
+Payloads = asyncio.Queue[Payload]
+
+
+@dataclass(slots=True, kw_only=True)
+class Bulk:
+    """One stream. `next_frames` waits for a transfer, `take` gets each frame that has come.
+
+    `whole` is called with what `take` has completed; `ready` finds out why a stream cannot be
+    opened, for a process without a control stream. `lane` is None where the session has one.
     """
 
     endpoint: str
     open_channel: OpenChannel
     session: int
     secret: str
-    line: Line
-    gathering: Gathering
+    next_frames: Callable[[], Awaitable[Iterator[bytes]]]
+    take: Callable[[bytes], Whole | None]
     whole: Callable[[Whole], Awaitable[None]]
     ready: Ready | None = None
-    bytes_sent: dict[int, int] = field(default_factory=dict)  # of frames, by lane
-    bytes_received: dict[int, int] = field(default_factory=dict)
+    lane: int | None = None
+    bytes_sent: int = 0  # of frames
+    bytes_received: int = 0
 
     async def run(self) -> None:
-        """Until any of the lanes ends; the first error is raised."""
-        share = self.line.share
-        try:
-            await first_to_end(*(self._lane(lane) for lane in share.lanes))
-        finally:
-            if not share.is_whole:
-                sent, received = sum(self.bytes_sent.values()), sum(self.bytes_received.values())
-                lanes = f"{share.first} .. {share.stop - 1}"
-                log.info("lanes closed", lanes=lanes, sent=sent, received=received)
-
-    async def _lane(self, lane: int) -> None:
-        self.bytes_sent[lane] = self.bytes_received[lane] = 0
-        metadata = [
-            (SESSION_METADATA, str(self.session)),
-            (SECRET_METADATA, self.secret),
-        ]
-        if self.gathering.lanes > 1:
-            metadata.append((LANE_METADATA, str(lane)))
+        metadata = [(SESSION_METADATA, str(self.session)), (SECRET_METADATA, self.secret)]
+        if self.lane is not None:
+            metadata.append((LANE_METADATA, str(self.lane)))
         async with self.open_channel(self.endpoint, bulk_options()) as channel:
             if self.ready is not None:
-                await asyncio.wait_for(self.ready(self.endpoint, channel), CONNECT_SECONDS_MAX)
+                async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                    await self.ready(self.endpoint, channel)
             method: Any = channel.stream_stream(BULK_METHOD)
             call = method(metadata=tuple(metadata))
-            await first_to_end(self._read(call, lane), self._write(call, lane))
+            await first_to_end(self._read(call), self._write(call))
 
-    async def _read(self, call: Any, lane: int) -> None:
+    async def _read(self, call: Any) -> None:
         while (frame := await call.read()) is not grpc.aio.EOF:
-            self.bytes_received[lane] += len(frame)
-            done = self.gathering.feed(lane, frame)
+            self.bytes_received += len(frame)
+            done = self.take(frame)
             if done is not None:
                 await self.whole(done)
 
-    async def _write(self, call: Any, lane: int) -> None:
+    async def _write(self, call: Any) -> None:
         with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
             while True:
-                for frame in (await self.line.next(lane)).frames(lane):
+                for frame in await self.next_frames():
                     await call.write(frame)
-                    self.bytes_sent[lane] += len(frame)
+                    self.bytes_sent += len(frame)
+
+
+class Numbered:
+    """The transfers of one session, in the order of their payloads, numbered from 1."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        self._payloads = payloads
+        self._data_state: bytes | None = None  # the last one that was sent
+        self._number = 0
+
+    async def next(self) -> tuple[int, Outgoing]:
+        while (outgoing := await (await self._payloads.get())()) is None:
+            pass
+        self._data_state = once(outgoing.head, self._data_state)
+        self._number += 1
+        return self._number, outgoing
+
+    async def next_frames(self) -> Iterator[bytes]:
+        number, outgoing = await self.next()
+        return transfer_frames(number, outgoing.head, outgoing.data)
+
+
+def once(head: pb.Transfer, sent: bytes | None) -> bytes | None:
+    """A session carries a data state once: not in an offer that has the same one as the last.
+
+    `sent` is the last one so far; returns the last one with this offer.
+    """
+    if not head.offer.HasField("data_state"):
+        return sent
+    if head.offer.data_state != sent:
+        return head.offer.data_state
+    head.offer.ClearField("data_state")
+    head.offer.same_data_state = True
+    return sent
 
 
 def why_ended(error: Exception, endpoint: str) -> str | None:

@@ -1,64 +1,25 @@
 """The numbers of the transport process: codecs, differences and the shared memory.
 
-`Numbers` is the only door through which `Transport` touches parameters. Behind it are arrays of
-some library; in front of it values are opaque. So the rules of an offer can be read without
-arithmetic, and the simulation puts symbols in place of arrays. The arrays are numpy's: torch would
-cost this process 500 MB and over a second of each start, and gives the same bits (`arrays`).
+`Numbers` is the only door through which `Transport` touches parameters; the simulation puts symbols
+in place of arrays. The arrays are numpy's: torch would cost this process 500 MB and over a second
+of each start, and gives the same bits (`arrays`).
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos import arrays
-from atoll_protos.codecs import base_encoding, encoding_of
-from atoll_protos.frames import Buffer
-from atoll_protos.layout import AVERAGE, Layout, Piece, Slice
-from atoll_protos.parts import ALL, Share
-from atoll_protos.run import Sync
-from atoll_worker.link.memory import CAPTURE_ENCODING, Memory
+from atoll_protos.job.layout import AVERAGE, Layout, Piece, Slice
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.codecs import base_encoding, encoding_of
+from atoll_protos.transfer.division import ALL, Share
+from atoll_protos.transfer.frames import Buffer
+from atoll_worker.link.shared_memory import CAPTURE_ENCODING, SharedMemory
 
 Base = Any  # one slice of a version, bit for bit as its shard holds it
 Difference = Any  # one slice: base less theta, in f32
 Encoded = tuple[pb.Encoding, Buffer]
-
-
-class Numbers(Protocol):
-    """What the transport does with the values of slices."""
-
-    def counter(self, shard: int, fragment: int) -> int:
-        """The seqlock counter of a capture region: odd while it is written."""
-
-    def decode(
-        self, shard: int, publish: pb.Publish, encoding: pb.Encoding, data: bytearray, held: Base
-    ) -> Base:
-        """The base that a Publish carries; `held` is the one that a difference is added to."""
-
-    def place(self, shard: int, fragment: int, base: Base) -> None:
-        """Copy a base into its adopt region."""
-
-    def difference(self, shard: int, fragment: int, base: Base) -> Difference:
-        """The base less what the capture region holds now, formed in f32 (rule 16).
-
-        Heavy, for a thread: who calls it looks at the region's counter before and after.
-        """
-
-    def not_finite(
-        self, shard: int, fragment: int, difference: Difference | None = None
-    ) -> tuple[str, ...]:
-        """The tensors with a value in this difference, or in the capture, that is not finite."""
-
-    def encode_difference(self, shard: int, fragment: int, difference: Difference) -> Encoded:
-        """In the job's encoding of offers; heavy, for a thread."""
-
-    def encode_seed(self, shard: int, fragment: int) -> Encoded:
-        """The capture region as it is, in f32 (rule 1). A view, not a copy."""
-
-    def encode_base(self, base: Base) -> Encoded:
-        """Bit for bit, so that its digest is the version's (rule 22). A view, not a copy."""
-
-    def digest(self, base: Base) -> str:
-        """Of a version with this base; heavy, for a thread."""
 
 
 def rounded_spans(
@@ -88,34 +49,32 @@ def held_pieces(owned: Slice, share: Share) -> Iterator[tuple[Piece, slice]]:
             yield piece, slice(start - held.start, stop - held.start)
 
 
-class ArrayNumbers:
-    """See Numbers. A base is `codecs.Packed` with numpy arrays.
+class Numbers:
+    """A base is `codecs.Packed`; of every slice it is the share that the memory holds."""
 
-    Of every slice it has the share that the memory holds, and treats it as a slice of its own.
-    """
-
-    def __init__(self, memory: Memory, sync: Sync, layout: Layout) -> None:
+    def __init__(self, memory: SharedMemory, sync: Sync, layout: Layout) -> None:
         self._memory, self._sync, self._layout = memory, sync, layout
 
     def counter(self, shard: int, fragment: int) -> int:
-        """See Numbers."""
         return self._memory.counter(shard, fragment)
 
     def decode(
         self, shard: int, publish: pb.Publish, encoding: pb.Encoding, data: bytearray, held: Base
     ) -> Base:
-        """See Numbers."""
+        """`held` is the base that a difference is added to."""
         if publish.difference:
             return arrays.moved(held, data, encoding, to=base_encoding(self._sync.wire_down))
         form = self._memory.form(shard, publish.version.slice)
         return arrays.packed(data, encoding, form)
 
     def place(self, shard: int, fragment: int, base: Base) -> None:
-        """See Numbers."""
         self._memory.place(shard, fragment, arrays.encoding_of(base), base.data)
 
     def difference(self, shard: int, fragment: int, base: Base) -> Difference:
-        """See Numbers."""
+        """The base less what the capture region holds now, formed in f32 (rule 16).
+
+        Heavy, for a thread: who calls it looks at the region's counter before and after.
+        """
         theta = self._captured(shard, fragment)
         owned = self._layout.slice(shard, fragment)
         rounded = rounded_spans(self._layout, owned, base.coded.dtype, self._memory.plan.share)
@@ -124,7 +83,7 @@ class ArrayNumbers:
     def not_finite(
         self, shard: int, fragment: int, difference: Difference | None = None
     ) -> tuple[str, ...]:
-        """See Numbers."""
+        """The tensors with a value in this difference, or in the capture, that is not finite."""
         values = self._captured(shard, fragment) if difference is None else difference
         owned, tensors = self._layout.slice(shard, fragment), self._layout.tensors
         names = (
@@ -135,24 +94,22 @@ class ArrayNumbers:
         return tuple(dict.fromkeys(names))
 
     def encode_difference(self, shard: int, fragment: int, difference: Difference) -> Encoded:
-        """See Numbers."""
+        """In the job's encoding of offers; heavy, for a thread."""
         encoding = encoding_of(self._sync.wire_up)
         form = self._memory.form(shard, fragment)
         return encoding, arrays.pack(difference, encoding, form)
 
     def encode_seed(self, shard: int, fragment: int) -> Encoded:
-        """See Numbers."""
+        """The capture region as it is, in f32 (rule 1). A view, not a copy."""
         return CAPTURE_ENCODING, self._memory.capture(shard, fragment)
 
     def encode_base(self, base: Base) -> Encoded:
-        """See Numbers."""
+        """Bit for bit, so that its digest is the version's (rule 22). A view, not a copy."""
         return arrays.encoding_of(base), base.data
 
     def digest(self, base: Base) -> str:
-        """See Numbers."""
         found: str = base.digest
         return found
 
     def _captured(self, shard: int, fragment: int) -> arrays.Array:
-        """The capture region itself, f32 [elements that are held]."""
         return arrays.from_bytes(self._memory.capture(shard, fragment), CAPTURE_ENCODING)

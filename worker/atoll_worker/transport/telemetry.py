@@ -8,6 +8,7 @@ from typing import Any, Final
 import structlog
 
 FLUSH_SECONDS: Final = 0.5
+LOGGED: Final = "logged"  # the event of what a script logs, as often as it steps
 WAITING_BYTES_MAX: Final = 1 << 20  # of lines that a disk without room takes later
 
 log = structlog.get_logger()
@@ -16,8 +17,8 @@ log = structlog.get_logger()
 class Telemetry:
     """Appends JSON lines with their `time`, written out twice a second; without a folder none.
 
-    Without a slot it is an observer's. No training waits for these lines: what the disk does not
-    take is tried again, up to WAITING_BYTES_MAX, and what comes after that is left out.
+    Without a slot it is an observer's. What the disk does not take is tried again, up to
+    WAITING_BYTES_MAX, and what comes after that is left out.
     """
 
     def __init__(self, folder: str, slot: str) -> None:
@@ -28,24 +29,22 @@ class Telemetry:
         self._trouble = ""
 
     def write(self, fields: dict[str, Any]) -> None:
-        """Add one line."""
         if self._path is None:
             return
         now = time.time()
         line = (json.dumps({"time": now, **fields}) + "\n").encode()
         if len(self._waiting) + len(line) <= WAITING_BYTES_MAX:
             self._waiting += line
-        if now - self._flushed_at >= FLUSH_SECONDS or "t_m" not in fields:
+        often = "t_m" in fields or fields.get("event") == LOGGED
+        if now - self._flushed_at >= FLUSH_SECONDS or not often:
             self._flush(self._path)
             self._flushed_at = now
 
     def close(self) -> None:
-        """Write out what is left."""
         if self._path is not None:
             self._flush(self._path)
 
     def _flush(self, path: Path) -> None:
-        """Write what waits, as far as the disk takes it."""
         trouble = ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,8 @@
 
     api        the Kubernetes API: raw objects, server-side apply, deletes with a UID
     connection how the operator connects to the API server
-    jobs       kopf: the jobs that people write
     reflector  one collection, followed for ever by list and watch
+    jobs       the jobs that people write, followed by list and kopf
     namespaces which of the namespaces that are served are gone
     watches    which collections are followed, and who is told of a change
     syncers    shards: Status and SetOwner over gRPC
@@ -17,5 +17,6 @@
 kopf is imported in `jobs` alone, `kubernetes` in `api` and `connection`, grpc in `syncers`,
 aiohttp's server in `http`. Modules here may import `memory`, `plan` and what lies below them, and
 not each other's worlds, except that `connection`, `jobs`, `reflector`, `namespaces`, `watches` and
-`lease` use `api`, `polls` uses `syncers`, and `api`, `syncers` and `lease` use `fence`.
+`lease` use `api`, `jobs` is a `reflector`, `polls` uses `syncers`, and `api`, `syncers` and `lease`
+use `fence`.
 """

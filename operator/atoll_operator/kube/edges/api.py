@@ -1,23 +1,15 @@
 """The edge to the Kubernetes API: raw objects, server-side apply, deletes that carry a UID.
 
-Everything is a raw object (dicts, as in JSON): `objects` parses what is read, `plan.children`
-builds what is written. All writes are safe to repeat. Children and statuses are written by
-server-side apply with `force`, each under a field manager of its own, so that the operator owns
-exactly the fields that it states and a former owner of them loses them. A delete has the UID as a
-precondition, so that it never hits a new object of the same name.
+All writes are safe to repeat. Children and statuses are written by server-side apply with `force`,
+each under a field manager of its own, so that the operator owns exactly the fields that it states.
+A delete has the UID as a precondition, so that it never hits a new object of the same name. The
+answer to each write goes into the cache before the caller goes on. `get` asks the API server past
+the cache: it is for the last look before a step that cannot be taken back.
 
-The answer to each write goes into the cache (`Cache.written`) before the caller goes on, so what
-is judged next is never older than what was just written. The two reads of single objects, `get`,
-ask the API server past the cache: they are for the last look before a step that cannot be taken
-back, and a quiet job costs none.
-
-While this replica of the operator does not lead, every request but a read raises NotLeaderError
-before it is sent (`fence`). The Lease of the election itself is read and written by `lease` alone.
-
-Errors of the API server become `ApiError` with its HTTP status; NotFound and Conflict have classes
-of their own, because callers treat them as answers. Errors of the network (aiohttp's, timeouts)
-pass through: they end the pass, which is tried again. Nothing is retried here; an answer that says
-when to come again (429, 503) carries it in `ApiError.retry_after_seconds`.
+While this replica does not lead, every request but a read raises NotLeaderError before it is sent
+(`fence`). Errors of the API server become `ApiError`; NotFound and Conflict have classes of their
+own, because callers treat them as answers. Errors of the network pass through, and end the pass.
+Nothing is retried here.
 """
 
 import json
@@ -28,18 +20,11 @@ from typing import Any
 import structlog
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
-from atoll_operator.api.spec import API_VERSION, KIND
-from atoll_operator.kube.cache import Cache, Object
+from atoll_operator.api.job.spec import API_VERSION, KIND
 from atoll_operator.kube.edges.fence import Fence
 from atoll_operator.kube.edges.limiter import Limiter
-from atoll_operator.kube.names import (
-    CHILDREN_MANAGER,
-    EVENTS_MANAGER,
-    GROUP,
-    PLURAL,
-    STATUS_MANAGER,
-    VERSION,
-)
+from atoll_operator.kube.names import CHILDREN_MANAGER, EVENTS_MANAGER, PLURAL, STATUS_MANAGER
+from atoll_operator.kube.observed.cache import Cache, Object
 
 CALL_SECONDS_MAX = 20.0  # of any call but a watch
 APPLY = "application/apply-patch+yaml"
@@ -55,9 +40,13 @@ KINDS = {
     "ServiceAccount": ("v1", "serviceaccounts"),
     "StatefulSet": ("apps/v1", "statefulsets"),
 }
-UNSEEN = {  # read one by one where they are needed: no watch shows them, and no cache keeps them
+UNSEEN = {  # read one by one where they are needed, or by a path of their own: no cache keeps them
     "Certificate": ("cert-manager.io/v1", "certificates"),
+    "Event": ("v1", "events"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
+    "Namespace": ("v1", "namespaces"),
     "Secret": ("v1", "secrets"),
+    KIND: (API_VERSION, PLURAL),
 }
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -86,7 +75,7 @@ class ApiError(Exception):
         return self.status == TOO_MANY_REQUESTS or self.status >= INTERNAL_ERROR
 
 
-class NotFoundError(ApiError):
+class ObjectNotFoundError(ApiError):
     """The object does not exist (404)."""
 
 
@@ -94,39 +83,15 @@ class ConflictError(ApiError):
     """The object has changed, or is another one of the same name (409)."""
 
 
-def jobs_path(namespace: str, name: str = "", part: str = "") -> str:
-    """The URL path of one job, of a part of it (`status`), or of all jobs of a namespace.
+def path(kind: str, namespace: str, name: str = "", part: str = "") -> str:
+    """The URL path of an object, of a part of it (`status`), or of all of its kind.
 
-    Without a namespace: of all jobs of the cluster.
+    Without a namespace: of one that has none, or of all of the cluster.
     """
-    return _path(("apis", GROUP, VERSION), namespace, (PLURAL, name, part))
-
-
-def path(kind: str, namespace: str, name: str = "") -> str:
-    """The URL path of one child, or of all children of its kind in a namespace or (empty) all."""
     version, plural = (KINDS | UNSEEN)[kind]
-    root = ("api", version) if version == "v1" else ("apis", version)
-    return _path(root, namespace, (plural, name))
-
-
-def namespace_path(name: str) -> str:
-    """The URL path of one namespace."""
-    return f"/api/v1/namespaces/{name}"
-
-
-def events_path(namespace: str, name: str = "") -> str:
-    """The URL path of one Event, or of all of a namespace or (empty) of the cluster."""
-    return _path(("api", "v1"), namespace, ("events", name))
-
-
-def lease_path(namespace: str, name: str = "") -> str:
-    """The URL path of one Lease, or of all of a namespace."""
-    return _path(("apis", "coordination.k8s.io", "v1"), namespace, ("leases", name))
-
-
-def _path(root: Sequence[str], namespace: str, rest: Sequence[str]) -> str:
-    words = (*root, *(("namespaces", namespace) if namespace else ()), *rest)
-    return "/" + "/".join(word for word in words if word)
+    root = "api" if version == "v1" else "apis"
+    inside = ("namespaces", namespace) if namespace else ()
+    return "/" + "/".join(filter(None, (root, version, *inside, plural, name, part)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +129,16 @@ class Api:
         query: Query = (),
         content_type: str = JSON,
         seconds: float = CALL_SECONDS_MAX,
+        of_election: bool = False,
     ) -> Object:
-        """Send one request, when its turn has come, and read its JSON answer; raises ApiError."""
-        await self.limiter.wait()
-        response = await self._send(method, where, body, query, content_type, seconds)
+        """Send one request, when its turn has come, and read its JSON answer; raises ApiError.
+
+        One of the election waits for no turn, and writes the Lease that all others need.
+        """
+        if not of_election:
+            await self.limiter.wait()
+        fenced = not of_election
+        response = await self._send(method, where, body, query, content_type, seconds, fenced)
         found: Object = json.loads(await response.read())
         return found
 
@@ -179,7 +150,6 @@ class Api:
         query: Query,
         content_type: str,
         seconds: float,
-        *,
         fenced: bool = True,
     ) -> Any:
         if fenced and method != "get" and self.fence is not None:
@@ -199,34 +169,17 @@ class Api:
             status = response.status
         except DynamicApiError as error:
             status = error.status
-            kind = {404: NotFoundError, 409: ConflictError}.get(error.status, ApiError)
+            kind = {404: ObjectNotFoundError, 409: ConflictError}.get(error.status, ApiError)
             raise kind(error.status, _message(error), _retry_after(error)) from error
         finally:
             self.counts(verb, status)
         return response
 
-    async def lease(
-        self, method: str, where: str, *, body: Mapping[str, Any] | None = None, seconds: float
-    ) -> Object | None:
-        """Read (None: there is none) or write the Lease of the election, out of turn.
-
-        A merge patch that names a resource version is a write of that version, else ConflictError.
-        """
-        kind = MERGE if method == "patch" else JSON
-        try:
-            response = await self._send(method, where, body, (), kind, seconds, fenced=False)
-        except NotFoundError:
-            if method == "get":
-                return None
-            raise
-        found: Object = json.loads(await response.read())
-        return found
-
     async def get(self, where: str) -> Object | None:
         """The object at a path, None when it does not exist."""
         try:
             return await self.call("get", where)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return None
 
     async def pages(self, where: str, which: Query, objects_max: int) -> AsyncIterator[Page]:
@@ -254,14 +207,25 @@ class Api:
         and takes its fields back from whoever has changed them. One without is made: no field is
         taken from an object of that name that has appeared in the meantime (ConflictError).
         """
-        metadata = child["metadata"]
-        where = path(child["kind"], metadata["namespace"], metadata["name"])
-        force = "true" if "uid" in metadata else "false"
-        query = [("fieldManager", CHILDREN_MANAGER), ("force", force)]
-        found = await self.call("patch", where, body=child, query=query, content_type=APPLY)
+        found = await self._apply(child, CHILDREN_MANAGER, force="uid" in child["metadata"])
         if child["kind"] not in UNSEEN:
             self.cache.written(found)
         return found
+
+    async def _apply(
+        self,
+        body: Mapping[str, Any],
+        manager: str,
+        part: str = "",
+        *,
+        force: bool = True,
+        tries: bool = False,
+    ) -> Object:
+        metadata = body["metadata"]
+        where = path(body["kind"], metadata["namespace"], metadata["name"], part)
+        query = [("fieldManager", manager), ("force", str(force).lower())]
+        query += [("dryRun", "All")] if tries else []
+        return await self.call("patch", where, body=body, query=query, content_type=APPLY)
 
     async def create(self, child: Mapping[str, Any]) -> None:
         """Make an object that no cache keeps; ConflictError where its name is taken."""
@@ -271,20 +235,12 @@ class Api:
 
     async def dry_run(self, child: Mapping[str, Any]) -> None:
         """Let the API server check a child as `apply` would write it; raises ApiError."""
-        metadata = child["metadata"]
-        where = path(child["kind"], metadata["namespace"], metadata["name"])
-        query = [("fieldManager", CHILDREN_MANAGER), ("force", "true"), ("dryRun", "All")]
-        await self.limiter.wait()
-        response = await self._send("patch", where, child, query, APPLY, CALL_SECONDS_MAX)
-        await response.read()  # so that the connection can be used again
+        await self._apply(child, CHILDREN_MANAGER, tries=True)
 
     async def dry_run_pod(self, pod: Object) -> None:
         """Let the API server check a pod as its controller would create it; raises ApiError."""
         where = path("Pod", pod["metadata"]["namespace"])
-        query = [("dryRun", "All")]
-        await self.limiter.wait()
-        response = await self._send("post", where, pod, query, JSON, CALL_SECONDS_MAX)
-        await response.read()
+        await self.call("post", where, body=pod, query=[("dryRun", "All")])
 
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
@@ -299,9 +255,7 @@ class Api:
             "metadata": {"name": name, "namespace": namespace, "uid": uid},
             "status": status,
         }
-        query = [("fieldManager", STATUS_MANAGER), ("force", "true")]
-        where = jobs_path(namespace, name, "status")
-        found = await self.call("patch", where, body=body, query=query, content_type=APPLY)
+        found = await self._apply(body, STATUS_MANAGER, "status")
         self.cache.written(found)
         return found
 
@@ -321,7 +275,7 @@ class Api:
             body["gracePeriodSeconds"] = 0
         try:
             found = await self.call("delete", where, body=body)
-        except NotFoundError:
+        except ObjectNotFoundError:
             self.cache.deleted(uid)
             return False
         except ConflictError:
@@ -334,16 +288,13 @@ class Api:
 
     async def mark(self, namespace: str, name: str, uid: str, condition: Object) -> None:
         """Write one condition into a pod's status, if the pod has this UID (else ConflictError)."""
-        where = f"{path('Pod', namespace, name)}/status"
+        where = path("Pod", namespace, name, "status")
         body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
         self.cache.written(await self.call("patch", where, body=body, content_type=STRATEGIC))
 
     async def apply_event(self, event: Mapping[str, Any]) -> None:
         """Server-side apply of a core/v1 Event."""
-        metadata = event["metadata"]
-        where = events_path(metadata["namespace"], metadata["name"])
-        query = [("fieldManager", EVENTS_MANAGER), ("force", "true")]
-        await self.call("patch", where, body=event, query=query, content_type=APPLY)
+        await self._apply(event, EVENTS_MANAGER)
 
     async def watch(
         self, where: str, which: Query, version: str, seconds: int

@@ -1,15 +1,10 @@
 """The clock that stands before every write: nothing is written without a Lease renewed in time.
 
-A replica that leads may be stopped at any point, by a debugger, by a machine without memory, by
-SIGSTOP, and go on a minute later in the middle of a pass, while another one leads. It learns that
-it was stopped only by looking at a clock. So whoever writes, to the API server (`api`) or in
-words to a shard (`syncers`), asks immediately before, and a write gets no more time than is left
-until another replica may lead.
-
-There is a moment between that look and the write's arrival, and no lease closes it. What is left
-to do harm in it is little: deletes carry a UID, children are applied to the object of one UID, and
-owners' words carry the number of the word before. An intent is said again each second by whoever
-leads.
+A replica that leads may be stopped at any point and go on a minute later, while another one leads;
+only a look at a clock tells it. So whoever writes, to the API server (`api`) or in words to a shard
+(`syncers`), asks immediately before, and a write gets no more time than is left until another
+replica may lead. No lease closes the moment between that look and the write's arrival; so deletes
+carry a UID, children are applied to the object of one UID, and owners' words carry a number.
 """
 
 import time
@@ -42,13 +37,9 @@ class Fence:
 
     @property
     def is_open(self) -> bool:
-        """Whether something that is sent now may say what this replica has decided."""
-        return time.monotonic() - self.renewed_at < self.times.renew_seconds_max
+        return self.left > 0
 
-    def renewed(self, at: float) -> None:
-        """Open, or keep open: the API server has taken a renewal that was sent at this time."""
-        self.renewed_at = at
-
-    def close(self) -> None:
-        """Let nothing through from now on."""
-        self.renewed_at = NEVER
+    @property
+    def left(self) -> float:
+        """Seconds for which this replica still leads without another renewal."""
+        return self.renewed_at + self.times.renew_seconds_max - time.monotonic()

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from atoll_operator.kube.health import Health
-from atoll_protos.listening import listening_socket
+from atoll_protos.network.listening import listening_socket
 
 Check = Callable[[], Health]
 

@@ -1,52 +1,37 @@
 """The edge to kopf: it watches the jobs, and its events go into the cache and ask for passes.
 
-kopf is the operator's framework for the objects that people write: it logs in, finds the resource,
-lists and watches it. There is one for each namespace that the install names, or one for the whole
-cluster: a refusal ends a kopf, and only that of its namespace. It runs in a thread with an event
-loop of its own, because it would take this process's signals and tasks. Each event carries the job
-as it is now; it is handed over to the operator's loop, put into the cache, and its key goes to the
-queue (level-triggered: a pass looks at the job as it is, whatever the event was). There are no
-create, update or field handlers, timers, daemons or finalizers: nothing of this operator can block
-a delete, and no annotation grows on users' objects. What a job owns is followed by `watches`: there
-are many more of those objects, and a pass must know for each of their watches whether it works.
+There is a kopf for each namespace that the install names, or one for the whole cluster: a refusal
+ends a kopf, and only that of its namespace. It runs in a thread with an event loop of its own,
+because it would take this process's signals and tasks. There are no handlers but one of events, no
+timers and no finalizers: nothing here can block a delete, or grow annotations on users' objects.
 
 What kopf does not say, and what makes up for it:
 
 - That a job was deleted while its watch was broken. kopf lists again after a gap and shows what
-  there is, as events without a type. Each such event asks for a list of our own, whose answer is
-  compared with the cache (`Cache.listed`). After a gap that leaves nothing to show, the list is
-  asked for by the job itself, whose status the API server has no place for (`StatusWriter`), and
-  at the latest every RELIST_SECONDS.
-- That it has found no jobs to watch. In the moment after a CRD is made, jobs can be listed before
-  the API server's discovery names them. kopf then runs and watches nothing, for ever; `run` looks
-  at what it has found, and ends it.
-- That it lives. A watch that is silent for INACTIVE_SECONDS, bookmarks included, is begun again by
-  kopf, and one that cannot be begun is tried for about a minute; then kopf ends. So while kopf
-  runs, its watch is at most some minutes old, and a beat from its loop each BEAT_SECONDS shows the
-  probes that it runs.
-- Errors that it does not retry: 404 at once (the CRD was deleted), 403 and 5xx after that minute.
-  kopf ends as a whole; `follow` notes it, waits, lists, and starts kopf again, for ever. While it
-  is away no job is judged, and the conditions say why.
+  there is, as events without a type. Each asks for a list of our own, which is compared with the
+  cache (`Cache.listed`). After a gap that leaves nothing to show, the list is asked for by the job
+  whose status has no place (`StatusWriter`), and at the latest every RELIST_SECONDS.
+- That it has found no jobs to watch: in the moment after a CRD is made, discovery may not name them
+  yet. kopf would watch nothing, for ever; `run` looks at what it has found, and ends it.
+- That it lives. It begins a watch again that is silent for INACTIVE_SECONDS, so while it runs its
+  watch is at most some minutes old. A beat of its loop each BEAT_SECONDS shows that it runs.
+- Errors that it does not retry: 404 at once, 403 and 5xx after about a minute. It ends as a whole,
+  as a watch that broke (`reflector`): a list and another kopf follow. Meanwhile no job is judged.
 """
 
 import asyncio
 import contextlib
-import random
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import kopf
-import structlog
 from kopf._cogs.structs.references import Insights  # kopf.operator takes one and exports no name
 
-from atoll_operator.api.spec import KIND
-from atoll_operator.kube.cache import Cache, Key, Object, Sight, manifest, slim
-from atoll_operator.kube.edges.api import Api, jobs_path
-from atoll_operator.kube.edges.reflector import ERRORS, PAGE_OBJECTS, retry_seconds
+from atoll_operator.kube.edges.reflector import PAGE_OBJECTS, Reflector
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION
+from atoll_operator.kube.observed.cache import Object
 
 INACTIVE_SECONDS = 75.0  # the API server sends a bookmark every minute
 BEAT_SECONDS = 10.0
@@ -54,60 +39,25 @@ RELIST_SECONDS = 1800.0
 SETTLING_SECONDS = 0.5  # a list of kopf's is many events: they ask for one list of ours
 THREAD = "kopf"
 
-log = structlog.get_logger()
-
 Take = Callable[[str | None, Object], None]
 
 
-class KopfEndedError(Exception):
+class KopfEndedError(ConnectionError):
     """kopf has ended, and with it the watch of the jobs."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Jobs:
-    """Keeps the cache's jobs as the API server has them."""
+class Jobs(Reflector):
+    """Follows the jobs of one namespace, or of all, by kopf's watch in place of its own."""
 
-    api: Api
-    cache: Cache
-    namespace: str  # empty: the whole cluster
-    feed: Callable[[Key], None]
-    edited: Callable[[Key], None]  # told before `feed` of a job whose manifest has changed
-    sight: Sight = field(init=False)
-    listed: asyncio.Event = field(default_factory=asyncio.Event)
     wants_list: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.sight = Sight(namespace=self.namespace, tried_at=time.monotonic())
-
-    @property
-    def path(self) -> str:
-        """Of the collection."""
-        return jobs_path(self.namespace)
-
-    async def follow(self) -> None:
-        """Until cancelled."""
-        failures = 0
-        while True:
-            begun_at = time.monotonic()
-            try:
-                await self.list_now()
-                await self._watch()
-            except (KopfEndedError, *ERRORS) as error:
-                text = str(error) or type(error).__name__
-                if text != self.sight.problem:
-                    log.warning("watch of jobs broke", namespace=self.namespace, error=text)
-                self.sight.fails(text, time.monotonic())
-                if time.monotonic() - begun_at > INACTIVE_SECONDS:
-                    failures = 0
-                wait = retry_seconds(failures, random.random())
-                await asyncio.sleep(max(wait, getattr(error, "retry_after_seconds", 0.0)))
-                failures += 1
 
     async def _watch(self) -> None:
         """kopf, and our own lists beside it; raises what ends either of them."""
+        self.version = ""  # a list follows whatever ends it
         parts = [
             asyncio.create_task(self._list_again()),
-            asyncio.create_task(run(self._take, self._beat, self.namespace)),
+            asyncio.create_task(run(self._hear, self._beat, self.sight.namespace)),
         ]
         try:
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -118,23 +68,6 @@ class Jobs:
                 each.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether the jobs cannot be seen now, or were never listed."""
-        return self.sight.broken_at is not None or not self.sight.listed
-
-    async def list_now(self) -> None:
-        """List beside kopf's watch, which goes on."""
-        items, version = [], ""
-        async for page in self.api.pages(self.path, (), PAGE_OBJECTS):
-            items += [slim(KIND, each) for each in page.items]
-            version = page.version
-        for key in self.cache.listed(KIND, self.namespace, items, int(version)):
-            self.feed(key)
-        self.sight.listed = True
-        self._beat()
-        self.listed.set()
-
     async def _list_again(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
@@ -144,22 +77,16 @@ class Jobs:
             self.wants_list.clear()
             await self.list_now()
 
-    def _take(self, kind: str | None, raw: Object) -> None:
+    def _hear(self, kind: str | None, raw: Object) -> None:
         """Take in an event of kopf's; no kind: kopf has listed."""
         self._beat()
         if kind is None:
             self.wants_list.set()
-        raw = slim(KIND, raw)
-        key = (raw["metadata"]["namespace"], raw["metadata"]["name"])
-        known = self.cache.job(key)
-        if known is None or manifest(known) != manifest(raw):
-            self.edited(key)
-        keys = self.cache.gone(KIND, raw) if kind == "DELETED" else self.cache.seen(KIND, raw)
-        for key in keys:
-            self.feed(key)
+        self.source.changed(kind or "ADDED", self.source.keep(raw))
 
     def _beat(self) -> None:
-        self.sight.works(time.monotonic())
+        self.failures = 0
+        self._works()
 
 
 def registry(

@@ -2,20 +2,17 @@
 
 `election` decides; here are the clock, the requests and what follows from their answers. What fails
 is tried again at the next look, with a read first, because a write whose answer was lost may have
-been taken. A replica that leads goes on while it tries, until its Lease is too old. It then stands
-by, in the same process: its watches are as good as before, and an API server that was away for five
-minutes finds both replicas as it left them. Nobody can take a Lease while there is no API server.
+been taken. A replica that leads goes on while it tries, until its Lease is too old, and then stands
+by. A name is new with each process, so that none takes itself for the one that was killed. Requests
+of the election do not wait behind the operator's own limit.
 
-A name is new with each process: a container that is started again does not take itself for the one
-that was killed. Requests of the election do not wait behind the operator's own limit, or a leader
-with much to do would lose its Lease for that.
-
-The client library has a leader election too (kubernetes.aio.leaderelection). It is not used: it
-measures with the clock of the day, which may be set back, ends with the first error of the network,
-cannot give a Lease back, and leaves open what a former leader may still write.
+The client library's leader election (kubernetes.aio.leaderelection) is not used: it measures with
+the clock of the day, ends with the first error of the network, cannot give a Lease back, and leaves
+open what a former leader may still write.
 """
 
 import asyncio
+import contextlib
 import datetime
 import random
 import socket
@@ -24,22 +21,21 @@ import uuid
 from dataclasses import dataclass, field
 
 import structlog
-from prometheus_client import Gauge
 
 from atoll_operator.kube import election
-from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, NotFoundError, lease_path
-from atoll_operator.kube.edges.fence import Fence
-from atoll_operator.kube.edges.reflector import ERRORS
-from atoll_operator.kube.election import (
-    TIMES,
-    Record,
-    Renew,
-    Seen,
-    StepDown,
-    Take,
-    Times,
-    Wait,
+from atoll_operator.kube.edges.api import (
+    JSON,
+    MERGE,
+    Api,
+    ApiError,
+    ConflictError,
+    ObjectNotFoundError,
+    path,
 )
+from atoll_operator.kube.edges.fence import NEVER, Fence
+from atoll_operator.kube.edges.reflector import ERRORS
+from atoll_operator.kube.election import TIMES, Lease, Move, Times
+from atoll_operator.kube.observed.cache import Object
 
 CALL_SECONDS_MAX = 5.0
 RELEASE_SECONDS_MAX = 2.0
@@ -57,14 +53,12 @@ class Election:
     """This replica's part in it."""
 
     api: Api
-    fence: Fence
+    fence: Fence  # open while this replica leads
     namespace: str
     name: str
-    gauge: Gauge  # 1 while this replica leads
     times: Times = TIMES
     me: str = field(default_factory=identity)
-    seen: Seen | None = None
-    renewed_at: float | None = None  # monotonic; None: this replica stands by
+    seen: Lease | None = None
     unsure: bool = True  # the Lease has to be read before it is written
     tried_at: float = field(default_factory=time.monotonic)
     answering_since: float | None = None  # since when each look was answered; None: the last not
@@ -77,14 +71,13 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who leads, as far as this replica knows."""
-        return self.seen.record.holder if self.seen is not None else election.NOBODY
+        return self.seen.holder if self.seen is not None else election.NOBODY
 
     async def follow(self) -> None:
         """Until cancelled."""
         while True:
             await self._look()
-            left = None if self.renewed_at is None else self._left()
+            left = self.fence.left if self.leads.is_set() else None
             took = time.monotonic() - self.tried_at
             pause = election.pause(took, left, random.uniform(0.8, 1.0), self.times)
             await asyncio.sleep(pause)
@@ -94,117 +87,103 @@ class Election:
 
         Only after `follow` was cancelled. A renewal that was under way then may have been taken.
         """
-        led = self.renewed_at is not None and self._left() > 0
+        led, seen = self.fence.is_open, self.seen
         self._step_down("this replica ends")
-        if not led or self.seen is None:
+        if not led or seen is None:
             return
         try:
             async with asyncio.timeout(RELEASE_SECONDS_MAX):
                 try:
-                    await self._send(election.released(self.seen.record, _wall()))
+                    await self._send(election.released(seen, _wall()), seen.version)
                 except ConflictError:
-                    await self._read()
-                    if self.holder != self.me:
+                    seen = await self._read()
+                    if seen.holder != self.me:
                         return
-                    await self._send(election.released(self.seen.record, _wall()))
+                    await self._send(election.released(seen, _wall()), seen.version)
         except ERRORS as error:
             log.warning("Lease not given back", lease=self._full_name, error=_text(error))
         else:
             log.info("Lease given back", lease=self._full_name)
 
     async def _look(self) -> None:
-        self.tried_at = time.monotonic()
+        self.tried_at, answered = time.monotonic(), True
         try:
-            if self.unsure or self.seen is None or self.renewed_at is None:
-                await self._read()
-            await self._act()
-        except (ConflictError, NotFoundError):  # somebody else has written or deleted it
-            self._answered()
+            known = not self.unsure and self.leads.is_set()
+            await self._act(self.seen if self.seen is not None and known else await self._read())
+        except (ConflictError, ObjectNotFoundError):  # somebody else has written or deleted it
             self.unsure = True
         except ERRORS as error:
             self.unsure = True
-            if isinstance(error, ApiError) and not error.may_pass:
-                self._answered()
-            else:
-                self.answering_since = None
-            log.warning(
-                "Lease not renewed" if self.leads.is_set() else "Lease not read",
-                lease=self._full_name,
-                error=_text(error),
-            )
-        if self.renewed_at is not None and self._left() <= 0:
-            self._decide()
+            answered = isinstance(error, ApiError) and not error.may_pass
+            said = "Lease not renewed" if self.leads.is_set() else "Lease not read"
+            log.warning(said, lease=self._full_name, error=_text(error))
+        if not answered:
+            self.answering_since = None
+        elif self.answering_since is None:
+            self.answering_since = time.monotonic()
+        if self.leads.is_set() and self.seen is not None and not self.fence.is_open:
+            self._decide(self.seen)
 
-    async def _read(self) -> None:
-        raw = await self.api.lease("get", self._path, seconds=self._seconds())
-        self.seen = election.see(self.seen, election.record(raw), time.monotonic())
+    async def _read(self) -> Lease:
+        where = path("Lease", self.namespace, self.name)
+        raw = None
+        with contextlib.suppress(ObjectNotFoundError):
+            raw = await self.api.call("get", where, seconds=self._seconds(), of_election=True)
+        self.seen = election.see(self.seen, raw, time.monotonic())
         self.unsure = False
-        self._answered()
+        return self.seen
 
-    async def _act(self) -> None:
-        decided = self._decide()
-        if isinstance(decided, Wait) and decided.reason != self.said:
-            self.said = decided.reason
-            log.info("stands by", lease=self._full_name, reason=decided.reason)
-        if self.seen is None or isinstance(decided, Wait | StepDown):
+    async def _act(self, seen: Lease) -> None:
+        move, reason = self._decide(seen)
+        if move is Move.WAIT and reason != self.said:
+            self.said = reason
+            log.info("stands by", lease=self._full_name, reason=reason)
+        if move in (Move.WAIT, Move.STEP_DOWN):
             return
         sent_at = time.monotonic()
-        record = election.written(self.me, self.seen.record, _wall(), self.times)
-        record = await self._send(record)
-        self.seen = Seen(record=record, at=time.monotonic())
-        self._answered()
-        self.renewed_at = sent_at
-        self.fence.renewed(sent_at)
-        if isinstance(decided, Take):
-            log.info("leads", lease=self._full_name, name=self.me, reason=decided.reason)
+        spec = election.renewed(self.me, seen, _wall(), self.times)
+        self.seen = election.see(None, await self._send(spec, seen.version), time.monotonic())
+        self.fence.renewed_at = sent_at
+        if move is Move.TAKE:
+            log.info("leads", lease=self._full_name, name=self.me, reason=reason)
             self.said = ""
-            self.gauge.set(1)
             self.stands_by.clear()
             self.leads.set()
 
-    def _decide(self) -> Wait | Take | Renew | StepDown:
-        assert self.seen is not None
-        decided = election.decide(self.me, self.seen, self.renewed_at, time.monotonic(), self.times)
-        if isinstance(decided, StepDown):
-            self._step_down(decided.reason)
+    def _decide(self, seen: Lease) -> tuple[Move, str]:
+        renewed_at = self.fence.renewed_at if self.leads.is_set() else None
+        decided = election.next_move(self.me, seen, renewed_at, time.monotonic(), self.times)
+        if decided[0] is Move.STEP_DOWN:
+            self._step_down(decided[1])
         return decided
 
     def _step_down(self, reason: str) -> None:
-        self.fence.close()
-        if self.renewed_at is not None:
+        self.fence.renewed_at = NEVER
+        if self.leads.is_set():
             log.warning("leads no more", lease=self._full_name, name=self.me, reason=reason)
-        self.renewed_at = None
-        self.gauge.set(0)
         self.leads.clear()
         self.stands_by.set()
 
-    async def _send(self, record: Record) -> Record:
-        body, seconds = election.to_object(self.name, self.namespace, record), self._seconds()
-        if record.version:
-            answer = await self.api.lease("patch", self._path, body=body, seconds=seconds)
-        else:
-            where = lease_path(self.namespace)
-            answer = await self.api.lease("post", where, body=body, seconds=seconds)
-        return election.record(answer)
-
-    def _answered(self) -> None:
-        if self.answering_since is None:
-            self.answering_since = time.monotonic()
-
-    def _left(self) -> float:
-        """Seconds for which this replica still leads without another renewal."""
-        assert self.renewed_at is not None
-        return self.renewed_at + self.times.renew_seconds_max - time.monotonic()
+    async def _send(self, spec: Object, version: str) -> Object:
+        """Write the Lease over this version, by a merge patch; without one make it."""
+        metadata = {"name": self.name, "namespace": self.namespace}
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata | ({"resourceVersion": version} if version else {}),
+            "spec": spec,
+        }
+        verb, name, how = ("patch", self.name, MERGE) if version else ("post", "", JSON)
+        where, seconds = path("Lease", self.namespace, name), self._seconds()
+        return await self.api.call(
+            verb, where, body=body, content_type=how, seconds=seconds, of_election=True
+        )
 
     def _seconds(self) -> float:
         """How long a request of the election may take."""
-        if self.renewed_at is None:
+        if not self.leads.is_set():
             return CALL_SECONDS_MAX
-        return max(0.1, min(CALL_SECONDS_MAX, self._left()))
-
-    @property
-    def _path(self) -> str:
-        return lease_path(self.namespace, self.name)
+        return max(0.1, min(CALL_SECONDS_MAX, self.fence.left))
 
     @property
     def _full_name(self) -> str:
@@ -212,7 +191,6 @@ class Election:
 
 
 def _wall() -> str:
-    """The time of day as the API server writes it: RFC 3339 with microseconds."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -1,10 +1,8 @@
 """A limit on the requests of this operator to the API server: so many a second, with a burst.
 
-The API server has limits of its own (priority and fairness) and answers 429 beyond them; this one
-keeps an operator with many jobs from getting there, and from taking what other clients need. A
-request waits for its turn; none is refused. Watches do not count: they are begun seldom. What
-only tells of progress waits while the bucket is half empty (`is_busy`), so that the statuses of
-many jobs never use up what the loss of a node needs.
+It keeps an operator with many jobs from the API server's own limits (429). A request waits for its
+turn; none is refused. Watches do not count. What only tells of progress waits while the bucket is
+half empty (`is_busy`), so that statuses never use up what the loss of a node needs.
 """
 
 import asyncio

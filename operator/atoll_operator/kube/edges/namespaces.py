@@ -1,12 +1,11 @@
 """Which of the namespaces that this install serves are gone: they hold nobody up.
 
-With `namespaces` the chart gives rights by a Role in each namespace, so who deletes a namespace
-takes these rights along, and every list and watch there is refused (403). What is refused says
-nothing of a namespace that is only badly set up, so the namespace itself is asked for: one whose
-collections have been out of sight for GONE_SECONDS and that does not exist, or is Terminating, is
-left out. Its jobs are forgotten, the readiness probe does not count it, and one log line and one
-Event (of the Lease of the election, in the operator's own namespace) say so. Its collections are
-tried on, and when all of them can be seen it is served again.
+The chart gives rights by a Role in each namespace, so who deletes a namespace takes these along,
+and every watch there is refused (403). That says nothing of a namespace that is only badly set up,
+so the namespace itself is asked for: one whose collections have been out of sight for GONE_SECONDS
+and that does not exist, or is Terminating, is left out. Its jobs are forgotten, readiness does not
+count it, and one Event of the election's Lease says so. When all of its collections can be seen it
+is served again.
 """
 
 import asyncio
@@ -17,13 +16,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from atoll_operator.api.spec import KIND
-from atoll_operator.kube.cache import Cache, Key
-from atoll_operator.kube.edges.api import KINDS, Api, namespace_path
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.kube.edges.api import KINDS, Api, path
 from atoll_operator.kube.edges.fence import NotLeaderError
 from atoll_operator.kube.edges.reflector import ERRORS
 from atoll_operator.kube.names import COMPONENT
-from atoll_operator.kube.objects import rfc3339
+from atoll_operator.kube.observed.cache import Cache, Key
+from atoll_operator.kube.observed.objects import rfc3339
 
 LOOK_SECONDS = 5.0
 GONE_SECONDS = 60.0
@@ -67,7 +66,7 @@ class Namespaces:
     async def _is_gone(self, namespace: str) -> bool:
         """Whether the API server says so; an API server that refuses or is away says nothing."""
         try:
-            found = await self.api.get(namespace_path(namespace))
+            found = await self.api.get(path("Namespace", "", namespace))
         except ERRORS:
             return False
         return found is None or (found.get("status") or {}).get("phase") == "Terminating"

@@ -1,21 +1,17 @@
 """The clock of the shards' answers: every job's shards are asked each second, beside the passes.
 
-A shard that cannot be reached costs a call its whole deadline. A pass must not wait for that: it
-would hold one of the queue's few workers, and some twenty jobs behind a NetworkPolicy would delay
-all others. So each job that has shards has one task here, which asks them all, notes the answers in
-the job's memory, and asks again POLL_SECONDS after it began, or when the answers are there if that
-is later. Passes take the newest answers with their age.
+A shard that cannot be reached costs a call its whole deadline, for which no pass may wait. So each
+job that has shards has one task here, which asks them all, notes the answers in the job's memory,
+and asks again POLL_SECONDS after it began, or when the answers are there if that is later.
 
 Credentials that a person has brought may be wrong, and a job that trains must not be lost from
-sight for that. So the shards are asked with the newest credentials first, and where none takes
-these, with the last ones that one of them has taken (`CertificateMemory.worked`).
+sight for that: where no shard takes the newest ones, the last that one has taken are tried too.
 
-Answers of before a pass's effects are not judged. A pass that has said an owner's word or deleted a
-pod would see its own effect undone and do it again. `follow` therefore tells whether a poll of
-these addresses has begun after the job's last effects (`Memory.acted_at`) and has ended. If not, it
-begins one at once, the pass ends without judging anything, and the end of the poll brings the next
-(`done`). Otherwise a poll asks for a pass when what the shards say has changed in more than its
-progress.
+Answers of before a pass's effects are not judged: a pass that has named an owner, or deleted a pod,
+would see its own effect undone and do it again. `follow` therefore tells whether a poll has begun
+after the job's last effects (`JobMemory.acted_at`) and has ended. If not, it begins one at once,
+and its end brings the next pass (`done`). Otherwise a poll asks for a pass when what the shards
+answer has changed in more than its progress.
 """
 
 import asyncio
@@ -25,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.cache import Key
 from atoll_operator.kube.edges.syncers import Syncers
-from atoll_operator.kube.memory import LONG_AGO, Memory
-from atoll_operator.kube.objects import rfc3339
-from atoll_operator.kube.observation import ShardRefusal
-from atoll_protos.credentials import Credentials
+from atoll_operator.kube.observed.cache import Key
+from atoll_operator.kube.observed.memory import LONG_AGO, JobMemory
+from atoll_operator.kube.observed.objects import rfc3339
+from atoll_operator.kube.observed.observation import ShardRefusal
+from atoll_protos.network.credentials import Credentials
 
 POLL_SECONDS = 1.0
 
@@ -41,7 +37,7 @@ Said = tuple[tuple[object, ...] | None, ...]
 class Poll:
     """The task of one job."""
 
-    memory: Memory
+    memory: JobMemory
     addresses: Mapping[int, str]
     offered: tuple[Credentials | None, ...] = (None,)  # in the order of trial; None: plain text
     hurry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,12 +56,7 @@ class Polls:
     polls: dict[Key, Poll] = field(default_factory=dict)
 
     async def follow(
-        self,
-        key: Key,
-        memory: Memory,
-        addresses: Mapping[int, str],
-        *,
-        tls: bool = False,
+        self, key: Key, memory: JobMemory, addresses: Mapping[int, str], *, tls: bool = False
     ) -> bool:
         """Ask these shards from now on; whether answers of after the last effects are there.
 

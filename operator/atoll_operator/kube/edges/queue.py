@@ -1,27 +1,19 @@
 """The work queue: which job gets a pass next, and when.
 
-The queue holds keys (namespace, name) of jobs, never events: a key says only that something may
-have changed (see `reconcile`, level-triggered). It is the one place that decides *when*:
+The queue holds keys of jobs, never events: a key says only that something may have changed.
 
-- A key is *due* at a time. Adding a key that is already due keeps the earlier time, so any number
-  of events is one pass. An event during a pass makes the key due again, so nothing that happened
-  after the pass has read is missed.
-- At most one pass per key runs at a time, and at most WORKERS passes in all. Passes share one
-  event loop; what they share beyond that are connections.
-- Two passes of one key are at least SPACING_SECONDS apart: a burst of events (a StatefulSet that
-  makes 50 pods) costs a few passes, not 50.
-- A pass returns the seconds until the next one. None means that only an event brings the next.
-- A pass that raises is logged with its traceback and tried again after `backoff`: 1 s, doubling to
-  60 s, spread over the upper half by chance, and not before the API server wants it (Retry-After).
-  Events do not shorten that time, because a pass that failed half-way has caused some itself; an
-  edit of the job does (`lift`). One success resets it. This is the only place in the
-  operator that catches every exception, because a fault in one job must not stop the others.
+- Adding a key that is due keeps the earlier time, so any number of events is one pass. An event
+  during a pass makes the key due again, so nothing that happened after it has read is missed.
+- At most one pass per key runs at a time, and at most WORKERS in all; two of one key are at least
+  SPACING_SECONDS apart. A pass returns the seconds until the next one; None: an event brings it.
+- A pass that raises is logged with its traceback and tried again after `backoff`, and not before
+  the API server wants it (Retry-After). Events do not shorten that time, because a pass that failed
+  half-way has caused some itself; an edit of the job does (`lift`). This is the only place in the
+  operator that catches every exception: a fault in one job must not stop the others.
 
     add ──> due ── its time has come, a worker is free ──> running ── returned seconds ──> due
                                                              │ raised ── back-off ───────> due
                                                              └─ returned None ──> forgotten
-
-Nothing is stored: a restarted operator gets every job's key from its first listing.
 """
 
 import asyncio
@@ -33,7 +25,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from atoll_operator.kube.cache import Key
+from atoll_operator.kube.observed.cache import Key
+from atoll_operator.kube.observed.memory import doubled
 
 Reconcile = Callable[[Key], Awaitable[float | None]]
 
@@ -47,9 +40,7 @@ log = structlog.get_logger()
 
 def backoff(failures: int, chance: float) -> float:
     """Seconds before the next try; `chance`, in 0..1, spreads them over the upper half."""
-    low, high = BACKOFF_SECONDS
-    whole = min(high, low * 2.0 ** min(failures, 10))
-    return max(low, whole * (0.5 + 0.5 * chance))
+    return max(BACKOFF_SECONDS[0], doubled(BACKOFF_SECONDS, failures) * (0.5 + 0.5 * chance))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,8 +81,9 @@ class Queue:
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
                 self.changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.changed.wait(), self._pause(now))
+                with contextlib.suppress(TimeoutError):  # wait_for would lose a cancellation
+                    async with asyncio.timeout(self._pause(now)):
+                        await self.changed.wait()
         finally:
             for task in tasks:
                 task.cancel()
@@ -116,16 +108,10 @@ class Queue:
             delay = max(delay, getattr(error, "retry_after_seconds", 0.0))
             self.blocked[key] = time.monotonic() + delay
             self.due.pop(key, None)  # an event of before the failure
-            text = f"{type(error).__name__}: {error}"
-            namespace, job = key
             log.warning(
-                "pass failed",
-                namespace=namespace,
-                job=job,
-                error=text,
-                retry_seconds=round(delay, 1),
-                exc_info=True,
-            )
+                "pass failed", namespace=key[0], job=key[1], retry_seconds=round(delay, 1),
+                error=f"{type(error).__name__}: {error}", exc_info=True,
+            )  # fmt: skip
             again = delay
         else:
             self.lift(key)

@@ -3,8 +3,6 @@
 `follow` lists everything once, page by page, then watches from the list's resource version on. The
 API server ends each watch after some minutes and the next begins where it ended, without a list.
 
-What may go wrong, and what is done:
-
     a watch cannot be begun, or breaks (network, 5xx, 429)     watch again from the last version
     the API server does not take one in BEGIN_SECONDS_MAX      the same: the connection is dead
     a watch is silent for longer than its collection may be    the next one begins at once, on a
@@ -13,20 +11,15 @@ What may go wrong, and what is done:
                                                                deleted without a word of it
     a list fails                                               list again
 
-Each failure in a row waits longer, from 1 to 30 s, spread at random, and at least as long as the
-API server's Retry-After says. Nothing ends `follow`: a restart would do no more than it does, and
-while the API server is away it would only empty the cache. Probes and passes read how it fares in
-its `Sight`: a pass judges nothing while a watch of its namespace is broken.
+Each failure in a row waits longer, from 1 to 30 s, spread at random, and at least as long as
+Retry-After says. Nothing ends `follow`. Probes and passes read how it fares in its `Sight`.
 
-Silence. The API server sends a bookmark, a resource version and nothing else, about once a minute
-on each watch. A connection whose peer has died without a word (a half-open one) shows itself by
-their absence after SILENT_SECONDS_MAX, for Leases after LEASE_SILENT_SECONDS_MAX, because every
-node renews its own each 10 s. Silence alone is no failure, though: of a kind of which nothing has
-happened since the API server itself started there are no bookmarks either. So the next watch is
-begun, which fails if the API server is away, and only then can the collection not be seen.
+Silence. The API server sends a bookmark about once a minute on each watch, and every node renews
+its Lease each 10 s; a connection whose peer has died without a word shows itself by their absence.
+Silence alone is no failure: of a kind of which nothing has happened since the API server started
+there are no bookmarks either. So the next watch is begun, which fails if the API server is away.
 
-Memory. A list is read in pages of PAGE_OBJECTS, and each object is made small (`Source.keep`)
-before the next page is read, so reading 5,000 nodes of 20 kB needs some 4 MB of text at a time.
+Each object is made small (`Source.keep`) before the next page is read.
 """
 
 import asyncio
@@ -40,8 +33,9 @@ from typing import Any
 import aiohttp
 import structlog
 
-from atoll_operator.kube.cache import Object, Sight
 from atoll_operator.kube.edges.api import BEGUN, Api, ApiError, Query
+from atoll_operator.kube.observed.cache import Object, Sight
+from atoll_operator.kube.observed.memory import doubled
 
 WATCH_SECONDS = (240, 360)  # after which the API server ends a watch; spread at random
 SILENT_SECONDS_MAX = 75.0  # bookmarks come each minute
@@ -56,8 +50,7 @@ log = structlog.get_logger()
 
 def retry_seconds(failures: int, chance: float) -> float:
     """Seconds until the next try; `chance`, in 0..1, spreads them over the upper half."""
-    first, most = RETRY_SECONDS
-    return min(most, first * 2.0 ** min(failures, 10)) * (0.5 + 0.5 * chance)
+    return doubled(RETRY_SECONDS, failures) * (0.5 + 0.5 * chance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +58,7 @@ class Source:
     """One collection, and who is told of it."""
 
     path: str
-    namespace: str = ""  # empty: of all
+    sight: Sight  # how its watch fares
     keep: Callable[[Object], Any]  # what is kept of an object: little
     listed: Callable[[list[Any], int], None]  # everything that exists, at this version
     changed: Callable[[str, Any], None]  # ADDED, MODIFIED or DELETED, and what is kept
@@ -80,7 +73,6 @@ class Reflector:
 
     api: Api
     source: Source
-    sight: Sight
     version: str = ""  # to watch from; empty: list first
     failures: int = 0  # in a row
     silent: bool = False  # the last watch was left for its silence
@@ -97,8 +89,11 @@ class Reflector:
                 await self._failed(error)
 
     @property
+    def sight(self) -> Sight:
+        return self.source.sight
+
+    @property
     def is_broken(self) -> bool:
-        """Whether the collection cannot be seen now, or was never listed."""
         return self.sight.broken_at is not None or not self.sight.listed
 
     async def list_now(self) -> str:
@@ -113,7 +108,7 @@ class Reflector:
         return version
 
     async def _list(self) -> None:
-        self.version, self.failures = await self.list_now(), 0
+        self.version = await self.list_now()
         self.sight.listed = True
         self.listed.set()
         self._works()

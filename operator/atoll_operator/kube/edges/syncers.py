@@ -1,15 +1,10 @@
 """The edge to the shards: Status and SetOwner over gRPC, with a deadline on every call.
 
-A shard that does not answer is a fact, not an error: every failure of gRPC, a deadline included,
-becomes None, and the caller decides what silence means. Shards are asked all at once, so that one
-that hangs costs a pass CALL_SECONDS_MAX and not a multiple of it. Channels are kept per address and
-credentials, and closed when no pod of the job has the address, or nobody the credentials, any more.
-A job's operator speaks for one region at a time (a shard takes the owner of a slot only from the
-operator of its region), so each call is given the credentials to make it with; None means plain
-text.
-
-Why a shard could not be reached with some credentials is in `reasons`, as far as a look at it has
-shown: TLS on one side only, or credentials of another job or run.
+A shard that does not answer is a fact, not an error: every failure of gRPC becomes None. Shards are
+asked all at once. Channels are kept per address and credentials, and closed when no pod of the job
+has the address, or nobody the credentials, any more. A shard takes the owner of a slot only from
+the operator of its region, so each call is given its credentials; None means plain text. Why a
+shard could not be reached is in `reasons`, as far as a look at it has shown.
 """
 
 import asyncio
@@ -24,12 +19,12 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges.fence import Fence
-from atoll_operator.kube.observation import ShardRefusal
-from atoll_protos import channels, diagnosis
-from atoll_protos.channels import Options, control_options
-from atoll_protos.credentials import Credentials
-from atoll_protos.diagnosis import MismatchError, OtherRunError
-from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
+from atoll_operator.kube.observed.observation import ShardRefusal
+from atoll_protos.network import channels, diagnosis
+from atoll_protos.network.channels import Options, control_options
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.diagnosis import MismatchError, OtherRunError
+from atoll_protos.network.services import Service, client_of
 
 CALL_SECONDS_MAX = 2.0
 RECONNECT: Options = [
@@ -82,7 +77,7 @@ class Syncers:
     ) -> list[pb.StatusReply | None]:
         """Ask every address for its Status at the same time; None where no answer came.
 
-        `request`: what the shards are told with the question (`plan.elsewhere`); with an intent
+        `request`: what the shards are told with the question (`manifest.elsewhere`); with an intent
         the credentials have to be those of the operator of the syncer's region. A replica that
         does not lead any more, or does not know it yet, asks and tells nothing.
         """
@@ -95,7 +90,7 @@ class Syncers:
     ) -> pb.StatusReply | None:
         if not address:
             return None
-        stub: Any = SyncerStub(self._channel(address, credentials))
+        stub: Any = client_of(Service.SYNCER, self._channel(address, credentials))
         if self.fence is not None and not self.fence.is_open:
             request = pb.StatusRequest()  # an intent is a word too, and has no number
         try:
@@ -111,12 +106,12 @@ class Syncers:
     ) -> int | None:
         """Say that from now on the pod `uid` owns the slot; an empty UID retires its owner.
 
-        `word` is the number of the slot's last word (see `plan.sessions`). Returns the slot's last
+        `word` is the number of the slot's last word (see `sessions`). Returns the slot's last
         word afterwards: word + 1 if this one was taken, another number if it was refused, None
         when the registrar does not answer. `credentials`: of the operator of the slot's region.
         Raises NotLeaderError.
         """
-        stub: Any = RegistrarStub(self._channel(address, credentials))
+        stub: Any = client_of(Service.REGISTRAR, self._channel(address, credentials))
         request = pb.SetOwnerRequest(slot=slot, uid=uid, word=word)
         if self.fence is not None:
             self.fence.check()

@@ -1,50 +1,39 @@
-"""What the operator watches beside the jobs: their children for the cache, nodes, and Leases.
+"""What the operator watches: jobs and their children for the cache, nodes, and Leases.
 
-These and the watch of the jobs (`jobs`) bring all news from the API server, so a pass asks it
-nothing (`cache`). `sources` is the list of all collections that `reflector` follows: for each
-namespace of this install (or once for the whole cluster) the eight kinds that jobs are made of,
-only with the label that names a job; and all nodes, and all their Leases.
+An event of a job or a child asks for a pass of that job, unless the cache knew it already, as it
+knows what a pass has just written; one of a node, if what is kept of it has changed, for passes of
+the jobs that have a pod on it; a renewed Lease for none. What follows from silence is seen by the
+passes that running jobs have by the clock (`plan.pauses`).
 
-Which passes an event asks for. One of a job or a child: a pass of that job, unless the cache knew
-it already, as it knows what a pass of this operator has just written. One of a node, if what is
-kept of it has changed: passes of the jobs that have a pod on it. What follows from many nodes at
-once (a storm) or from silence is seen by the passes that running jobs have by the clock, each
-second as soon as something is not as it should be (`plan.pauses`); finished and suspended jobs have
-no pods, so no node concerns them. A renewed Lease asks for none.
-
-The clock of silence. `Leases` (in `plan.nodes`) notes when each Lease's renewTime was seen to
-change, by the monotonic clock of this process. That is right only while the watch runs. After
-each list, and when a broken watch works again, `resumed` restarts the settling time, during which
-no Lease counts as silent: renewals that happened in the gap are seen now at the earliest. A
-restarted operator therefore waits a whole nodeLossSeconds before it declares any node lost, which
-is the safe side.
+The clock of silence. `Leases` (in `losses.nodes`) notes when each Lease's renewTime was seen to
+change, which is right only while the watch runs. After each list, and when a broken watch works
+again, `resumed` restarts the settling time, during which no Lease counts as silent. A restarted
+operator therefore waits a whole nodeLossSeconds before it declares any node lost.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from atoll_operator.kube.cache import (
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, path
+from atoll_operator.kube.edges.reflector import LEASE_SILENT_SECONDS_MAX, SILENT_SECONDS_MAX, Source
+from atoll_operator.kube.observed.cache import (
     Cache,
-    Failure,
+    EventFailure,
     Key,
     Object,
     Sight,
     failure,
+    manifest,
     slim,
     slim_node,
 )
-from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, events_path, path
-from atoll_operator.kube.edges.reflector import (
-    LEASE_SILENT_SECONDS_MAX,
-    SILENT_SECONDS_MAX,
-    Source,
-)
-from atoll_operator.kube.objects import node
-from atoll_operator.kube.observation import Node
-from atoll_operator.kube.plan.nodes import Census, Leases
+from atoll_operator.kube.observed.objects import node
+from atoll_operator.kube.observed.observation import Node
+from atoll_operator.kube.plan.losses.nodes import Census, Leases
 from atoll_protos.names import Label
 
 # One watch for all that is read of Events, without what pods repeat most and their status has, too.
@@ -129,12 +118,31 @@ class Nodes:
 
 
 def sources(cache: Cache, nodes: Nodes, namespaces: Sequence[str], feed: Feed) -> list[Source]:
-    """Every collection that is followed; no namespaces: the whole cluster."""
+    """Every collection that is followed but the jobs; no namespaces: the whole cluster."""
     found = []
     for namespace in namespaces or [""]:
         found += [_cached(cache, kind, namespace, feed) for kind in KINDS]
         found.append(_failures(cache, namespace, feed))
     return [*found, _nodes(cache, nodes, feed), _leases(nodes)]
+
+
+def jobs(cache: Cache, namespace: str, feed: Feed, edited: Feed) -> Source:
+    """The jobs; of one whose manifest has changed `edited` is told before `feed`."""
+    found = _cached(cache, KIND, namespace, feed)
+
+    def changed(event: str, raw: Object) -> None:
+        key = (raw["metadata"]["namespace"], raw["metadata"]["name"])
+        known = cache.job(key)
+        if known is None or manifest(known) != manifest(raw):
+            edited(key)
+        found.changed(event, raw)
+
+    return replace(found, query=(), changed=changed)
+
+
+def _sight(sights: dict[str, Sight], where: str, namespace: str = "") -> Sight:
+    found = sights[where] = Sight(namespace=namespace, tried_at=time.monotonic())
+    return found
 
 
 def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
@@ -146,9 +154,10 @@ def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
     def listed(items: list[Object], version: int) -> None:
         _feed(feed, cache.listed(kind, namespace, items, version))
 
+    where = path(kind, namespace)
     return Source(
-        path=path(kind, namespace),
-        namespace=namespace,
+        path=where,
+        sight=_sight(cache.sights, where, namespace),
         query=[("labelSelector", Label.JOB)],
         keep=partial(slim, kind),
         listed=listed,
@@ -159,16 +168,17 @@ def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
 def _failures(cache: Cache, namespace: str, feed: Feed) -> Source:
     """Events of a controller or a kubelet that could not make or start a pod: only they say why."""
 
-    def changed(event: str, kept: Failure | None) -> None:
+    def changed(event: str, kept: EventFailure | None) -> None:
         if kept is not None:
             _feed(feed, cache.failed(event, kept))
 
-    def listed(items: list[Failure | None], _: int) -> None:
+    def listed(items: list[EventFailure | None], _: int) -> None:
         _feed(feed, cache.failures_listed(namespace, filter(None, items)))
 
+    where = path("Event", namespace)
     return Source(
-        path=events_path(namespace),
-        namespace=namespace,
+        path=where,
+        sight=_sight(cache.failures_sights, where, namespace),
         query=[("fieldSelector", WARNINGS)],
         keep=failure,
         listed=listed,
@@ -184,7 +194,8 @@ def _nodes(cache: Cache, nodes: Nodes, feed: Feed) -> Source:
     def listed(items: list[Object], _: int) -> None:
         _feed(feed, cache.jobs_on(nodes.listed(NODES, items)))
 
-    return Source(path=NODES, keep=slim_node, listed=listed, changed=changed)
+    sight = _sight(nodes.sights, NODES)
+    return Source(path=NODES, sight=sight, keep=slim_node, listed=listed, changed=changed)
 
 
 def _leases(nodes: Nodes) -> Source:
@@ -196,6 +207,7 @@ def _leases(nodes: Nodes) -> Source:
 
     return Source(
         path=LEASES,
+        sight=_sight(nodes.sights, LEASES),
         keep=slim_node,
         listed=listed,
         changed=changed,

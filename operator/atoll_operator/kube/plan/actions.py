@@ -1,18 +1,16 @@
 """What one pass does and says, as frozen values: the plan and its parts.
 
-`planner` makes a `Plan`, `apply` carries it out and `report` writes its status. Each action carries
-all that is needed to do it, the reason for the log included, so that the effectful side looks
-nothing up and decides nothing.
+Each action carries all that is needed to do it, so that the effectful side decides nothing.
 """
 
 from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.observation import Object, Pod
-from atoll_operator.kube.plan.certificates import Work
-from atoll_operator.kube.plan.events import Event
-from atoll_operator.kube.plan.readiness import Mark
-from atoll_operator.kube.plan.status import StatusWrite
+from atoll_operator.kube.observed.observation import ChildRefusal, Object, Pod
+from atoll_operator.kube.plan.certificates.issuing import NOTHING, CertificateWork
+from atoll_operator.kube.plan.status.events import Event
+from atoll_operator.kube.plan.status.readiness import Mark
+from atoll_operator.kube.plan.status.status import StatusWrite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +35,20 @@ class Revert:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What one pass does to the children of a job, in this order."""
+
+    check: tuple[Object, ...] = ()  # those of `apply` that the API server tries first
+    partly: bool = True  # what it finds right is applied, whatever else it refuses
+    certificates: CertificateWork = NOTHING  # Secrets to write before anything that mounts them
+    apply: tuple[Object, ...] = ()  # children by server-side apply; live ones carry their UID
+    reverts: tuple[Revert, ...] = ()  # those of them that somebody else has changed
+    prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
+    refused: tuple[ChildRefusal, ...] = ()  # wanted as they are, and not taken by the API server
+    wait_seconds: float | None = None  # until the next revert that was put off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerWord:
     """One SetOwner to say: from now on `uid` alone may act for the slot (`sessions`)."""
 
@@ -51,7 +63,6 @@ class PodReplacement:
     """A pod on a lost node that may be deleted now; `repair` walks through the last checks."""
 
     pod: Pod
-    node: str
     reason: str
     silent_renewal: str | None  # renewTime that must still stand; None: the Lease decides nothing
     retire_word: int | None  # the slot's last word, to retire its owner; None: no need to
@@ -71,15 +82,9 @@ class Plan:
     intent: pb.StatusRequest = field(default_factory=pb.StatusRequest)
     """What the shards are told with each question; empty: nothing."""
     storms: tuple[str, ...] = ()  # regions, to be remembered
-    held: bool = False  # NodeLossHeld
 
-    certificates: Work | None = None  # Secrets to write before anything that mounts them
-    check: tuple[Object, ...] = ()  # those of `apply` that the API server tries first
-    partly: bool = True  # what it finds right is applied, whatever else it refuses
-    apply: tuple[Object, ...] = ()  # children by server-side apply; live ones carry their UID
-    reverts: tuple[Revert, ...] = ()  # those of them that somebody else has changed
-    refused: frozenset[tuple[str, str]] = frozenset()  # kind and name: still asked for, refused
-    prune: tuple[Deletion, ...] = ()  # children that are no longer asked for
+    children: Changes = Changes()
+    refused: tuple[ChildRefusal, ...] = ()  # children and certificates: still asked for, refused
     replace: tuple[PodReplacement, ...] = ()
     delete: tuple[Deletion, ...] = ()  # pods, with their grace
     owners: tuple[OwnerWord, ...] = ()
@@ -95,6 +100,5 @@ class Plan:
     @property
     def acts(self) -> bool:
         """Whether it changes anything but the status: then the shards' answers grow old."""
-        return bool(
-            self.apply or self.prune or self.replace or self.delete or self.owners or self.restart
-        )
+        changed = self.children.apply or self.children.prune
+        return bool(changed or self.replace or self.delete or self.owners or self.restart)

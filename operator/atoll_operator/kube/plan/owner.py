@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from atoll_operator.api.spec import API_VERSION, KIND
+from atoll_operator.api.job.spec import API_VERSION, KIND
 from atoll_operator.kube.names import COMPONENT, Annotation
-from atoll_operator.kube.observation import Object
+from atoll_operator.kube.observed.observation import Object
 from atoll_protos.names import Label
 
 INSTANCE = "app.kubernetes.io/instance"
@@ -15,7 +15,7 @@ GENERATION_MAX = 999_999_999  # that an identity can spell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class JobOwner:
     """The job's object: what all of its children have from it."""
 
     namespace: str
@@ -48,10 +48,9 @@ class Owner:
             **more,
         }
 
-    def selector(self, role: str, unmarked: bool, **more: str) -> dict[str, str]:
-        """Labels that tell the pods of a role; without the job's UID where some do not have it."""
-        own = {} if unmarked else {Label.JOB_UID: self.uid}
-        return {Label.JOB: self.name, **own, Label.ROLE: role, **more}
+    def selector(self, role: str, **more: str) -> dict[str, str]:
+        """Labels that tell the pods of a role."""
+        return {Label.JOB: self.name, Label.JOB_UID: self.uid, Label.ROLE: role, **more}
 
     def child(
         self, kind: str, api: str, name: str, labels: Mapping[str, str], **body: Any

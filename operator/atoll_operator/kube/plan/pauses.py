@@ -1,34 +1,23 @@
 """How long until a job's next pass, if no event asks for one earlier.
 
-Whatever changes brings a pass by itself: the job, its children, its pods, the nodes of its pods,
-and what its shards say of states, sessions and owners (`edges.polls`). A pass that nothing has
-asked for is needed only for what time alone brings:
-
-    an answer is waited for      a controller has not observed a change, a word was refused
-    a silence grows              a Lease is overdue, a shard or a session is away, a storm settles
-    something is on trial        pods that start, restart, or have a template that is new
-    progress is due              tick, tokens and loss are written every WRITE_SECONDS
-    a deadline passes            activeDeadlineSeconds, ttlSecondsAfterFinished
-
-A job that trains as it should has none of the middle two: it is *steady* (`is_steady`), and gets a
-pass when its progress is due and at the latest every STEADY_SECONDS, which makes up for an event
-that was lost. So a fleet that is well costs the operator a fraction of one in trouble. Silence is
-not seen later for it: an overdue Lease counts as doubtful, and ends the steadiness, 10 s before it
-can count as lost (`nodes`).
+Whatever changes brings a pass by itself. A pass that nothing has asked for is needed for what time
+alone brings: an answer is waited for, a silence grows, something new is on trial, progress is due,
+a deadline passes. A job that trains as it should has none of the middle two: it is *steady*, and
+gets a pass when its progress is due and at the latest every STEADY_SECONDS, for an event that was
+lost. Silence is not seen later for it: an overdue Lease counts as doubtful, and ends the
+steadiness, 10 s before it can count as lost (`nodes`).
 """
 
-from dataclasses import dataclass
-
-from atoll_operator.api import status as statuses
-from atoll_operator.api.facts import Kind
+from atoll_operator.api.status import seen_status
+from atoll_operator.api.status.condition_facts import PhaseKind
 from atoll_operator.kube.names import LEARNER_ROLE
-from atoll_operator.kube.objects import seconds_of
-from atoll_operator.kube.observation import with_hosts, workload_name
-from atoll_operator.kube.plan import replacements, sessions
-from atoll_operator.kube.plan.changes import Changes
-from atoll_operator.kube.plan.nodes import Census, NodeState, nears_storm
+from atoll_operator.kube.observed.objects import seconds_of
+from atoll_operator.kube.observed.observation import Observation, with_hosts, workload_name
+from atoll_operator.kube.plan.actions import Plan
+from atoll_operator.kube.plan.losses import sessions
+from atoll_operator.kube.plan.losses.nodes import NodeState, nears_storm, states_of
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.status import BUSY_WRITES, WRITE_SECONDS
+from atoll_operator.kube.plan.status.status import BUSY_WRITES, WRITE_SECONDS, StatusWrite
 
 POLL_SECONDS = 1.0  # while something runs
 STEADY_SECONDS = 5.0  # while it runs as it should; well below the time from doubtful to lost
@@ -38,39 +27,45 @@ QUIET_SECONDS = 300.0  # while nothing runs
 EXPIRY_MARGIN_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doings:
-    """What the pass finds to do, as far as the next one depends on it."""
+def pause(case: Situation, plan: Plan, *, waits: bool) -> float | None:
+    """Seconds until the next pass, after all that `plan` does.
 
-    children: Changes
-    refused: bool = False  # a child or a certificate was not taken by the API server
-    waits: bool = False  # a pod on a lost node waits for its controller
-    acts: bool = False  # pods are deleted, or owners named
-    writes: bool = False  # a status is written
-
-
-def pause(case: Situation, doings: Doings) -> float | None:
-    """Seconds until the next pass. None: an event must come first, or the job has expired."""
-    if doings.waits:
+    None: an event must come first, or the job has expired. `waits`: a pod on a lost node waits for
+    its controller.
+    """
+    if waits:
         found: float | None = AGAIN_SECONDS
-    elif is_steady(case, doings):
-        found = _of_steady(case, writes=doings.writes)
+    elif is_steady(case, plan):
+        found = _of_steady(case, writes=plan.status is not None)
     else:
-        found = _of_phase(case)
+        found = sooner(_of_phase(case), until_written(case.seen, plan.status))
     if found is None:
         return None
-    if doings.refused or case.certificates.missing:
+    if plan.refused or case.certificates.missing:
         found = min(found, POLL_SECONDS)
-    revert_seconds = doings.children.wait_seconds
+    revert_seconds = plan.children.wait_seconds
     return found if revert_seconds is None else min(found, revert_seconds)
 
 
+def until_written(seen: Observation, write: StatusWrite | None) -> float | None:
+    """Until a status that is put off may be written; None where none can be.
+
+    A job that is at rest gets no other pass for it, and one that is rejected gets none at all.
+    """
+    left = WRITE_SECONDS - seen.remembered.unwritten_seconds
+    return max(POLL_SECONDS, left) if write is None and left > 0 else None
+
+
+def sooner(one: float | None, other: float | None) -> float | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
 def _of_phase(case: Situation) -> float | None:
-    if case.phase.kind is Kind.REJECTED:
+    if case.phase.kind is PhaseKind.REJECTED:
         return None
     if case.phase.kind.over:
         return _seconds_left(case)
-    if case.phase.kind is Kind.SUSPENDED and all(pod.ended for pod in case.seen.pods):
+    if case.phase.kind is PhaseKind.SUSPENDED and all(pod.ended for pod in case.seen.pods):
         return QUIET_SECONDS
     return POLL_SECONDS
 
@@ -92,12 +87,12 @@ def _seconds_left(case: Situation) -> float | None:
 # ---------------------------------------------------------------- steady jobs
 
 
-def is_steady(case: Situation, doings: Doings) -> bool:
+def is_steady(case: Situation, plan: Plan) -> bool:
     """Whether all of a job is as it should be, so that only an event can change what is to do."""
-    seen, remembered, children = case.seen, case.seen.remembered, doings.children
-    if case.phase.kind is not Kind.RUNNING or case.hold is not None or case.exited:
+    seen, remembered = case.seen, case.seen.remembered
+    if case.phase.kind is not PhaseKind.RUNNING or case.hold is not None or case.exited:
         return False
-    if doings.acts or doings.refused or children.apply or children.check or children.prune:
+    if plan.acts or plan.marks or plan.refused or plan.children.check:
         return False
     if case.certificates.acts or case.certificates.missing:
         return False
@@ -109,7 +104,7 @@ def is_steady(case: Situation, doings: Doings) -> bool:
 def _all_train(case: Situation) -> bool:
     """Whether every shard serves, every learner trains, and each pod is the one that is wanted."""
     seen, job = case.seen, case.job
-    slots = statuses.training(seen.replies) or []
+    slots = seen_status.training(seen.replies) or []
     if not sessions.all_serve(seen.replies) or len(slots) != job.spec.learners:
         return False
     trains = with_hosts(frozenset(slot.uid for slot in slots), seen.pods)
@@ -136,17 +131,12 @@ def _all_placed(case: Situation) -> bool:
     seconds = failure.node_loss_seconds
     if any(since < seconds for since in seen.remembered.storm_seconds.values()):
         return False
-    census = seen.nodes if isinstance(seen.nodes, Census) else Census(seen.nodes)
-    states = census.states(seconds)
-    if any(states.get(pod.node) is not NodeState.WELL for pod in seen.pods):
+    of_nodes = states_of(seen.nodes, seconds)
+    if any(of_nodes.states.get(pod.node) is not NodeState.WELL for pod in seen.pods):
         return False
-    of_regions = replacements.region_nodes(
-        [region.name for region in case.job.spec.regions],
-        census,
-        spans_regions=case.settings.spans_regions,
-    )
-    tallies = [census.tally(each, seconds) for each in of_regions.values()]
-    return not any(nears_storm(each, failure) for each in tallies)
+    spans = case.settings.spans_regions
+    regions = [of_nodes.tally(each.name, spans_regions=spans) for each in case.job.spec.regions]
+    return not any(nears_storm(each, failure) for each in regions)
 
 
 def _of_steady(case: Situation, *, writes: bool) -> float:

@@ -1,56 +1,39 @@
 """The plan of one pass: from an observation to everything that is to be done and said.
 
-`plan` is the one entry of this package. It reads nothing but its arguments, changes none of them,
-and returns a frozen value, so the same observation always gives the same plan. Its parts:
-
-    phase      what the job is doing        ┐
-    placement  which pods lost their nodes  ├─> children to apply, pods to delete, owners to name,
-    running    which roles shall run        ┘   status to write, seconds until the next pass
-
-The plan says *what*, in the order in which `apply` does it. Where the answer to one effect decides
-the next (an owner's word that may be refused, a pod that may be gone), the plan carries all that
-the sequence needs and `repair` walks through it.
-
-Why one plan for everything. The parts depend on each other: a pod that is being replaced must not
-be named owner, a shard that moves must not be held back by a rollout, a job that is over must
-report before it is deleted. Decided in one place from one observation, these rules are plain
-conditions; spread over the calls that they guard, each would see another moment.
-
-What is not decided here: whether a call succeeds, and the last look at a Lease or a pod before a
-delete (`repair`). Nor is anything remembered here: the plan says what is to be remembered (storms)
-and `apply` notes it.
+`plan` reads nothing but its arguments and changes none of them, so the same observation always
+gives the same plan; `inquiry` comes before. The plan says *what*, in the order in which `apply`
+does it, and carries all that a sequence of effects needs, which `repair` walks through. Everything
+is decided in one place from one observation, because the parts depend on each other: a pod that is
+being replaced must not be named owner, and a shard that moves must not be held back by a rollout.
 
 To add a decision: a function of values in one of the modules of this package, its inputs as fields
 of `Observation`, its result as a field of `Plan`, a line in `apply` that does it, and a test in
 tests/unit/kube/test_planner.py.
 """
 
+from dataclasses import replace
+
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api import status as statuses
-from atoll_operator.api.spec import KIND
-from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY
-from atoll_operator.kube.objects import rfc3339
-from atoll_operator.kube.observation import Object, Observation, place_of, with_hosts, workload_name
-from atoll_operator.kube.plan import (
-    changes,
-    elsewhere,
-    events,
-    pauses,
-    readiness,
-    restarts,
-    sessions,
-    status,
+from atoll_operator.api.job.spec import KIND
+from atoll_operator.api.status import seen_status
+from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.observed.objects import rfc3339
+from atoll_operator.kube.observed.observation import (
+    Observation,
+    place_of,
+    with_hosts,
+    workload_name,
 )
-from atoll_operator.kube.plan.accepted import RESTORE_REFUSED
-from atoll_operator.kube.plan.actions import (
-    Deletion,
-    OwnerWord,
-    Plan,
-    PodReplacement,
-)
-from atoll_operator.kube.plan.exclusions import is_excluded
-from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan import pauses
+from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
+from atoll_operator.kube.plan.changes import applied, restarts
+from atoll_operator.kube.plan.losses import sessions
+from atoll_operator.kube.plan.losses.exclusions import is_excluded
+from atoll_operator.kube.plan.losses.nodes import NodeState
+from atoll_operator.kube.plan.manifest import elsewhere
+from atoll_operator.kube.plan.manifest.accepted import RESTORE_REFUSED
 from atoll_operator.kube.plan.situation import Situation, situation_of
+from atoll_operator.kube.plan.status import events, readiness, status
 from atoll_operator.kube.settings import Settings
 
 EXPIRED = "spec.ttlSecondsAfterFinished have passed"
@@ -70,68 +53,45 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
             status=status.of_unread(situation_of(seen, seen.job, settings, now)),
         )
     if seen.job is None:
-        found = status.of_rejected(seen, now) if seen.error else None
+        said = status.of_rejected(seen, now) if seen.error else None
         name = seen.raw["metadata"]["name"]
-        pause = pauses.RESTORE_SECONDS if seen.reason == RESTORE_REFUSED else None
+        restored = pauses.RESTORE_SECONDS if seen.reason == RESTORE_REFUSED else None
+        pause = pauses.sooner(restored, pauses.until_written(seen, said))
         return Plan(
-            at=seen.at, namespace=seen.namespace, job=name, status=found, pause_seconds=pause
+            at=seen.at, namespace=seen.namespace, job=name, status=said, pause_seconds=pause
         )
     case = situation_of(seen, seen.job, settings, now)
     job, placement = case.job, case.placement
-    children = changes.of_children(case)
-    replace, waits = _replacements(case)
+    children = applied.of_children(case)
+    replaced, waits = _replacements(case)
     refused = (*case.certificates.refused, *children.refused)
-    said = status.of_job(case, refused)
-    delete, owners, restart = restarts.deletions(case), _owners(case), restarts.of_templates(case)
-    marks = readiness.marks(seen.pods, seen.replies, seen.remembered.idle_seconds)
-    doings = pauses.Doings(
-        children=children,
-        refused=bool(refused),
-        waits=waits,
-        acts=bool(replace or delete or owners or restart or marks),
-        writes=said is not None,
-    )
-    pause = pauses.pause(case, doings)
-    expire = None
-    if pause is None and case.phase.kind.over:
-        if said is None:
-            expire = Deletion(kind=KIND, name=job.name, uid=seen.uid, reason=EXPIRED)
-        else:
-            pause = pauses.POLL_SECONDS  # the last status is written before the job is deleted
-    return Plan(
+    found = Plan(
         at=seen.at,
         namespace=seen.namespace,
         job=job.name,
         registrar_address=seen.remembered.registrar_address,
         intent=elsewhere.intent(case.phase) if case.home else pb.StatusRequest(),
         storms=placement.storms,
-        held=bool(placement.held),
-        check=children.check,
-        partly=children.partly,
-        apply=children.apply,
-        reverts=children.reverts,
-        certificates=children.certificates,
-        refused=frozenset((each.kind, each.name) for each in refused),
-        prune=children.prune,
-        replace=replace,
-        delete=delete,
-        owners=owners,
-        restart=restart,
-        expire=expire,
-        marks=marks,
+        children=children,
+        refused=refused,
+        replace=replaced,
+        delete=restarts.deletions(case),
+        owners=_owners(case),
+        restart=restarts.of_templates(case),
+        marks=readiness.marks(seen.pods, seen.replies, seen.remembered.idle_seconds),
         training=with_hosts(
-            frozenset(slot.uid for slot in statuses.training(seen.replies) or ()), seen.pods
+            frozenset(slot.uid for slot in seen_status.training(seen.replies) or ()), seen.pods
         ),
         pods=seen.pods,
-        status=said,
-        pause_seconds=pause,
+        status=status.of_job(case, refused),
     )
-
-
-def is_managed_here(raw: Object) -> bool:
-    """Whether this operator runs the job: it is not being deleted and has no other manager."""
-    managed_by = raw["spec"].get("managedBy")
-    return "deletionTimestamp" not in raw["metadata"] and managed_by in (None, MANAGED_BY)
+    pause = pauses.pause(case, found, waits=waits)
+    if pause is None and case.phase.kind.over:
+        if found.status is None:
+            gone = Deletion(kind=KIND, name=job.name, uid=seen.uid, reason=EXPIRED)
+            return replace(found, expire=gone)
+        pause = pauses.POLL_SECONDS  # the last status is written before the job is deleted
+    return replace(found, pause_seconds=pause)
 
 
 # ---------------------------------------------------------------- lost nodes
@@ -148,32 +108,36 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
     seen, job, placement = case.seen, case.job, case.placement
     found, waits = [], False
     for each in placement.replace:
-        pod, state = each.pod, placement.lost.get(each.node)
+        pod, state = each.pod, placement.lost.get(each.pod.node)
         live = seen.workloads.get(workload_name(job.name, pod))
         left = live is None and pod.role == LEARNER_ROLE and pod.slot not in job.spec.slots
         again = not left and (live is None or live.replicas > 0)
+        place = "made again on another node" if again else "removed"
         if not (left or is_excluded(each, live, placement.lost)):
             waits = True
             continue
-        key = (place_of(job.name, pod), f"{each.node} is lost")
+        key = (place_of(job.name, pod), f"{pod.node} is lost")
         if restarts.is_done(case, key):
             waits = True
             continue
-        node = (seen.nodes or {}).get(each.node)
+        node = (seen.nodes or {}).get(pod.node)
         retire = None
         if pod.role == LEARNER_ROLE and seen.remembered.registrar_address:
             retire = sessions.to_retire(pod, seen.registrar)
         found.append(
             PodReplacement(
                 pod=pod,
-                node=each.node,
                 reason=each.reason,
                 silent_renewal=node.renewed if node and state is NodeState.SILENT else None,
                 retire_word=retire,
-                silent_seconds=seen.lease_ages.get(each.node, 0.0),
+                silent_seconds=seen.lease_ages.get(pod.node, 0.0),
                 key=key,
-                event=events.of_replacement(
-                    seen.raw, pod.name, each.reason, rfc3339(case.now), again=again
+                event=events.warning(
+                    seen.raw,
+                    events.NODE_LOST,
+                    pod.name,
+                    f"{pod.name} is {place}: {each.reason}",
+                    rfc3339(case.now),
                 ),
             )
         )

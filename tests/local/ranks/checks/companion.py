@@ -11,11 +11,11 @@ from safetensors.torch import load
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from atoll_protos.companion import TENSOR
-from atoll_worker.ranks.reading import reading
-from atoll_worker.training.companion import companion_of, lend
-from atoll_worker.training.naming import cleaner
-from atoll_worker.training.parameters import travelling, travelling_of
+from atoll_protos.job.companion import TENSOR
+from atoll_worker.model.companion import companion_of, lend
+from atoll_worker.model.naming import cleaner
+from atoll_worker.model.parameters import travelling, travelling_of
+from atoll_worker.ranks.whole_tensors import reading
 from local.ranks import models
 
 
@@ -107,7 +107,6 @@ def change(parts: Sequence[nn.Module]) -> None:
 
 
 def check_the_companion_of_a_model_that_is_cut() -> None:
-    """FSDP2 on all ranks."""
     case = models.fully_sharded(4, models.Exported)
     assert case.model is not None
     check_companion([case.model])

@@ -5,20 +5,19 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from atoll_protos.errors import SpecError
-from atoll_protos.layout import build_layout
+from atoll_protos.job.layout import build_layout
+from atoll_worker.model.parameters import travelling
+from atoll_worker.model.staging import DirectStaging, assign
+from atoll_worker.model.undone import Watch
+from atoll_worker.model.unshared import STEPS_BETWEEN, Unshared
 from atoll_worker.ranks.boxes import reshard, sharded_modules
-from atoll_worker.ranks.exchange import open_exchange
-from atoll_worker.training.parameters import travelling
-from atoll_worker.training.staging import DirectStaging, assign
-from atoll_worker.training.undone import Watch
-from atoll_worker.training.unshared import STEPS_BETWEEN, unshared_of
+from atoll_worker.ranks.redistribution import open_exchange
 from local.ranks import models
 from unit.worker.masters import SgdWithMasters
 
 
 def check_what_steps_undo() -> None:
-    """Of a model that is cut the head finds masters as well, and accuses nobody else."""
+    """Of a model that is cut the head finds masters as well, and warns of nothing else."""
     over = models.mesh((0, 1, 2, 3))
     for kind, accused in ((torch.optim.AdamW, False), (SgdWithMasters, True)):
         model = models.seeded(lambda: nn.Linear(64, 16, bias=False))
@@ -28,8 +27,7 @@ def check_what_steps_undo() -> None:
         exchange = open_exchange([model], places, group=None, control=None)
         (owned,) = build_layout(exchange.table.specs, 1, 1).slices
         watch = Watch(staging=DirectStaging())
-        watch.begin()
-        error = ""
+        warning = ""
         for round_number in range(8):
             values = exchange.gather(owned)
             if values is not None:
@@ -44,13 +42,8 @@ def check_what_steps_undo() -> None:
                 model(torch.ones(2, 64)).square().mean().backward()
                 optimizer.step()
                 optimizer.zero_grad()
-                try:
-                    assert not watch.judge()
-                except SpecError as refusal:
-                    error = refusal.problem
-        watch.end()
-        assert bool(error) == accused, (kind, error)
-        assert not accused or error.startswith("SgdWithMasters keeps copies"), error
+                warning = warning or watch.judge()
+        assert bool(warning) == accused, kind
 
 
 def check_what_is_unfrozen_later() -> None:
@@ -60,7 +53,7 @@ def check_what_is_unfrozen_later() -> None:
     fully_shard(model.up, mesh=over)
     fully_shard(model, mesh=over)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    looks = unshared_of([model], travelling(model), [optimizer])
+    looks = Unshared([model], travelling(model), [optimizer])
     looks.steps = STEPS_BETWEEN - 1
     with torch.no_grad():
         model(torch.arange(8))

@@ -8,12 +8,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from atoll_protos.layout import AVERAGE, Layout, Slice, build_layout
-from atoll_protos.parts import part_edges
-from atoll_worker.ranks.boxes import reshard, sharded_modules
-from atoll_worker.ranks.exchange import Exchange, open_exchange
-from atoll_worker.training.parameters import Place, travelling_of
-from atoll_worker.training.staging import assign
+from atoll_protos.job.layout import AVERAGE, Layout, Slice, build_layout
+from atoll_protos.transfer.division import part_edges
+from atoll_worker.model.parameters import travelling_of
+from atoll_worker.model.staging import assign
+from atoll_worker.ranks.boxes import TravellingTensor, reshard, sharded_modules
+from atoll_worker.ranks.redistribution import Redistribution, open_exchange
 from local.ranks import models
 from local.ranks.models import Case
 
@@ -22,13 +22,13 @@ FRAGMENTS = 3
 Full = Mapping[str, Tensor]
 
 
-def places_of(case: Case) -> list[Place]:
+def places_of(case: Case) -> list[TravellingTensor]:
     """All tensors of this rank that travel."""
     assert case.model is not None
     return list(travelling_of(case.parts or (case.model,)))
 
 
-def full_of(places: list[Place], group: dist.ProcessGroup) -> Full:
+def full_of(places: list[TravellingTensor], group: dist.ProcessGroup) -> Full:
     """Every tensor as torch itself puts it together; of buffers that of the lowest rank."""
     mine = {}
     for place in places:
@@ -50,7 +50,7 @@ def flat(full: Full, layout: Layout, owned: Slice) -> Tensor:
     return torch.cat(pieces)
 
 
-def part_of(values: Tensor, owned: Slice, exchange: Exchange) -> Tensor | None:
+def part_of(values: Tensor, owned: Slice, exchange: Redistribution) -> Tensor | None:
     """What this rank owns of them."""
     if exchange.rank not in exchange.owners:
         return None
@@ -136,6 +136,6 @@ def check_what_is_written_after_an_evaluation() -> None:
         assert not model(inputs).any()
 
 
-def _zeros(exchange: Exchange, owned: Slice) -> Tensor | None:
+def _zeros(exchange: Redistribution, owned: Slice) -> Tensor | None:
     values = exchange.empty(owned)
     return None if values is None else values.zero_()

@@ -1,0 +1,254 @@
+"""Conditions over several fields of a manifest: each one for `atoll validate` and in CEL.
+
+So the API server and `atoll validate` refuse the same manifests with the same message. What a
+single field can show (type, range, pattern) stands in the models.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from atoll_operator.api.job import presets
+from atoll_operator.api.job.learner_fields import HOSTS_NAME_CHARACTERS_MAX, RegionSpec
+from atoll_operator.api.job.model_base import NAME_CHARACTERS_MAX
+from atoll_operator.api.job.spec import Job
+from atoll_operator.api.job.sync_fields import SyncSpec
+from atoll_operator.api.job.syncer_fields import StorageType, TlsMode
+from atoll_protos.errors import SpecError
+from atoll_protos.job.run_file import Fragments
+from atoll_protos.names import REGION_PATTERN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """`holds` and `cel` say the same; `cel` is a rule of `spec`, or of the whole object.
+
+    A message with values of the manifest would cost CEL more than the API server allows.
+    """
+
+    field: str
+    problem: str
+    remedy: str
+    holds: Callable[[Job], bool]
+    cel: str
+    of_object: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What an update must not change; only the API server sees both versions.
+
+    `path` is below `spec`.
+    """
+
+    path: str
+    cel: str
+    text: str
+
+
+def default_of(field: str) -> Any:
+    return SyncSpec.model_fields[field].default
+
+
+def effective(field: str) -> str:
+    """CEL for a field of `spec.sync`: as given, else the preset's, else the default."""
+    found = f"has(self.sync.{field}) ? self.sync.{field} :"
+    for name, value in presets.values(field).items():
+        found += f" has(self.sync.preset) && self.sync.preset == '{name}' ? {value} :"
+    return f"({found} {default_of(field)})"
+
+
+def _unless_given(field: str) -> str:
+    presets_of = "".join(f"; with {name} {value}" for name, value in presets.values(field).items())
+    return f"({default_of(field)} unless given{presets_of})"
+
+
+def _longest(job: Job) -> int:
+    return len(job.name) + max(len(region.name) for region in job.spec.regions)
+
+
+_CLAIM = StorageType.PERSISTENT_VOLUME_CLAIM
+RESERVED = ("syncer", "evaluator")  # how the names of the job's other objects go on
+_LEARNERS = (
+    "self.regions.map(r, has(r.learners) ? r.learners :"
+    f" {RegionSpec.model_fields['learners'].default}).sum()"
+)
+
+_BOTH = "this name and a region's name must have at most"
+_SHORT = "self.spec.regions.all(r, size(self.metadata.name) + size(r.name) <= {})"
+BARE_IPV6 = "^[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:"  # its last part could be the port, or its own
+
+RULES = (
+    Rule(
+        field="spec.steps",
+        problem="steps and tokens are both given, or neither is",
+        remedy="give exactly one of steps and tokens",
+        holds=lambda job: (job.spec.steps is None) != (job.spec.tokens is None),
+        cel="has(self.steps) != has(self.tokens)",
+    ),
+    Rule(
+        field="spec.syncer.region",
+        problem="must be a region of this job",
+        remedy="use one of spec.regions",
+        holds=lambda job: job.spec.syncer.region in ("", *(r.name for r in job.spec.regions)),
+        cel="self.syncer.region == '' || self.regions.exists(r, r.name == self.syncer.region)",
+    ),
+    Rule(
+        field="spec.syncer.endpoints",
+        problem="must have one entry for each shard",
+        remedy="give one host:port for each shard, or none",
+        holds=lambda job: len(job.spec.syncer.endpoints) in (0, job.spec.syncer.shards),
+        cel="size(self.syncer.endpoints) == 0 || size(self.syncer.endpoints) == self.syncer.shards",
+    ),
+    Rule(
+        field="spec.syncer.tls.issuerRef",
+        problem="signs certificates that nobody uses while spec.syncer.tls.mode is Disabled",
+        remedy=f"remove it, or use spec.syncer.tls.mode {TlsMode.REQUIRED}",
+        holds=lambda job: (
+            job.spec.syncer.tls.issuer_ref is None or job.spec.syncer.tls.mode is TlsMode.REQUIRED
+        ),
+        cel=f"!has(self.syncer.tls.issuerRef) || self.syncer.tls.mode == '{TlsMode.REQUIRED}'",
+    ),
+    Rule(
+        field="spec.sync.quorum",
+        problem="must not be more than all learners together",
+        remedy="use at most the number of learners",
+        holds=lambda job: (job.spec.sync.quorum or 1) <= max(1, job.spec.learners),
+        cel=f"!has(self.sync.quorum) || self.sync.quorum <= 1 || self.sync.quorum <= {_LEARNERS}",
+    ),
+    Rule(
+        field="spec.sync.fragments",
+        problem="must not be more than spec.sync.period",
+        remedy="use auto, or at most spec.sync.period",
+        holds=lambda job: (  # what is not given fits every period: auto, or 1
+            isinstance(job.spec.sync.fragments, Fragments)
+            or job.spec.sync.fragments <= job.spec.sync.period
+        ),
+        cel="!has(self.sync.fragments) || type(self.sync.fragments) != int"
+        " || self.sync.fragments <= self.sync.period",
+    ),
+    Rule(
+        field="spec.sync.overlap",
+        problem=f"must be less than spec.sync.period {_unless_given('overlap')}",
+        remedy="use less than spec.sync.period",
+        holds=lambda job: job.spec.sync.overlap < job.spec.sync.period,
+        cel=f"{effective('overlap')} < self.sync.period",
+    ),
+    Rule(
+        field="metadata.name",
+        problem=f"{_BOTH} {NAME_CHARACTERS_MAX} characters together",
+        remedy="use shorter names",
+        holds=lambda job: _longest(job) <= NAME_CHARACTERS_MAX,
+        cel=_SHORT.format(NAME_CHARACTERS_MAX),
+        of_object=True,
+    ),
+    Rule(
+        field="metadata.name",
+        problem=f"{_BOTH} {HOSTS_NAME_CHARACTERS_MAX} characters together while"
+        " spec.learner.hosts is more than 1",
+        remedy="use shorter names",
+        holds=lambda job: job.spec.learner.hosts == 1 or _longest(job) <= HOSTS_NAME_CHARACTERS_MAX,
+        cel="self.spec.learner.hosts == 1 || " + _SHORT.format(HOSTS_NAME_CHARACTERS_MAX),
+        of_object=True,
+    ),
+    Rule(
+        field="spec.learner.hostsMin",
+        problem="must not be more than spec.learner.hosts",
+        remedy="use at most spec.learner.hosts, or leave it out",
+        holds=lambda job: (job.spec.learner.hosts_min or 1) <= job.spec.learner.hosts,
+        cel="!has(self.learner.hostsMin) || self.learner.hostsMin <= self.learner.hosts",
+    ),
+    Rule(
+        field="spec.learner.topologyKey",
+        problem="brings the hosts of a learner together, and spec.learner.hosts is 1",
+        remedy="remove it, or give spec.learner.hosts",
+        holds=lambda job: not job.spec.learner.topology_key or job.spec.learner.hosts > 1,
+        cel="self.learner.topologyKey == '' || self.learner.hosts > 1",
+    ),
+    Rule(
+        field="metadata.name",
+        problem="must be a name that Services can have",
+        remedy="use a-z, 0-9 and inner dashes",
+        holds=lambda job: REGION_PATTERN.fullmatch(job.name) is not None,
+        cel=f"self.metadata.name.matches('^{REGION_PATTERN.pattern}$')",
+        of_object=True,
+    ),
+    Rule(
+        field="spec.regions",
+        problem="a name begins with syncer or evaluator, as those of the job's other objects do",
+        remedy="give the region another name",
+        holds=lambda job: not any(r.name.startswith(RESERVED) for r in job.spec.regions),
+        cel="self.regions.all(r, !r.name.startsWith('{}') && !r.name.startsWith('{}'))".format(
+            *RESERVED
+        ),
+    ),
+    Rule(
+        field="spec.restore",
+        problem="needs volumes that outlive a job",
+        remedy=f"use spec.syncer.storage.type {_CLAIM}",
+        holds=lambda job: job.spec.restore is None or job.spec.syncer.storage.type is _CLAIM,
+        cel=f"!has(self.restore) || self.syncer.storage.type == '{_CLAIM}'",
+    ),
+    Rule(
+        field="spec.syncer.endpoints",
+        problem="an IPv6 address is not in brackets",
+        remedy="write it as in [fd00::1]:7700",
+        holds=lambda job: not any(map(re.compile(BARE_IPV6).match, job.spec.syncer.endpoints)),
+        cel=f"!self.syncer.endpoints.exists(e, e.matches('{BARE_IPV6}'))",
+    ),
+)
+
+_CANNOT = "cannot change; start another job to change it"
+_HOME = "({0}.syncer.region == '' ? {0}.regions[0].name : {0}.syncer.region)"
+_VOLUMES = f"self.syncer.storage.type == '{_CLAIM}' && oldSelf.syncer.storage.type == '{_CLAIM}'"
+
+
+def _same(path: str) -> Fixed:
+    return Fixed(path, f"self.{path} == oldSelf.{path}", _CANNOT)
+
+
+def _same_or_left_out(path: str) -> Fixed:
+    given, same = f"has(self.{path})", f"self.{path} == oldSelf.{path}"
+    return Fixed(path, f"{given} == has(oldSelf.{path}) && (!{given} || {same})", _CANNOT)
+
+
+FIXED = (
+    _same("seed"),
+    _same("learner.hosts"),
+    Fixed(
+        "syncer.region",
+        f"{_HOME.format('self')} == {_HOME.format('oldSelf')}",
+        "cannot change, and is the first region unless given; keep that region the first one,"
+        " name it here, or start another job",
+    ),
+    Fixed(
+        "syncer.storage.storageClassName",
+        f"!({_VOLUMES}) ||"
+        " self.syncer.storage.storageClassName == oldSelf.syncer.storage.storageClassName",
+        "cannot change, since Kubernetes changes it for no volume; to have other volumes, delete"
+        " the job and its claims (kubectl delete pvc -l atoll.dev/job=NAME) and apply it again",
+    ),
+    _same("syncer.shards"),
+    _same_or_left_out("syncer.tls.issuerRef"),
+    _same("sync"),
+    _same_or_left_out("managedBy"),
+    _same_or_left_out("restore"),
+    Fixed(
+        "steps",
+        "has(self.steps) == has(oldSelf.steps)",
+        "cannot take the place of spec.tokens, nor spec.tokens its; start another job",
+    ),
+)
+
+
+def check(job: Job) -> None:
+    """Raise SpecError for the first rule that the job breaks."""
+    names = Counter(region.name for region in job.spec.regions)
+    if twice := sorted(name for name in names if names[name] > 1):  # as the CRD's list map says
+        problem = f"{', '.join(twice)} is there twice"
+        raise SpecError("spec.regions", problem, "give each region a name of its own")
+    for rule in RULES:
+        if not rule.holds(job):
+            raise SpecError(rule.field, rule.problem, rule.remedy)

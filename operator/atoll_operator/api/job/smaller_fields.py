@@ -1,0 +1,64 @@
+"""The models of the smaller parts of `spec`: evaluator, failure, export, restore."""
+
+from pydantic import Field
+
+from atoll_operator.api.job.model_base import COUNT_MAX, NAME_CHARACTERS_MAX, SECONDS_MAX, Model
+from atoll_operator.api.job.pod_fields import Template
+
+
+class Evaluator(Model):
+    """An observer that measures held-out loss on the shared parameters."""
+
+    template: Template = Template()
+    """Pod template of the evaluator; what is left out is filled in. Without a command, the
+    evaluation of the built-in byte-level GPT runs."""
+    every_steps: int = Field(default=100, ge=1, le=COUNT_MAX)
+    """Steps between two evaluations."""
+
+
+class FailureSpec(Model):
+    """When lost nodes are given up."""
+
+    node_loss_seconds: int = Field(default=20, ge=1, le=86400)
+    """Seconds without a sign of life after which a node counts as lost and its pods are replaced
+    elsewhere, if their sessions with the shards are dead too."""
+    storm_percent: int = Field(default=50, ge=1, le=100)
+    """When more than this percentage of a region's nodes (and at least 3) are lost at once, nothing
+    is replaced (NodeLossHeld): a failed network looks the same."""
+    max_replacements_per_slot: int = Field(default=20, ge=0, le=10_000)
+    """How often a learner may be moved away from a node within a day, which begins with the first
+    time."""
+    syncer_lost_seconds: int = Field(default=3600, ge=1, le=SECONDS_MAX)
+    """Seconds after which the learners of a cluster that cannot reach the syncer in another one are
+    scaled to 0. They come back by themselves when it answers again."""
+
+
+class ExportSpec(Model):
+    """Where the final model goes, and whether there are exports before it."""
+
+    url: str = Field(default="", max_length=2048, pattern=r"^(file:///.+)?$")
+    """file:///FOLDER, a folder that spec.syncer.template mounts in every shard. Left out, the model
+    stays on the volume of the only shard, if that has one. `atoll run` always writes to the run
+    folder."""
+    every_steps: int | None = Field(default=None, ge=1, le=COUNT_MAX)
+    """Steps between two exports while the job trains, each into a folder step-N beside the final
+    model. The last 3 stay. Left out, there is only the final one."""
+
+
+class FromJob(Model):
+    """A job whose state was kept."""
+
+    name: str = Field(min_length=1, max_length=NAME_CHARACTERS_MAX)
+    """Name of the job, in the same namespace; it may be this job's own."""
+    uid: str = Field(default="", max_length=64)
+    """UID of the job whose state it is, when jobs of one name have used the same volumes; left out,
+    the state that was used last."""
+
+
+class Restore(Model):
+    """What another job has left is taken up."""
+
+    from_job: FromJob
+    """The job whose run continues under this one. It must be deleted or Failed, its volume claims
+    must be there (syncer.storage.reclaim: Retain), and sync, seed and syncer.shards must have its
+    values."""

@@ -1,0 +1,153 @@
+"""The models of `spec.sync`. docs/algorithm.md explains the formulas.
+
+The symbols are those of Decoupled DiLoCo (arXiv 2604.21428): P fragments, H period, tau overlap,
+K quorum.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from atoll_operator.api.job import presets
+from atoll_operator.api.job.model_base import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
+from atoll_operator.api.job.presets import Preset
+from atoll_protos.job.run_file import AUTO_FRAGMENTS_MAX, Fragments, Merge, Momentum
+from atoll_protos.transfer.codecs import Wire
+
+PERIOD_MAX: Final = 1_000_000  # ticks
+
+
+def _number_or_auto(value: Any) -> int | Fragments:
+    if value == Fragments.AUTO:
+        return Fragments.AUTO
+    if type(value) is int and 1 <= value <= PERIOD_MAX:
+        return value
+    raise PydanticCustomError("number_or_auto", "a number or auto", {"most": PERIOD_MAX})
+
+
+def _as_it_is(value: int | Fragments) -> Any:
+    return value if isinstance(value, int) else str(value)
+
+
+NumberOrAuto = Annotated[
+    int | Fragments,
+    PlainValidator(_number_or_auto),
+    PlainSerializer(_as_it_is),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "minimum": 1,
+            "maximum": PERIOD_MAX,
+            "pattern": f"^{Fragments.AUTO}$",
+        }
+    ),
+]
+
+
+class AdoptMode(StrEnum):
+    """How a learner takes a new value."""
+
+    OVERWRITE = "Overwrite"
+    BLEND = "Blend"
+
+
+class GraceSpec(Model):
+    """Waiting for more than the quorum."""
+
+    enabled: bool = True
+    """Whether a merge that has its quorum waits a little for more learners. It waits only as long
+    as the overlap hides."""
+    safety_percent: int = Field(default=80, ge=1, le=99)
+    """Percent of the time hidden by the overlap that this wait may use (gamma in arXiv 2604.21428,
+    equation 3)."""
+
+
+class AdoptSpec(Model):
+    """How a learner takes a merged value."""
+
+    mode: AdoptMode = Field(default=AdoptMode.OVERWRITE, strict=False)
+    """Overwrite: the merged value replaces the learner's own. Blend: the learner keeps a share of
+    its own value."""
+    blend_percent: int = Field(default=50, ge=1, le=99)
+    """Percent of its own value that a learner keeps; only with mode Blend."""
+
+
+class OuterSpec(Model):
+    """The outer optimizer; decimal strings, as the API conventions forbid floats."""
+
+    learning_rate: str = Field(default="0.7", pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=32)
+    """Learning rate of the outer optimizer, as a decimal number in quotes."""
+    momentum: str = Field(
+        default=Momentum.AUTO.value,
+        pattern=rf"^({Momentum.AUTO}|0(\.[0-9]+)?)$",
+        max_length=32,
+        description=(
+            "Nesterov momentum of the outer optimizer: a decimal number in quotes, or"
+            f" {Momentum.AUTO}, which begins at 0 and grows with the merges of each fragment,"
+            " to 0.9 at most, in a time that fits spec.steps."
+        ),
+    )
+
+
+class WireSpec(Model):
+    """Number formats between learners and shards."""
+
+    up: Wire = Field(default=Wire.BF16, strict=False)
+    """Number format of what learners send: the change since the last merged value."""
+    down: Wire = Field(default=Wire.BF16, strict=False)
+    """Number format of what shards send: the merged value or its change."""
+
+
+class SyncSpec(Model):
+    """What is computed; the preset fills what is not given."""
+
+    preset: Preset = Field(
+        default=presets.DEFAULT,
+        strict=False,
+        description=(
+            "The published system whose settings fill the fields of spec.sync that are not given. "
+            + " ".join(f"{name}: {each.about}." for name, each in presets.PRESETS.items())
+        ),
+    )
+    fragments: NumberOrAuto = Field(
+        default=Fragments.AUTO,
+        description=(
+            "Number of parts into which the model is cut (P). Each is merged in turn."
+            f" {Fragments.AUTO} is {AUTO_FRAGMENTS_MAX}, or as many as the model's tensors and"
+            " the period allow. At most the period."
+        ),
+    )
+    period: int = Field(default=24, ge=1, le=PERIOD_MAX)
+    """Steps between two merges of the same fragment (H). A shorter period brings the learners
+    closer together, and each halving doubles what travels."""
+    overlap: int = Field(default=2, ge=0, le=PERIOD_MAX)
+    """Steps between a learner's hand-over of a fragment and its adoption of the merged value (tau).
+    With 1 or more, training continues while values travel; with 0, learners wait. These steps
+    should take longer than a fragment's way to the shard and back: `atoll top` shows work that
+    comes too late. Less than the period."""
+    quorum: int | None = Field(
+        default=1, ge=1, le=LEARNERS_MAX * REGIONS_MAX
+    )  # None: all learners, as a preset says; a manifest has a number
+    """Number of learners whose work a merge must contain (K). Training waits while fewer are there.
+    At most the number of learners."""
+    grace: GraceSpec = GraceSpec()
+    """Waiting for more learners than the quorum."""
+    merge: Merge = Field(default=Merge.RADIAL_DIRECTIONAL, strict=False)
+    """How the learners' changes become one. RadialDirectional averages their lengths and their
+    directions separately, per tensor. Mean is the plain weighted mean. Embeddings, and tensors that
+    meanPatterns name, are always merged by Mean."""
+    adopt: AdoptSpec = AdoptSpec()
+    """How a learner takes a merged value."""
+    outer: OuterSpec = OuterSpec()
+    """The outer optimizer (SGD with Nesterov momentum) that the shards apply."""
+    wire: WireSpec = WireSpec()
+    """Number formats between learners and shards."""
+    mean_patterns: list[ShortText] = Field(default=[], max_length=64)
+    """Names of tensors that are merged by Mean whatever spec.sync.merge says, with * and ? as in
+    file names: `*.router.weight`."""
+
+    @property
+    def lockstep(self) -> bool:
+        return self.overlap == 0 or presets.waits(self.preset)

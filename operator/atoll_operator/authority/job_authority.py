@@ -1,0 +1,297 @@
+"""The authority of a job and the certificates that it issues: pure functions of bytes and `now`.
+
+The operator where the syncer lives makes one authority per job, and with it a leaf for each role
+and region (`atoll_protos.network.identity`). A leaf lives LEAF_DAYS and is due for renewal at two
+thirds of its life, so that a third is left for it to reach every pod and every other cluster.
+
+An authority lives AUTHORITY_DAYS. Its successor must be believed everywhere before it signs
+anything, and the former one until its last leaf is gone. So `Authorities` holds up to three:
+
+    signer      issues the leaves
+    successor   at two thirds of the signer's life: believed by all (it is part of `bundle`, the
+                ca.crt of every leaf), and signs nothing yet. It becomes the signer at five sixths.
+    former      believed until they expire
+
+`turned` takes each of these steps when its time has come, and `renewal` renews every leaf whose
+signer or bundle is no longer the present one. A leaf never outlives its authority.
+
+Keys are ECDSA on P-256. Certificates begin an hour back, for clocks that differ. Times are UNIX
+seconds, lives are seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from atoll_protos.errors import SpecError
+from atoll_protos.network.credentials import Credentials, identity_of
+from atoll_protos.network.identity import Identity, JobIdentity
+
+DAY_SECONDS: Final = 86_400
+LEAF_DAYS: Final = 30
+AUTHORITY_DAYS: Final = 360
+BACKDATED_SECONDS: Final = 3_600  # a clock that lags by less than an hour does no harm
+NAME_LETTERS_MAX: Final = 64  # of a common name (RFC 5280)
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate that issues others, and its key; both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authorities:
+    """Those of one job. `former`: certificates alone, PEM, one after the other."""
+
+    signer: Authority
+    successor: Authority | None = None
+    former: bytes = b""
+
+    @property
+    def bundle(self) -> bytes:
+        """All that is believed: the ca.crt that goes with every leaf, the signer first."""
+        successor = self.successor.certificate if self.successor else b""
+        return self.signer.certificate + successor + self.former
+
+    def to_files(self) -> dict[str, bytes]:
+        """The entries of the Secret that holds them."""
+        files = {"tls.crt": self.signer.certificate, "tls.key": self.signer.key}
+        if self.successor:
+            files |= {"next.crt": self.successor.certificate, "next.key": self.successor.key}
+        if self.former:
+            files["former.crt"] = self.former
+        return files
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes]) -> Self:
+        """What `to_files` has written. Raises SpecError for a missing or damaged entry."""
+        for name in ("tls.crt", "tls.key", *(["next.key"] if "next.crt" in files else [])):
+            if not files.get(name):
+                remedy = "delete the Secret: a new authority is made, and all leaves again"
+                raise SpecError(name, "is missing in the Secret of the job's authority", remedy)
+        successor = None
+        if "next.crt" in files:
+            successor = Authority(files["next.crt"], files["next.key"])
+        found = cls(
+            signer=Authority(files["tls.crt"], files["tls.key"]),
+            successor=successor,
+            former=files.get("former.crt", b""),
+        )
+        _check(found)
+        return found
+
+
+def make_authorities(
+    owner: JobIdentity, now: float, life: float = AUTHORITY_DAYS * DAY_SECONDS
+) -> Authorities:
+    """The first authority of a job."""
+    return Authorities(signer=make_authority(owner, now, life))
+
+
+def make_authority(
+    owner: JobIdentity, now: float, life: float = AUTHORITY_DAYS * DAY_SECONDS
+) -> Authority:
+    """A new authority of a job. Its name has a number of its own: two may be believed at once."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    number = x509.random_serial_number()
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Atoll"),
+            x509.NameAttribute(NameOID.COMMON_NAME, _common_name(f"authority of {owner.job}")),
+            x509.NameAttribute(NameOID.SERIAL_NUMBER, f"{number:x}"),
+        ]
+    )
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    certificate = (
+        _builder(subject, subject, key, now, _time(now + life))
+        .serial_number(number)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(_pem(certificate), _pem_key(key))
+
+
+def issue(
+    authorities: Authorities, identity: Identity, now: float, life: float = LEAF_DAYS * DAY_SECONDS
+) -> Credentials:
+    """A certificate and new key for one process, or for all of its role and region.
+
+    Those who serve get the DNS name under which they do besides. It ends no later than its
+    authority.
+    """
+    authority = x509.load_pem_x509_certificate(authorities.signer.certificate)
+    signer = serialization.load_pem_private_key(authorities.signer.key, password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey), "checked by from_files"
+    key = ec.generate_private_key(ec.SECP256R1())
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if identity.serves_as:
+        names.append(x509.DNSName(identity.serves_as))
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    common_name = _common_name(f"{identity.role} {identity.region} {identity.job}")
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    end = min(_time(now + life), authority.not_valid_after_utc)
+    certificate = (
+        _builder(subject, authority.subject, key, now, end)
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_identifier_of(authority), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return Credentials(_pem(certificate), _pem_key(key), authorities.bundle)
+
+
+def turned(
+    authorities: Authorities,
+    owner: JobIdentity,
+    now: float,
+    life: float = AUTHORITY_DAYS * DAY_SECONDS,
+) -> tuple[Authorities, str]:
+    """The authorities as they should be at `now`, and what has changed, empty for nothing.
+
+    At most one step: the caller writes it down before it issues anything.
+    """
+    signer = x509.load_pem_x509_certificate(authorities.signer.certificate)
+    if _past(signer, now, 1):
+        return make_authorities(owner, now, life), "the authority had expired: a new one is made"
+    if authorities.successor is None and _past(signer, now, 2 / 3):
+        successor = make_authority(owner, now, life)
+        return replace(authorities, successor=successor), "a new authority is believed besides"
+    if authorities.successor is not None and _past(signer, now, 5 / 6):
+        former = authorities.signer.certificate + authorities.former
+        changed = Authorities(signer=authorities.successor, former=former)
+        return changed, "the new authority signs; the former one is believed until it expires"
+    kept = _unexpired(authorities.former, now)
+    if kept != authorities.former:
+        return replace(authorities, former=kept), "an authority that has expired is forgotten"
+    return authorities, ""
+
+
+def renewal(authorities: Authorities, leaf: Credentials, identity: Identity, now: float) -> str:
+    """Why `leaf`, as it is stored, is to be issued again for `identity`; empty: it is not.
+
+    What cannot be read or belongs to somebody else is issued again as well.
+    """
+    fault = leaf.fault(now)
+    if fault is not None:
+        return f"{fault.field} {fault.problem}"
+    certificate = x509.load_pem_x509_certificate(leaf.certificate)
+    signer = x509.load_pem_x509_certificate(authorities.signer.certificate)
+    if identity_of(certificate) != identity:
+        return f"it is that of {identity_of(certificate)}"
+    if certificate.issuer != signer.subject:
+        return "another authority signs now"
+    if leaf.authority != authorities.bundle:
+        return "other authorities are believed now"
+    return "two thirds of its life are over" if now >= due_at(leaf.certificate) else ""
+
+
+def due_at(certificate: bytes) -> float:
+    """When two thirds of the life of a certificate (PEM) of ours are over, in UNIX seconds."""
+    return _moment(x509.load_pem_x509_certificate(certificate), 2 / 3)
+
+
+def _past(certificate: x509.Certificate, now: float, share: float) -> bool:
+    return now >= _moment(certificate, share)
+
+
+def _moment(certificate: x509.Certificate, share: float) -> float:
+    """When this share of the life is over, which began when it was issued."""
+    issued = certificate.not_valid_before_utc.timestamp() + BACKDATED_SECONDS
+    return issued + (certificate.not_valid_after_utc.timestamp() - issued) * share
+
+
+def _unexpired(bundle: bytes, now: float) -> bytes:
+    certificates = x509.load_pem_x509_certificates(bundle) if bundle else []
+    return b"".join(_pem(each) for each in certificates if not _past(each, now, 1))
+
+
+def _check(authorities: Authorities) -> None:
+    """Raises SpecError for an authority that cannot be read, or whose key is another's."""
+    both = {"tls": authorities.signer}
+    if authorities.successor:
+        both["next"] = authorities.successor
+    for name, each in both.items():
+        try:
+            certificate = x509.load_pem_x509_certificate(each.certificate)
+            key = serialization.load_pem_private_key(each.key, password=None)
+            fits = key.public_key() == certificate.public_key()
+            if not fits or not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise ValueError("the key is not that of the certificate")
+            x509.load_pem_x509_certificates(authorities.former or each.certificate)
+        except (ValueError, TypeError) as error:
+            remedy = "delete the Secret: a new authority is made, and all leaves again"
+            problem = f"the authority cannot be used: {error}"
+            raise SpecError(f"{name}.crt", problem, remedy) from error
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    now: float,
+    end: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .not_valid_before(_time(now - BACKDATED_SECONDS))
+        .not_valid_after(end)
+    )
+
+
+def _identifier_of(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    found = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(found.value)
+
+
+def _usage(
+    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _common_name(text: str) -> str:
+    return text[:NAME_LETTERS_MAX]
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(int(seconds), UTC)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

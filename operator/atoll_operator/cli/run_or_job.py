@@ -1,0 +1,68 @@
+"""What a person means by a name: the folder of a run, or a job in a cluster."""
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atoll_operator.local.folder import log_files as files
+from atoll_protos.errors import SpecError
+
+OFFER_SECONDS_MAX = 2.0  # that a shell waits for the names of jobs
+JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def offered_jobs(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of jobs that a shell can offer. One that is offered nothing offers files."""
+    if incomplete and JOB_NAME.fullmatch(incomplete.rstrip("-")) is None:
+        return []
+    from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
+
+    given = (context.params.get(name) or "" for name in ("namespace", "context"))
+    with contextlib.suppress(SpecError):
+        jobs = JobClient(*given, call_seconds_max=OFFER_SECONDS_MAX)
+        return [each.name for each in jobs.list() if each.name.startswith(incomplete)]
+    return []
+
+
+def offered(context: typer.Context, incomplete: str) -> list[str]:
+    begun = Path(f"{incomplete}x").parent
+    inside = [each for place in (begun, begun / "runs") for each in place.glob("*/")]
+    folders = sorted(str(each) for each in inside if files.holds_run(each))
+    found = [each for each in folders if each.startswith(incomplete)]
+    return [*found, *offered_jobs(context, incomplete)]
+
+
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR|JOB",
+        autocompletion=offered,
+        help="Folder of a run; or name of a job in the cluster of your kubeconfig.",
+    ),
+]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", autocompletion=offered_jobs, help="A job of the cluster.")
+]
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="Of a job; left out, as for kubectl.")
+]
+Context = Annotated[str, typer.Option("--context", help="Of the kubeconfig, for a job.")]
+
+
+def folder_of(which: str, namespace: str, context: str) -> Path | None:
+    """The folder of a run; None: it is the name of a job, as every name with a namespace is.
+
+    Raises SpecError for what can be neither.
+    """
+    if namespace or context:
+        return None
+    if files.holds_run(Path(which)):
+        return Path(which)
+    if JOB_NAME.fullmatch(which) is None:
+        there = "holds no run" if Path(which).is_dir() else "is not there"
+        remedy = "give the folder of a run, or the name of a job in a cluster"
+        raise SpecError(which, there, remedy)
+    return None

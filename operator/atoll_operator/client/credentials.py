@@ -1,0 +1,160 @@
+"""A region's credentials for another cluster, for `atoll credentials`: by a person's own rights.
+
+The person may read the job and the Secret with its authority in the cluster where the syncer runs;
+the operator takes no part. What is printed holds private keys.
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+from kubernetes import client
+
+from atoll_operator.api.job.parsing import from_object
+from atoll_operator.api.job.spec import Job
+from atoll_operator.api.job.syncer_fields import TlsMode
+from atoll_operator.authority.job_authority import AUTHORITY_DAYS, Authorities
+from atoll_operator.client.reach import CALL_SECONDS_MAX, ClusterReach, asking, reach
+from atoll_operator.kube.names import (
+    GROUP,
+    PLURAL,
+    VERSION,
+    Annotation,
+    authority_name,
+    credentials_name,
+)
+from atoll_operator.kube.plan.certificates import region_secret
+from atoll_operator.kube.plan.owner import generations
+from atoll_protos.errors import SpecError
+from atoll_protos.network.identity import JobIdentity
+
+DAY_SECONDS = 86_400
+DAYS_MIN = 0.001
+DAYS_MAX = AUTHORITY_DAYS // 6  # so long an authority that signs lives on, at least (`turned`)
+NOT_FOUND = 404
+NO_OTHER = "the job has no region in another cluster, and needs no credentials"
+
+
+def credentials_of(
+    job: str, region: str, *, namespace: str, context: str, days: float, now: float
+) -> str:
+    """The Secret as YAML. `now` is in UNIX seconds. Raises SpecError."""
+    if not DAYS_MIN <= days <= DAYS_MAX:
+        problem = f"{days:g} days are not possible"
+        remedy = f"give {DAYS_MIN} (86 seconds) to {DAYS_MAX}: the authority may not live longer"
+        raise SpecError("--days", problem, remedy)
+    here = reach("", namespace, context)
+    with _asking(job, here.namespace):
+        raw = _job(here, job)
+        found = from_object(raw, stored=True)
+        _check(found, region)
+        secret = client.CoreV1Api(here.api).read_namespaced_secret(
+            authority_name(job), here.namespace, _request_timeout=CALL_SECONDS_MAX
+        )
+    files = {key: base64.b64decode(value) for key, value in (secret.data or {}).items()}
+    owner = JobIdentity(namespace=here.namespace, job=job, uid=raw["metadata"]["uid"])
+    made = region_secret.secret(
+        Authorities.from_files(files),
+        owner,
+        region,
+        credentials_name(job, region),
+        now,
+        days * DAY_SECONDS,
+        generations(raw["metadata"].get("annotations") or {}).get(region, 0),
+    )
+    return yaml.safe_dump(made, sort_keys=False)
+
+
+def revoked(job: str, region: str, *, namespace: str, context: str) -> str:
+    """Shut out the certificates that a region has so far; what was done, in words.
+
+    The operator tells the shards within seconds, and they read it when the kubelet shows them the
+    list. Raises SpecError.
+    """
+    here = reach("", namespace, context)
+    with _asking(job, here.namespace):
+        raw = _job(here, job)
+        found = from_object(raw, stored=True)
+        regions = [each.name for each in found.spec.regions]
+        if not {region}.issubset(regions):
+            remedy = f"{_one_of(regions)}; regions that a job has not any more are shut out anyway"
+            raise SpecError("--revoke", f"{region} is not a region of {job}", remedy)
+        if found.spec.syncer.tls.mode is TlsMode.DISABLED:
+            problem = "is Disabled: its processes talk in plain text and have no certificates"
+            raise SpecError("spec.syncer.tls.mode", problem, "take the region out of the manifest")
+        known = generations(raw["metadata"].get("annotations") or {})
+        known[region] = known.get(region, 0) + 1
+        metadata = {
+            "annotations": {Annotation.REVOKED: json.dumps(known, sort_keys=True)},
+            "resourceVersion": raw["metadata"]["resourceVersion"],  # a second one meanwhile: 409
+        }
+        client.CustomObjectsApi(here.api).patch_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            here.namespace,
+            PLURAL,
+            job,
+            {"metadata": metadata},
+            _request_timeout=CALL_SECONDS_MAX,
+        )
+    again = (
+        "learners there get new ones by themselves"
+        if region == found.spec.syncer_region
+        else f"atoll credentials {job} -n {here.namespace} --region {region} prints valid ones"
+    )
+    return (
+        f"the certificates that region {region} has so far are revoked: shards end their sessions"
+        f" when the kubelet has shown them that, within two minutes; {again}"
+    )
+
+
+def _job(here: ClusterReach, job: str) -> Any:
+    return client.CustomObjectsApi(here.api).get_namespaced_custom_object(
+        GROUP, VERSION, here.namespace, PLURAL, job, _request_timeout=CALL_SECONDS_MAX
+    )
+
+
+@contextmanager
+def _asking(job: str, namespace: str) -> Iterator[None]:
+    """Raises SpecError for what the cluster refuses or does not answer."""
+    with asking(job):
+        try:
+            yield
+        except client.ApiException as error:
+            if error.status != NOT_FOUND:
+                raise
+            problem = (
+                f"there is no such job in the namespace {namespace}, or it has no authority yet"
+            )
+            remedy = (
+                "use the kubeconfig of the cluster where its syncer runs, and -n; the operator"
+                " there makes the authority when it starts the job"
+            )
+            raise SpecError(job, problem, remedy) from error
+
+
+def _check(job: Job, region: str) -> None:
+    """Raises SpecError where there is nothing to print for this region."""
+    tls, regions = job.spec.syncer.tls, [each.name for each in job.spec.regions]
+    if region not in regions:
+        others = [each for each in regions if each != job.spec.syncer_region]
+        remedy = _one_of(others) if others else NO_OTHER
+        raise SpecError("--region", f"{region} is not a region of {job.name}", remedy)
+    if region == job.spec.syncer_region:  # its operator alone may say what becomes of the job
+        problem = f"{region} is where the syncer runs, and has its certificates"
+        others = [each for each in regions if each != region]
+        raise SpecError("--region", problem, _one_of(others) if others else NO_OTHER)
+    if tls.mode is TlsMode.DISABLED:
+        problem = "is Disabled: its processes talk in plain text and need no credentials"
+        raise SpecError("spec.syncer.tls.mode", problem, "apply the manifest in that cluster")
+    if tls.issuer_ref is not None:
+        problem = "is given: cert-manager issues the certificates of this job, not the operator"
+        remedy = "let an issuer of the same authority make them in that cluster"
+        raise SpecError("spec.syncer.tls.issuerRef", problem, remedy)
+
+
+def _one_of(regions: list[str]) -> str:
+    return f"give one of {', '.join(regions)}"

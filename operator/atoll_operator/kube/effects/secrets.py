@@ -1,0 +1,364 @@
+"""Reads and writes the Secrets with a job's certificates, for `plan.certificates.issuing`.
+
+No watch shows Secrets, since the right to list them would show the operator those of everybody. A
+job's are read one by one: when it starts, after a write, and then every READ_SECONDS_MAX; after
+HURRY_SECONDS where a pod cannot start; what a person has brought every BROUGHT_SECONDS_MAX. A pass
+gets to know a `Certificates`, in which there is no key.
+
+A Secret is made by a create, which fails where another operator was faster, and changed by a
+server-side apply with the UID and the version that were read. The key of an authority is read for
+each write, and is in no variable afterwards. The operator's own certificates
+(`CertificateMemory.own`) are made where the authorities are read, one for each region that it
+serves: only the operator of a slot's region may name the slot's owner.
+"""
+
+import base64
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from atoll_operator.api.job.spec import Job
+from atoll_operator.authority.job_authority import (
+    Authorities,
+    issue,
+    make_authorities,
+    renewal,
+    turned,
+)
+from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, path
+from atoll_operator.kube.metrics import Metrics
+from atoll_operator.kube.names import LEARNER_ROLE, authority_name, credentials_name
+from atoll_operator.kube.observed.memory import CertificateMemory, JobMemory
+from atoll_operator.kube.observed.objects import key_of, written_at
+from atoll_operator.kube.observed.observation import Certificates, Object, SecretSeen, Stale
+from atoll_operator.kube.plan.actions import Plan
+from atoll_operator.kube.plan.certificates import region_secret
+from atoll_operator.kube.plan.certificates.issuing import (
+    CERTIFICATE,
+    SECRET,
+    Leaf,
+    issuer_message,
+    operators,
+    order,
+    ordered,
+    wanted,
+)
+from atoll_operator.kube.plan.certificates.region_secret import credentials_of, files_of
+from atoll_operator.kube.plan.changes.ownership import obstacle
+from atoll_operator.kube.plan.owner import JobOwner
+from atoll_operator.kube.plan.workloads.children import with_applied_hash
+from atoll_operator.kube.settings import Settings
+from atoll_protos.errors import SpecError
+from atoll_protos.network import identity
+from atoll_protos.network.credentials import AUTHORITY as CA
+from atoll_protos.network.credentials import CERTIFICATE as CRT
+from atoll_protos.network.credentials import KEY, Credentials, Needed
+
+READ_SECONDS_MAX = 300.0  # between two readings of a job at rest
+BROUGHT_SECONDS_MAX = 30.0  # where people bring them
+READS_A_LIFE = 20.0  # of a certificate, at least
+AGAIN_SECONDS = 10.0  # after a reading that has failed
+HURRY_SECONDS = 10.0  # between two readings while a pod cannot start
+NEVER = float("inf")
+MISSING_SECONDS = 3.0  # while an issuer has not answered
+TLS_TYPE = "kubernetes.io/tls"
+AUTHORITY_ROLE = "authority"  # in the labels of its Secret
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Secrets:
+    """Reads, makes and renews the Secrets with the certificates of all jobs."""
+
+    api: Api
+    metrics: Metrics
+    settings: Settings
+
+    # ------------------------------------------------------------ reading
+
+    async def look(
+        self,
+        job: Job,
+        owner: JobOwner,
+        memory: CertificateMemory,
+        *,
+        waits: bool,
+        used: Collection[str] = (),
+    ) -> None:
+        """Read what is due; `waits`: a pod cannot start, or no shard takes what is there.
+
+        Secrets that are `used` by the job's workloads stay, also those of a region that has left.
+
+        An edit may ask for more of them. Where the syncer lives in another cluster that is what a
+        person has brought.
+
+        Raises what the network raises, and ApiError when the API server is unwell, as long as
+        nothing has ever been read.
+        """
+        now = time.monotonic()
+        home = self.settings.serves(job.spec.syncer_region)
+        leaves = wanted(job, owner, self.settings.serves) if home else ()
+        regions = [each.name for each in job.spec.regions if self.settings.serves(each.name)]
+        names = [each.secret for each in leaves]
+        names = names if home else [credentials_name(job.name, each) for each in regions]
+        known = {} if memory.seen is None else memory.seen.secrets
+        gone = memory.names.difference(names, used)
+        revoked = owner.generations != memory.generations
+        hurry = waits or bool(gone) or not all(each in known for each in names)
+        due_at = min(memory.next_at, memory.read_at + HURRY_SECONDS if hurry else NEVER)
+        if now < due_at and not revoked:
+            return
+        memory.read_at, memory.generations = now, owner.generations
+        issued = job.spec.syncer.tls.issuer_ref is not None or not home
+        try:
+            if not home:
+                seen = await self._look_brought(job, owner, regions, memory)
+            elif issued:
+                seen = await self._look_issued(job, owner, leaves, memory)
+            else:
+                seen = await self._look(job, owner, leaves, memory)
+            stale = await self._stale(job, owner, gone, memory) if home else ()
+            memory.seen = Certificates(secrets={each.name: each for each in seen}, stale=stale)
+        except ApiError as error:
+            memory.next_at = now + AGAIN_SECONDS
+            if error.may_pass and memory.seen is None:
+                raise
+            if not error.may_pass:
+                said = f"the Secrets with the certificates cannot be read: {error.message}"
+                memory.seen = Certificates(unread=said)
+            return
+        memory.names.update(names if home else ())
+        missing = any(each.order or each.reason for each in seen)
+        most = READ_SECONDS_MAX if home else BROUGHT_SECONDS_MAX
+        pause = min(most, self.settings.certificate_seconds / READS_A_LIFE)
+        memory.next_at = now + (min(pause, MISSING_SECONDS) if issued and missing else pause)
+
+    async def _look_brought(
+        self, job: Job, owner: JobOwner, regions: Sequence[str], memory: CertificateMemory
+    ) -> list[SecretSeen]:
+        own, seen, now = {}, [], time.time()
+        for region in regions:
+            name = credentials_name(job.name, region)
+            raw = await self._get(SECRET, owner, name)
+            found = region_secret.judged(raw, job.name, region, now)
+            seen.append(_seen(name, raw, reason=found.fault, due_at=found.due_at))
+            if found.operator is not None:
+                own[region] = found.operator
+        memory.own = own
+        return seen
+
+    async def _look(
+        self, job: Job, owner: JobOwner, leaves: Sequence[Leaf], memory: CertificateMemory
+    ) -> list[SecretSeen]:
+        now, name = time.time(), authority_name(job.name)
+        raw = await self._get(SECRET, owner, name)
+        said = _obstacle(raw, owner, name, AUTHORITY_ROLE)
+        found, _, reason = _authorities(raw, owner, now)
+        found = None if said else found
+        seen = [_seen(name, raw, obstacle=said, reason=reason)]
+        if found is not None:
+            memory.believed = found.bundle
+            memory.own = self._own(job, owner, found, memory.own, now)
+        for leaf in leaves:
+            raw = await self._get(SECRET, owner, leaf.secret)
+            said = _obstacle(raw, owner, leaf.secret, leaf.identity.role)
+            reason = "its authority is made again"
+            if found is not None:
+                reason = renewal(found, credentials_of(raw or {}), leaf.identity, now)
+            seen.append(_seen(leaf.secret, raw, obstacle=said, reason=reason))
+            memory.believed = memory.believed or files_of(raw or {}).get(CA, b"")
+        return seen
+
+    def _own(
+        self,
+        job: Job,
+        owner: JobOwner,
+        found: Authorities,
+        kept: Mapping[str, Credentials],
+        now: float,
+    ) -> dict[str, Credentials]:
+        """The operator's certificates, by region: those that it has, and new ones where due."""
+        own = {}
+        for leaf in operators(job, owner, self.settings.serves):
+            who, region = leaf.identity, leaf.identity.region
+            has = kept.get(region)
+            if has is None or renewal(found, has, who, now):
+                has = issue(found, who, now, self.settings.certificate_seconds)
+            own[region] = has
+        return own
+
+    async def _look_issued(
+        self, job: Job, owner: JobOwner, leaves: Sequence[Leaf], memory: CertificateMemory
+    ) -> list[SecretSeen]:
+        own, seen, now = {}, [], time.time()
+        mine = {each.secret for each in operators(job, owner, self.settings.serves)}
+        for leaf in leaves:
+            live = await self._get(CERTIFICATE, owner, leaf.secret)
+            raw = await self._get(SECRET, owner, leaf.secret)
+            asked = with_applied_hash(order(job, owner, leaf, self.settings.certificate_seconds))
+            said = issuer_message(live)
+            if raw is not None:
+                credentials, who = credentials_of(raw), leaf.identity
+                needed = Needed(uid=owner.uid, region=who.region, roles=[who.role])
+                fault = credentials.fault(now, needed)
+                said = f"its Secret: {fault.field} {fault.problem}" if fault else ""
+                await self._adopt(raw, owner, leaf)
+                if leaf.secret in mine and not fault:
+                    own[who.region] = credentials
+            barred = obstacle(live, asked) if live else ""
+            found = _seen(leaf.secret, raw)
+            seen.append(replace(found, reason=said, obstacle=barred, order=ordered(asked, live)))
+        memory.own = own
+        return seen
+
+    async def _adopt(self, raw: Object, owner: JobOwner, leaf: Leaf) -> None:
+        """Let a Secret of cert-manager be deleted with the job: it belongs to nobody else."""
+        if raw["metadata"].get("ownerReferences"):
+            return
+        child = owner.child(SECRET, "v1", leaf.secret, owner.labels(leaf.identity.role))
+        child["metadata"]["uid"] = raw["metadata"]["uid"]
+        await self.api.apply(child)
+
+    async def _stale(
+        self, job: Job, owner: JobOwner, names: Iterable[str], memory: CertificateMemory
+    ) -> tuple[Stale, ...]:
+        """What the job has of these Secrets; objects of others are left alone."""
+        kinds = (SECRET,) if job.spec.syncer.tls.issuer_ref is None else (CERTIFICATE, SECRET)
+        found = []
+        for name in sorted(names):
+            there = [(kind, await self._get(kind, owner, name)) for kind in kinds]
+            ours = [
+                Stale(kind=kind, name=name, uid=raw["metadata"]["uid"])
+                for kind, raw in there
+                if raw is not None
+                and not obstacle(raw, owner.child(kind, "", name, owner.labels(LEARNER_ROLE)))
+            ]
+            if not ours:
+                memory.names.discard(name)
+            found += ours
+        return tuple(found)
+
+    async def _get(self, kind: str, owner: JobOwner, name: str) -> Object | None:
+        return await self.api.get(path(kind, owner.namespace, name))
+
+    # ------------------------------------------------------------ writing
+
+    async def make(self, plan: Plan, memory: JobMemory) -> bool:
+        """Write what the plan asks for; whether the API server has taken all of it.
+
+        Raises ApiError when it is overloaded or unwell.
+        """
+        work = plan.children.certificates
+        if not work.acts:
+            return True
+        memory.certificates.next_at = time.monotonic()  # the next pass reads what is there then
+        for each in work.objects:
+            if not await self._write(plan, memory, each, "cert-manager makes the certificate"):
+                return False
+        for gone in work.stale:
+            await self.api.delete(path(gone.kind, plan.namespace, gone.name), gone.uid)
+            log.info("deleted", job=plan.job, kind=gone.kind, name=gone.name, reason="no region")
+        if not work.authority and not work.leaves:
+            return True
+        owner = JobOwner(namespace=plan.namespace, name=plan.job, uid=memory.uid)
+        found = await self._authorities(plan, memory, owner)
+        if found is None:
+            return False
+        seen = memory.certificates.seen or Certificates()
+        for leaf in work.leaves:
+            who, there = leaf.identity, seen.of(leaf.secret)
+            made = issue(found, who, time.time(), self.settings.certificate_seconds)
+            files = {CRT: made.certificate, KEY: made.key, CA: made.authority}
+            child = _secret(owner, leaf.secret, who.role, files)
+            if there.uid:
+                child["metadata"] |= {"uid": there.uid, "resourceVersion": there.version}
+            if not await self._write(plan, memory, child, there.reason):
+                return False
+        return True
+
+    async def _authorities(
+        self, plan: Plan, memory: JobMemory, owner: JobOwner
+    ) -> Authorities | None:
+        """The job's authorities as they should be now; None when they could not be written."""
+        name, now = authority_name(owner.name), time.time()
+        raw = await self._get(SECRET, owner, name)
+        if _obstacle(raw, owner, name, AUTHORITY_ROLE):
+            return None
+        _, wanted, said = _authorities(raw, owner, now)
+        if not said:
+            return wanted
+        believed = memory.certificates.believed
+        if believed and wanted.successor is None and not wanted.former:
+            wanted = replace(wanted, former=believed)  # what has been lost is in use
+        child = _secret(owner, name, AUTHORITY_ROLE, wanted.to_files())
+        if raw is not None:
+            here = raw["metadata"]
+            child["metadata"] |= {"uid": here["uid"], "resourceVersion": here["resourceVersion"]}
+        return wanted if await self._write(plan, memory, child, said) else None
+
+    async def _write(self, plan: Plan, memory: JobMemory, child: Object, reason: str) -> bool:
+        """Write one object; False when it was refused, or is not what was read any more."""
+        kind, name = key_of(child)
+        try:
+            if kind == SECRET and "uid" not in child["metadata"]:
+                await self.api.create(child)
+            else:
+                await self.api.apply(child)
+        except ConflictError:
+            return False  # another operator was faster, or somebody has just changed it
+        except ApiError as error:
+            if error.may_pass:
+                raise
+            memory.refuse((kind, name), "", error.message, plan.at, error.status)
+            log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
+            return False
+        memory.refused.pop((kind, name), None)
+        self.metrics.writes.labels(kind).inc()
+        log.info("applied", job=plan.job, kind=kind, name=name, reason=reason)
+        return True
+
+
+def owner_of(owner: JobOwner) -> identity.JobIdentity:
+    """The job's object as identities name it."""
+    return identity.JobIdentity(namespace=owner.namespace, job=owner.name, uid=owner.uid)
+
+
+def _secret(owner: JobOwner, name: str, role: str, files: Mapping[str, bytes]) -> Object:
+    data = {key: base64.b64encode(value).decode() for key, value in files.items()}
+    return owner.child(SECRET, "v1", name, owner.labels(role), type=TLS_TYPE, data=data)
+
+
+def _authorities(
+    raw: Object | None, owner: JobOwner, now: float
+) -> tuple[Authorities | None, Authorities, str]:
+    """Those of a job that its Secret has, if it can be used, and those that it should have, why."""
+    who = owner_of(owner)
+    if raw is None:
+        return None, make_authorities(who, now), "it is not there"
+    try:
+        found = Authorities.from_files(files_of(raw))
+    except SpecError as error:
+        return None, make_authorities(who, now), str(error)
+    return found, *turned(found, who, now)
+
+
+def _obstacle(raw: Object | None, owner: JobOwner, name: str, role: str) -> str:
+    """Why a Secret of this name may not be written; empty: it may."""
+    return obstacle(raw, _secret(owner, name, role, {})) if raw is not None else ""
+
+
+def _seen(name: str, raw: Object | None, **more: Any) -> SecretSeen:
+    if raw is None:
+        return Certificates().of(name)
+    metadata = raw["metadata"]
+    return SecretSeen(
+        name=name,
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        written_at=written_at(metadata),
+        **more,
+    )

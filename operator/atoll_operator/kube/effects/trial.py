@@ -1,0 +1,123 @@
+"""Lets the API server try a workload and one of its pods in a dry run, before anything changes.
+
+A StatefulSet is taken whatever its pods ask for: what a priority class, the namespace's Pod
+Security, a LimitRange or a webhook allows is looked at only when its controller makes a pod, and by
+then the old pods are gone. So a pod is tried too, as the controller would make it; of a new job the
+shards' claims are tried by themselves.
+
+What is no mistake in the template is left to the controller: a quota that is used up, a webhook
+that knows no dry runs, an operator that may try no pods. An answer that says nothing of the pod,
+such as that a webhook is away, blames no template, but is waited for.
+
+A pod names a controller that is not there. Kueue looks for it and would refuse the pod, so pods of
+a queue are not tried.
+"""
+
+import copy
+from typing import Final
+
+from atoll_operator.kube.edges.api import TOO_MANY_REQUESTS, Api, ApiError, ConflictError, path
+from atoll_operator.kube.names import QUEUE_LABEL, account_name
+from atoll_operator.kube.observed.observation import WORKLOADS, Object
+from atoll_protos.names import Label
+
+REFUSED, UNAVAILABLE = 422, 503  # HTTP: the object is wrong, or nobody can say
+QUOTA: Final = "exceeded quota"
+NO_MISTAKE: Final = (QUOTA, "does not support dry run", 'cannot create resource "pods"')
+NO_ACCOUNT: Final = "error looking up service account"
+OF_ACCOUNT: Final = ("serviceaccount", "service account")  # in a message in small letters
+NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload that is to be made
+
+
+async def refusal(api: Api, workload: Object) -> ApiError | None:
+    """Why the API server would refuse the workload or its pods, or a claim; None: it would not.
+
+    Where another object has the name of the workload, None too: what becomes of it is decided when
+    it is applied. Raises ApiError when the API server has too much to do: then it judges nothing.
+    """
+    metadata = workload["metadata"]
+    where = path(workload["kind"], metadata["namespace"], metadata["name"])
+    if "uid" not in metadata and await api.get(where) is not None:
+        return None
+    try:
+        await api.dry_run(workload)
+    except ConflictError:
+        return None
+    except ApiError as error:
+        if not _is_no_mistake(error):
+            return error
+    if workload["kind"] not in WORKLOADS or _is_queued(workload):
+        return None
+    wrong = await _refusal_of_pod(api, workload)
+    if wrong is None:
+        return None
+    status = UNAVAILABLE if wrong.may_pass else REFUSED
+    return ApiError(status, f"its pods would be refused: {wrong.message}")
+
+
+async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
+    """The service account that the operator makes is not there before a job's first pass.
+
+    The namespace's own then takes its place, since without one of the two every pod is refused, and
+    what a policy says of that one is no word about the job's pods.
+    """
+    pod = pod_of(workload)
+    metadata = workload["metadata"]
+    job, role = metadata["labels"][Label.JOB], metadata["labels"][Label.ROLE]
+    own = account_name(job, role)
+    if pod["spec"].get("serviceAccountName") != own:
+        return await _try(api, pod)
+    known = api.cache.children((metadata["namespace"], job))
+    if any(each["kind"] == "ServiceAccount" and each["metadata"]["name"] == own for each in known):
+        wrong = await _try(api, pod)
+        if wrong is None or NO_ACCOUNT not in wrong.message:
+            return wrong
+    del pod["spec"]["serviceAccountName"]
+    wrong = await _try(api, pod)
+    said = wrong.message.lower() if wrong is not None else ""
+    return None if any(each in said for each in OF_ACCOUNT) else wrong
+
+
+async def _try(api: Api, pod: Object) -> ApiError | None:
+    """What the API server finds wrong with a pod."""
+    try:
+        await api.dry_run_pod(pod)
+    except ApiError as error:
+        return None if _is_no_mistake(error) else error
+    return None
+
+
+def _is_queued(workload: Object) -> bool:
+    return QUEUE_LABEL in (workload["spec"]["template"]["metadata"].get("labels") or {})
+
+
+def _is_no_mistake(error: ApiError) -> bool:
+    if error.status == TOO_MANY_REQUESTS:
+        raise error
+    return any(each in error.message for each in NO_MISTAKE)
+
+
+def pod_of(workload: Object) -> Object:
+    """A pod as the workload's controller would make it, under a name that nobody has.
+
+    It names a controller, because a policy may refuse pods without one.
+    """
+    metadata, template = workload["metadata"], copy.deepcopy(workload["spec"]["template"])
+    owner = {
+        "apiVersion": workload["apiVersion"],
+        "kind": "ReplicaSet" if workload["kind"] == "Deployment" else workload["kind"],
+        "name": metadata["name"],
+        "uid": metadata.get("uid") or NOBODYS_UID,
+        "controller": True,
+    }
+    own = {
+        "generateName": f"{metadata['name']}-",
+        "namespace": metadata["namespace"],
+        "ownerReferences": [owner],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**template["metadata"], **own},
+        "spec": template["spec"],
+    }

@@ -1,0 +1,371 @@
+"""What becomes of a job's children in one pass: applied, deleted, or refused and tried again.
+
+A child is applied when it is not there, or differs in a field from what would be applied (`drift`).
+When somebody else has changed it that is a *revert*: told in an Event once, and repeated with
+growing pauses of at most REVERT_SECONDS (`memory`), so that two controllers never write in turns
+without end.
+
+Of a job without any pod nothing is applied while a certificate is missing that cannot be made in
+this pass: no pod could start, and each would hold its node's accelerators. The API server tries a
+new template before it is applied (`trial`). Of a new job nothing is made while one is refused; of a
+job that runs, that workload stays as it is, and the others take their edits.
+
+A live child is applied with its UID, so that an object that has taken its place is never hit. Where
+there is no child of ours, `apply` looks at what has the name before it makes one (`ownership`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from atoll_operator.api.job.syncer_fields import StorageType
+from atoll_operator.api.status.condition_facts import PhaseKind
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
+from atoll_operator.kube.observed import notes
+from atoll_operator.kube.observed.objects import controller, is_of, key_of, rfc3339
+from atoll_operator.kube.observed.observation import (
+    WORKLOADS,
+    ChildRefusal,
+    Object,
+    Observation,
+)
+from atoll_operator.kube.observed.quantities import quantity
+from atoll_operator.kube.plan.actions import Changes, Deletion, Revert
+from atoll_operator.kube.plan.changes import restarts
+from atoll_operator.kube.plan.changes.drift import Drift, Settled, drift
+from atoll_operator.kube.plan.losses.exclusions import exclusions
+from atoll_operator.kube.plan.manifest import elsewhere, restore
+from atoll_operator.kube.plan.manifest import phase as phases
+from atoll_operator.kube.plan.owner import JobOwner
+from atoll_operator.kube.plan.situation import Situation
+from atoll_operator.kube.plan.status import events
+from atoll_operator.kube.plan.workloads import rendering
+from atoll_operator.kube.plan.workloads.children import JobChildren
+from atoll_protos.names import Label
+
+NOT_WANTED = "the job no longer asks for it"
+DIFFERENCES_MAX = 3  # that an Event names
+VALUE_CHARACTERS_MAX = 60
+TRIED = WORKLOADS | {"PersistentVolumeClaim"}  # kinds of what is tried before a job has anything
+REFUSED_REASONS = ("TemplateRefused", "ChildrenRefused")  # of the condition Accepted
+JOBS_MAX = 500  # of which the children are kept as they are wanted, some 50 kB each
+
+Key = tuple[str, str]  # kind and name of a child
+Compared = tuple[Object, Object | None, tuple[Drift, ...]]  # as wanted, as it is, what differs
+
+
+def of_children(case: Situation) -> Changes:
+    """The children to apply, to delete and to wait for."""
+    seen, phase = case.seen, case.phase
+    if phase.kind is PhaseKind.REJECTED:
+        return Changes()
+    if phase.kind is PhaseKind.SUSPENDED and not seen.workloads:
+        return _of_suspended(case)
+    own = _own(case)
+    found = compared(case, own)
+    objects = [wanted for wanted, _, _ in found]
+    held = restarts.held_shards(case, objects)
+    changed, reverts = [], []
+    for wanted, live, differs in found:
+        if wanted["kind"] == "Deployment" and wanted["metadata"]["name"] in held:
+            continue
+        if live is None:
+            changed.append(wanted)
+        elif differs:
+            metadata = {**wanted["metadata"], "uid": live["metadata"]["uid"]}
+            changed.append({**wanted, "metadata": metadata})
+            # It is a revert when the last apply was of the very same object; and where a note
+            # cannot be read, whose loss changes what is wanted.
+            if _applied(live) == _applied(wanted) or notes.is_spoilt(live):
+                reverts.append(_revert(case, key_of(wanted), differs))
+    refused = _refused(seen, changed)
+    if not any(kind in WORKLOADS for kind, _ in own):
+        return _of_new(case, changed, refused)
+    if case.certificates.missing and not any(each.replicas for each in seen.workloads.values()):
+        return Changes(certificates=case.certificates, refused=refused)
+    waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
+    put_off = {each.key: seen.remembered.reverts.get(each.key, 0.0) for each in reverts}
+    waiting |= {key for key, seconds in put_off.items() if seconds > 0}
+    apply = tuple(each for each in changed if key_of(each) not in waiting)
+    return Changes(
+        certificates=case.certificates,
+        check=tuple(each for each in apply if _has_new_template(each, seen)),
+        apply=apply,
+        reverts=tuple(each for each in reverts if each.key not in waiting),
+        prune=_pruned(seen, own, objects),
+        refused=refused,
+        wait_seconds=min((each for each in put_off.values() if each > 0), default=None),
+    )
+
+
+def _of_suspended(case: Situation) -> Changes:
+    """Of a job that was created suspended nothing is made, not even an empty StatefulSet.
+
+    Its templates are tried all the same, once for each edit, so that a mistake shows before a queue
+    lets the job go. A restarted operator, which remembers no mistake, tries them again where the
+    status tells of one.
+    """
+    seen = case.seen
+    objects = [wanted for wanted, _, _ in compared(case, _own(case))]
+    workloads = _to_try([each for each in objects if each["kind"] in TRIED])
+    refused = _refused(seen, workloads)
+    edited = seen.status.observed_generation != seen.raw["metadata"]["generation"]
+    forgotten = not refused and any(
+        each.reason in REFUSED_REASONS for each in seen.status.conditions or []
+    )
+    due = {(each.kind, each.name) for each in refused if each.wait_seconds <= 0}
+    check = tuple(each for each in workloads if edited or forgotten or key_of(each) in due)
+    return Changes(check=check, partly=False, refused=refused)
+
+
+def _of_new(
+    case: Situation, changed: Sequence[Object], refused: tuple[ChildRefusal, ...]
+) -> Changes:
+    """All children of a job that has none that runs, or nothing while one that is tried is refused.
+
+    So a job whose template or volume is wrong leaves nothing behind, and its first status says so.
+    Later, each workload is refused by itself, and stays as it is.
+    """
+    workloads = tuple(each for each in changed if each["kind"] in TRIED)
+    waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
+    if any(key_of(each) in waiting for each in workloads):
+        return Changes(refused=refused)
+    work = case.certificates
+    if work.missing:
+        check = _to_try(workloads) if work.acts else ()
+        return Changes(certificates=work, check=check, partly=False, refused=refused)
+    apply = tuple(each for each in changed if key_of(each) not in waiting)
+    check = _to_try(workloads)
+    return Changes(certificates=work, check=check, partly=False, apply=apply, refused=refused)
+
+
+def _to_try(workloads: Sequence[Object]) -> tuple[Object, ...]:
+    return tuple(first for first, *_ in alike(workloads))
+
+
+def alike(workloads: Iterable[Object]) -> list[tuple[Object, ...]]:
+    """Workloads and claims, those together of which the API server takes or refuses all.
+
+    The sets of a region's learners, where each has its own, differ in their slot alone.
+    """
+    found: dict[tuple[str, str], list[Object]] = {}
+    for each in workloads:
+        labels = each["metadata"]["labels"]
+        same = ("learners of", labels[Label.REGION]) if Label.SLOT in labels else key_of(each)
+        found.setdefault(same, []).append(each)
+    return [tuple(each) for each in found.values()]
+
+
+def _has_new_template(child: Object, seen: Observation) -> bool:
+    """Whether pods of another template are about to be made; lost nodes make no other one."""
+    if child["kind"] not in WORKLOADS:
+        return False
+    live = seen.workloads.get(child["metadata"]["name"])
+    annotations = child["spec"]["template"]["metadata"]["annotations"]
+    return live is None or live.template != annotations[Annotation.TEMPLATE]
+
+
+def _own(case: Situation) -> dict[Key, Object]:
+    """The live objects that the job has made, by kind and name."""
+    seen, name = case.seen, case.job.name
+    return {key_of(each): each for each in seen.children if is_of(each, name, seen.uid)}
+
+
+_KEPT: dict[str, tuple[tuple[object, ...], list[Compared]]] = {}
+"""By a job's UID: the last comparison, and all that it was made from."""
+
+
+def compared(case: Situation, own: Mapping[Key, Object]) -> list[Compared]:
+    """`compare`, or what it gave the last time for the same: it is two thirds of a pass.
+
+    Nothing of it may be changed, neither what is given nor the result. An input that is not in
+    `given` would make edits go unseen: every test of a pass compares again (`conftest`).
+    """
+    seen, uid = case.seen, case.seen.uid
+    running = phases.running(
+        case.phase,
+        case.before,
+        keeps_shards=_keeps_shards(case),
+        holds_learners=case.hold is not None,
+    )
+    excluded = exclusions(
+        case.job.name,
+        seen.workloads,
+        case.placement,
+        seen.pods,
+        now=case.now,
+        known=seen.nodes is not None,
+    )
+    bare = JobChildren(
+        job=case.job,
+        owner=JobOwner.of(seen.raw, case.job.name),
+        settings=case.settings,
+        manifest=seen.accepted,
+        running=running,
+        exclusions=excluded,
+    )
+    given = (bare, seen.raw["metadata"].get("generation", 1), own, seen.remembered.settled)
+    known = _KEPT.pop(uid, None)
+    _KEPT[uid] = known if known and known[0] == given else (given, compare(*given))
+    if len(_KEPT) > JOBS_MAX:
+        del _KEPT[next(iter(_KEPT))]
+    return _KEPT[uid][1]
+
+
+def compare(
+    bare: JobChildren,
+    generation: int,
+    own: Mapping[Key, Object],
+    settled: Mapping[tuple[str, str, str], Settled],
+) -> list[Compared]:
+    """All children as they are wanted, beside what there is of them, and how that differs."""
+    renderings = rendering.renderings_of(
+        bare.job,
+        generation,
+        [each for each in own.values() if each["kind"] in WORKLOADS],
+        notes.run_files(each for each in own.values() if each["kind"] == "ConfigMap"),
+        bare.running,
+        home=bare.settings.serves(bare.job.spec.syncer_region),
+    )
+    found: list[Compared] = []
+    for each in replace(bare, renderings=renderings).objects():
+        key, live = key_of(each), own.get(key_of(each))
+        if live is None:
+            found.append((each, None, ()))
+            continue
+        wanted = restore.with_former(_as_grown(each, live), live)
+        known = settled.get((*key, _applied(wanted) or ""), frozenset())
+        found.append((wanted, live, drift(wanted, live, known)))
+    return found
+
+
+def _revert(case: Situation, key: Key, differs: Sequence[Drift]) -> Revert:
+    text, subject = _in_words(differs), " ".join(key)
+    message = f"{subject} was changed: {text}; edit the job, not what it owns"
+    event = events.warning(case.seen.raw, events.REVERTED, subject, message, rfc3339(case.now))
+    return Revert(key=key, text=text, event=event)
+
+
+def _in_words(found: Sequence[Drift]) -> str:
+    """`spec.replicas was 0 and is 2 again`, of the first few differences; not of their hash."""
+    hashed = f".{Annotation.APPLIED}"
+    found = [each for each in found if not each.path.endswith(hashed)] or found
+    said = [
+        f"{each.path} was {_short(each.found)} and is {_short(each.wanted)} again"
+        for each in found[:DIFFERENCES_MAX]
+    ]
+    more = len(found) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more else "")
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}..."
+
+
+def _as_grown(wanted: Object, live: Object) -> Object:
+    """A claim that is larger keeps its size: no volume shrinks, whoever has enlarged it.
+
+    A size that was asked for and has not come can be taken back to any size above what is there.
+    """
+    if wanted["kind"] != "PersistentVolumeClaim":
+        return wanted
+    spec = wanted["spec"]
+    has = live.get("spec", {}).get("resources", {}).get("requests", {}).get("storage")
+    asked, given = quantity(spec["resources"]["requests"]["storage"]), quantity(has)
+    is_there = quantity((live.get("status", {}).get("capacity") or {}).get("storage"))
+    if asked is None or given is None or given <= asked:
+        return wanted
+    if is_there is not None and is_there < asked:
+        return wanted
+    return {**wanted, "spec": {**spec, "resources": {"requests": {"storage": has}}}}
+
+
+def _refused(seen: Observation, changed: Sequence[Object]) -> tuple[ChildRefusal, ...]:
+    """The children that the API server refused as they are wanted now; an edit forgets it."""
+    wanted = {key_of(each): each for each in changed}
+    found = []
+    for each in seen.remembered.refused:
+        child = wanted.get((each.kind, each.name))
+        if child is not None and _applied(child) == each.applied:
+            origin = f" (from {_origin(child)})" if each.of_template else ""
+            found.append(replace(each, message=f"{each.message}{origin}"))
+    return tuple(found)
+
+
+def _origin(workload: Object) -> str:
+    """The fields of the manifest that a workload's template is made from."""
+    labels = workload["metadata"]["labels"]
+    role, region = labels[Label.ROLE], labels.get(Label.REGION, "")
+    if role == LEARNER_ROLE:
+        return f"spec.learner.template and podOverrides of the region {region}"
+    return f"spec.{'syncer' if role == SHARD_ROLE else 'evaluator'}.template"
+
+
+def _keeps_shards(case: Situation) -> bool:
+    """Whether the shards of a job that is suspended or over stay.
+
+    Those of a suspended one wait for the learners' last reports. Those that hold a run in Ephemeral
+    storage stay for as long as the job is suspended, because their pods are the run's only copy.
+    Those of a job that is over tell the operators of other clusters so, if there are some.
+    """
+    seen, job, settings = case.seen, case.job, case.settings
+    exist = any(
+        live.kind == "Deployment" and live.replicas and "-syncer-" in name
+        for name, live in seen.workloads.items()
+    )
+    if not exist:
+        return False
+    if case.phase.kind.over:
+        has_others = elsewhere.has_other_clusters(job, settings)
+        return has_others and elsewhere.lingers(seen.status, case.now)
+    if case.phase.kind is not PhaseKind.SUSPENDED:
+        return False
+    if any(pod.role == LEARNER_ROLE for pod in seen.pods):
+        return True
+    ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
+    return (ephemeral and restarts.has_run(seen)) or elsewhere.awaits_others(
+        seen.registrar, settings, seen.remembered.suspended_seconds
+    )
+
+
+def _applied(child: Object) -> str | None:
+    """The hash of what was applied."""
+    annotations = child["metadata"].get("annotations") or {}
+    found: str | None = annotations.get(Annotation.APPLIED)
+    return found
+
+
+def _pruned(
+    seen: Observation, own: Mapping[Key, Object], objects: Sequence[Object]
+) -> tuple[Deletion, ...]:
+    """What the job no longer asks for; never pods, claims, or what pods use or will use.
+
+    Pods use run files, and service accounts: a cloud's identity is taken from them all the time.
+    A workload whose new template is refused makes pods of its present one. Nor is anything deleted
+    that this operator has not made: `kubectl expose` gives the labels of a pod to a user's Service.
+    """
+    used = {key_of(each) for each in objects}
+    for pod in (
+        *(each for each in seen.children if each["kind"] == "Pod"),
+        *(
+            each["spec"]["template"]
+            for each in (*objects, *(own[key] for key in own.keys() & used))
+            if "template" in (each.get("spec") or {})
+        ),
+    ):
+        spec = pod.get("spec") or {}
+        used.add(("ServiceAccount", spec.get("serviceAccountName") or ""))
+        for volume in spec.get("volumes") or []:
+            used.add(("ConfigMap", (volume.get("configMap") or {}).get("name") or ""))
+    found = []
+    for (kind, name), each in own.items():
+        if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in used:
+            continue
+        if "deletionTimestamp" in each["metadata"]:
+            continue
+        if controller(each) is None and _applied(each) is None:
+            continue
+        uid = each["metadata"]["uid"]
+        found.append(Deletion(kind=kind, name=name, uid=uid, reason=NOT_WANTED))
+    return tuple(found)

@@ -1,0 +1,172 @@
+"""Which pods of one job are deleted with their usual grace in this pass, and which wait.
+
+Pods on lost nodes are not among them (`planner`). None of a place, which is a learner's slot or a
+Deployment, is deleted twice for one cause within SAME_CAUSE_SECONDS: what does not help the first
+time needs another answer. One that hangs is restarted at most once a day, one in back-off once for
+each Secret. A template that has changed again is another cause.
+"""
+
+from collections.abc import Sequence
+
+from atoll_operator.api.job.syncer_fields import StorageType
+from atoll_operator.api.status.condition_facts import PhaseKind
+from atoll_operator.kube.names import SHARD_ROLE, Annotation
+from atoll_operator.kube.observed.objects import rfc3339
+from atoll_operator.kube.observed.observation import (
+    BUSY_STATES,
+    DAY_SECONDS,
+    OLD_TEMPLATE,
+    Object,
+    Observation,
+    Pod,
+    place_of,
+    workload_name,
+)
+from atoll_operator.kube.plan.actions import Deletion
+from atoll_operator.kube.plan.certificates import issuing
+from atoll_operator.kube.plan.changes import rollout
+from atoll_operator.kube.plan.losses.exclusions import keeps_off, stranded
+from atoll_operator.kube.plan.losses.suspects import BACK_OFF, hung
+from atoll_operator.kube.plan.situation import Situation
+from atoll_operator.kube.plan.status import events
+from atoll_protos.exits import ExitCode
+from atoll_protos.names import Label
+
+SAME_CAUSE_SECONDS = 60.0  # no pod of one place is deleted twice for one cause within them
+SHOWN_SECONDS = 120.0  # within which a kubelet shows a pod's next container a Secret that changed
+SUPERSEDED = "a shard refused it for good: another pod has its slot"
+RENEWED = "it is in back-off after an end with other credentials than there are now"
+STRANDED = "it waits for a node, and excludes one that its template allows again"
+CRASHING = "it has crashed {} times on {} while other learners train"
+HUNG = "it has made no step for very long while other learners train"
+
+
+def deletions(case: Situation) -> tuple[Deletion, ...]:
+    """Pods that cannot go on as they are; their controllers make them again."""
+    seen, name = case.seen, case.job.name
+    found = []
+    for pod in seen.pods:
+        live = seen.workloads.get(workload_name(name, pod))
+        if stranded(pod, live):
+            found.append(_of_pod(case, pod, STRANDED))
+        elif pod.exit_code == ExitCode.SUPERSEDED and not (
+            pod.terminating or _is_back(pod, case.joined)
+        ):
+            found.append(_of_pod(case, pod, SUPERSEDED))
+        elif (renewed := _with_new_credentials(case, pod)) is not None:
+            found.append(renewed)
+    for pod in case.placement.suspected:
+        if keeps_off(pod.node, seen.workloads.get(workload_name(name, pod))):
+            crashes = seen.remembered.crashes.get(pod.uid, pod.restarts)
+            reason = CRASHING.format(crashes, pod.node)
+            found.append(_of_pod(case, pod, reason, f"it crashes on {pod.node}", told=True))
+    if case.phase.kind is PhaseKind.RUNNING:
+        for pod in hung(seen.pods, seen.registrar, seen.remembered.stalled_seconds):
+            each = _of_pod(case, pod, HUNG, told=pod.is_head)
+            if each.key is None or not is_done(case, each.key, DAY_SECONDS):
+                found.append(each)
+    return _not_again(case, found)
+
+
+def _is_back(pod: Pod, joined: frozenset[str] | None) -> bool:
+    return pod.runs and (joined is None or pod.uid in joined)
+
+
+def _with_new_credentials(case: Situation, pod: Pod) -> Deletion | None:
+    """The deletion of a pod in back-off that has not seen what its Secret holds now.
+
+    The kubelet would start its container after up to 5 minutes; a pod that is made again begins at
+    once.
+    """
+    if pod.terminating or (pod.waiting, pod.exit_code) != (BACK_OFF, ExitCode.TRY_AGAIN):
+        return None
+    if case.seen.certificates is None or pod.began_at is None:
+        return None
+    region = pod.region or case.job.spec.syncer_region
+    name = issuing.secret_of(case.job, pod.role, region, home=case.home)
+    secret = case.seen.certificates.of(name)
+    if secret.reason or pod.began_at > secret.written_at + SHOWN_SECONDS:
+        return None
+    key = (place_of(case.job.name, pod), f"{RENEWED} {secret.version}")
+    return None if is_done(case, key, DAY_SECONDS) else _of_pod(case, pod, RENEWED, key[1])
+
+
+def of_templates(case: Situation) -> tuple[Deletion, ...]:
+    """Learners' pods of an old template that may go now (`rollout`)."""
+    if case.phase.kind is not PhaseKind.RUNNING:
+        return ()
+    roll = rollout.rollout_of(case)
+    found = [
+        _of_pod(case, pod, OLD_TEMPLATE, f"{OLD_TEMPLATE} {roll.wanted[pod.slot]}")
+        for pod in rollout.next_to_restart(roll)
+    ]
+    return _not_again(case, found)
+
+
+def _of_pod(
+    case: Situation, pod: Pod, reason: str, cause: str = "", *, told: bool = False
+) -> Deletion:
+    """The deletion of a pod; `told`: in an Event as well."""
+    key = (place_of(case.job.name, pod), cause or reason)
+    event = None
+    if told:
+        message = f"{pod.name} is made again: {reason}"
+        event = events.warning(
+            case.seen.raw, events.LEARNER_RESTARTED, pod.name, message, rfc3339(case.now)
+        )
+    return Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=reason, key=key, event=event)
+
+
+def _not_again(case: Situation, found: Sequence[Deletion]) -> tuple[Deletion, ...]:
+    return tuple(each for each in found if each.key is None or not is_done(case, each.key))
+
+
+def is_done(case: Situation, key: tuple[str, str], seconds: float = SAME_CAUSE_SECONDS) -> bool:
+    """Whether a pod of this place was deleted for this cause a moment ago."""
+    return case.seen.remembered.deleted_seconds.get(key, seconds) < seconds
+
+
+def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
+    """Names of shards' children whose change must wait; never of a shard on a lost node."""
+    seen = case.seen
+    kind, restorable = case.phase.kind, _is_restorable(case)
+    if kind is PhaseKind.SUSPENDED and restorable:
+        return frozenset()  # they are scaled to nothing
+    if kind not in (PhaseKind.RUNNING, PhaseKind.SUSPENDED, PhaseKind.FINISHING):
+        return frozenset()
+    lost = {workload_name(case.job.name, each.pod) for each in case.placement.replace}
+    ready = {
+        workload_name(case.job.name, pod)
+        for pod in seen.pods
+        if pod.role == SHARD_ROLE and pod.ready and not pod.terminating
+    }
+    shards = []
+    for each in objects:
+        if each["kind"] == "Deployment" and Label.SHARD in each["metadata"]["labels"]:
+            annotations = each["spec"]["template"]["metadata"]["annotations"]
+            name = each["metadata"]["name"]
+            shards.append(
+                (seen.workloads.get(name), annotations[Annotation.TEMPLATE], name in ready)
+            )
+    return rollout.shards_to_hold(shards, restorable=restorable) - lost
+
+
+def _is_restorable(case: Situation) -> bool:
+    """Whether a shard that restarts now gets its state again: from its volume, or from learners.
+
+    While the last evaluation runs the shards alone know that the job is complete.
+    """
+    seen = case.seen
+    if case.phase.kind is PhaseKind.FINISHING:
+        return False
+    if case.job.spec.syncer.storage.type is not StorageType.EPHEMERAL or not has_run(seen):
+        return True
+    if seen.registrar is None:
+        return any(pod.is_head and pod.ready for pod in seen.pods)
+    return any(slot.state in BUSY_STATES for slot in seen.registrar.slots)
+
+
+def has_run(seen: Observation) -> bool:
+    """Whether the job has begun to train: there is something to lose."""
+    held = (reply is not None and bool(reply.run) for reply in seen.replies)
+    return bool(seen.status.run) or any(held)

@@ -1,0 +1,191 @@
+"""How a new pod template reaches running pods: at once where nothing is lost, else a few at a time.
+
+Learners' StatefulSets have the update strategy OnDelete: the operator deletes old pods itself.
+
+    1. Old learners that cost nothing, of all regions, at once, since an edit is often the fix:
+       those without a running container, and those that run but are known not to train.
+    2. Old learners that train, or make a pause (Stalled): of the first region in the manifest's
+       order that has some, as many as the quorum can spare, and one if it can spare none: otherwise
+       such a job would keep its old template for ever. Of a job in several clusters each takes at
+       most its own share (`budgets.share`); one that has none takes one while all learners train.
+
+All old pods of a learner of several hosts go at once: hosts of two templates may train nothing.
+
+Step 2 waits as long as a learner of the new template is on trial: made less than TRIAL_SECONDS ago
+and not in training yet. After that it holds the others back only if that may be the template's
+fault: its pods have nodes, and no learner of a new template trains anywhere. Step 2 also needs
+every shard to serve, because one that is being restored may need the state of just this learner.
+
+A deleted pod's session is shown as training for a few seconds more, so a slot that is served here
+counts only while its own pod, by UID, exists and none of its learner's terminates (`counted`).
+
+Shards (`shards_to_hold`). Applying a new template restarts a shard (Recreate). One that is not
+ready gets it at once. From those that are ready the operator holds it back: from all but the first
+changed one, and from that one too while any shard is not ready. A shard whose pod is being replaced
+for a lost node is never held, because its new template is what moves it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.status import seen_status
+from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.observed.observation import OLD_TEMPLATE, Pod, Workload, workload_name
+from atoll_operator.kube.plan.losses import sessions
+from atoll_operator.kube.plan.situation import Situation
+from atoll_operator.kube.plan.workloads import budgets
+from atoll_protos.names import split_slot
+
+TRIAL_SECONDS = 300.0  # in which a restarted pod should begin to train
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """What one decision about learners rests on, beside the situation."""
+
+    case: Situation
+    learners: Mapping[str, Sequence[Pod]]  # that may be restarted, by slot
+    wanted: Mapping[str, str]  # hash of the template by slot
+    training: frozenset[str]  # slots that count as training
+    stalled: frozenset[str]  # those that have trained and make no step at present
+    restarted_seconds: Mapping[str, float]  # since then, by pod's name
+
+    def old(self, slot: str) -> list[Pod]:
+        """The pods of a learner that are of another template and still there."""
+        pods, wanted = self.learners[slot], self.wanted[slot]
+        return [pod for pod in pods if not pod.terminating and pod.template != wanted]
+
+
+def rollout_of(case: Situation) -> Rollout:
+    """Which learners may be restarted, and what is known of them.
+
+    Left out are StatefulSets that their controller has not observed (it would make the pod from the
+    old template again), learners with a pod on a lost node (it is replaced, not restarted) and
+    those beyond the wanted number (they are about to be scaled away). A host that is given up
+    (`_is_given_up`) holds back none of the others: an edit may be what lets them go on without it.
+    """
+    seen, job, serves = case.seen, case.job, case.settings.serves
+    own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE and not _is_given_up(case, pod)]
+    counts = {region.name: region.learners for region in job.spec.regions}
+    live = {pod.slot: seen.workloads.get(workload_name(job.name, pod)) for pod in own}
+    wanted = {slot: set_.template for slot, set_ in live.items() if set_ and set_.observed}
+    lost = {pod.slot for pod in own if pod.node in case.placement.lost}
+    learners: dict[str, list[Pod]] = {}
+    for pod in own:
+        if pod.slot in wanted and pod.slot not in lost and pod.ordinal < counts.get(pod.region, 0):
+            learners.setdefault(pod.slot, []).append(pod)
+    slots = seen.registrar.slots if seen.registrar is not None else []
+    stalled = [slot for slot in slots if slot.state == pb.SLOT_STALLED]
+    return Rollout(
+        case=case,
+        learners=learners,
+        wanted=wanted,
+        training=counted(seen_status.training(seen.replies) or [], own, serves),
+        stalled=counted(stalled, own, serves),
+        restarted_seconds={
+            place: seconds
+            for (place, cause), seconds in seen.remembered.deleted_seconds.items()
+            if cause.startswith(OLD_TEMPLATE)
+        },
+    )
+
+
+def _is_given_up(case: Situation, pod: Pod) -> bool:
+    """Whether a host other than host 0 is deleted, and is still there for its lost node alone.
+
+    It may stay for as long as the node is away, where its learner has no replacements left, or
+    where a finalizer (Kueue's) holds it. In a storm its process may well train on.
+    """
+    deleted = pod.terminating and not pod.is_head and pod.node in case.placement.lost
+    return deleted and pod.region not in {each.region for each in case.placement.held}
+
+
+def counted(
+    slots: Sequence[pb.SlotStatus], pods: Sequence[Pod], serves: Callable[[str], bool]
+) -> frozenset[str]:
+    """Names of the slots in training that will stay so.
+
+    `slots` are those that the registrar shows in training, `pods` those of learners in this
+    cluster, `serves` says whether this install runs a region.
+    """
+    leaving = {pod.slot for pod in pods if pod.terminating}
+    here = {pod.slot: pod.uid for pod in pods if pod.is_head and pod.slot not in leaving}
+    return frozenset(
+        each.slot
+        for each in slots
+        if not serves(split_slot(each.slot)[0]) or here.get(each.slot) == each.uid
+    )
+
+
+def next_to_restart(roll: Rollout) -> tuple[Pod, ...]:
+    """Old pods that may be deleted now."""
+    seen, spec = roll.case.seen, roll.case.job.spec
+    old = {slot: found for slot in roll.learners if (found := roll.old(slot))}
+    pods = [pod for found in roll.learners.values() for pod in found]
+    idle = sessions.idle(pods, seen.replies, seen.remembered.absent_seconds)
+    free = [slot for slot in old if slot in idle or _costs_nothing(slot, roll)]
+    if free or not sessions.all_serve(seen.replies) or _on_trial(roll):
+        return tuple(pod for slot in free for pod in old[slot])
+    training, share = len(roll.training), budgets.share(roll.case.job, roll.case.settings.serves)
+    if not share and training < spec.learners and spec.learners > spec.quorum:
+        return ()  # what can be spared is other clusters', and may be taken
+    spare = max(1, min(share, training - spec.quorum))
+    for region in spec.regions:
+        own = [slot for slot, found in old.items() if found[0].region == region.name]
+        paused = [slot for slot in own if slot in roll.stalled]
+        busy = [*paused, *(slot for slot in own if slot in roll.training)]
+        if busy:
+            return tuple(pod for slot in busy[:spare] for pod in old[slot])
+    return ()
+
+
+def _costs_nothing(slot: str, roll: Rollout) -> bool:
+    """Whether a learner has too few running hosts to train: it loses nothing when they go."""
+    running = [pod for pod in roll.learners[slot] if not pod.stands_still]
+    few = len(running) < roll.case.job.spec.learner.hosts_needed and slot not in roll.training
+    return few or not any(pod.is_head for pod in running)
+
+
+def _on_trial(roll: Rollout) -> bool:
+    """Whether a learner has yet to show that it trains with its new template.
+
+    An old one that neither trains nor is known to be idle will be one or the other in a moment.
+    """
+    learners, wanted = roll.learners, roll.wanted
+    new = {s for s, pods in learners.items() if all(p.template == wanted[s] for p in pods)}
+    proven = bool(new & roll.training)
+    for slot, pods in learners.items():
+        if slot in roll.training or slot in roll.stalled:
+            continue
+        if slot not in new or any(_is_young(pod, roll) for pod in pods):
+            return True
+        if all(pod.node for pod in pods) and not proven:
+            return True
+    here = {pod.name for pods in learners.values() for pod in pods}
+    return any(
+        seconds < TRIAL_SECONDS and name not in here
+        for name, seconds in roll.restarted_seconds.items()
+    )
+
+
+def _is_young(pod: Pod, roll: Rollout) -> bool:
+    """Whether a pod was made a moment ago, or is about to be made again."""
+    restarted = roll.restarted_seconds.get(pod.name, TRIAL_SECONDS) < TRIAL_SECONDS
+    young = pod.made_at is None or roll.case.now - pod.made_at < TRIAL_SECONDS
+    return pod.terminating or restarted or young
+
+
+def shards_to_hold(
+    shards: Sequence[tuple[Workload | None, str, bool]], *, restorable: bool = True
+) -> frozenset[str]:
+    """Names of Deployments whose new template must wait: one ready shard restarts at a time.
+
+    `shards` holds, by shard, the live Deployment, the hash of the template that it is to get and
+    whether its pod is ready. `restorable`: a shard that restarts now can get its state again.
+    """
+    changed = [
+        live.name for live, template, ready in shards if ready and live and live.hash != template
+    ]
+    all_ready = all(ready for _, _, ready in shards)
+    return frozenset(changed[1:] if all_ready and restorable else changed)

@@ -1,0 +1,208 @@
+"""One run of `atoll run`, from a checked job to its summary.
+
+However it ends, the supervisor stops all processes, learners before shards, and then the summary
+and the pictures are made from the files of the run folder alone. A second Ctrl-C during this does
+not cut it short.
+
+A new run passes `--new` to its shards. It promises that no process of this run can exist yet, so
+the registrar may start the run at once; with `--resume` it must first ask the other shards.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from atoll_operator.api.job.process_inputs import expected, run_file
+from atoll_operator.api.job.spec import Job
+from atoll_operator.api.job.unsupported import without_effect_here
+from atoll_operator.api.status.condition_facts import late_work
+from atoll_operator.local.folder import run_lock
+from atoll_operator.local.folder.run_files import (
+    MANIFEST_FILE,
+    RUN_FILE,
+    SLOTS_FILE,
+    Files,
+    shown,
+    write_whole,
+)
+from atoll_operator.local.passes import JobFailedError, LocalRun
+from atoll_operator.local.planning import gpus
+from atoll_operator.local.planning.process_plan import processes
+from atoll_operator.local.progress import last_status, local_status
+from atoll_operator.local.progress.poller import Poller, utc_now
+from atoll_operator.local.show import plots, run_summary
+from atoll_operator.local.show.curve_recorder import recording
+from atoll_operator.local.show.live import Output, view_for
+from atoll_operator.local.show.run_summary import RunResult
+from atoll_operator.local.supervision.child import by_slot
+from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.local.supervision.process_reports import (
+    afterwards,
+    ended_after,
+    exit_of,
+    refused,
+)
+from atoll_operator.local.supervision.startable import check_startable
+from atoll_operator.local.supervision.supervisor import Supervisor
+from atoll_protos.errors import SpecError
+from atoll_protos.exits import EXITS, ExitCode
+from atoll_protos.job.expected import Expected
+from atoll_protos.job.run_file import RunFile
+
+STOPPING = (
+    "stopping: learners leave in order, then come the summary and the pictures; another Ctrl-C"
+    " does not cut this short"
+)
+
+
+def train(
+    job: Job,
+    out: Path,
+    *,
+    resume: bool,
+    output: Output,
+    manifest: str,
+    chaos: bool,
+    allow_refused: bool,
+) -> RunResult:
+    """Run a job in a folder, and write its summary and pictures there.
+
+    `manifest` is what the folder keeps as manifest.yaml. With `allow_refused` a job is complete
+    also without learners that were refused for good. Raises SpecError.
+    """
+    wanted, slots, shards = run_file(job), expected(job), job.spec.syncer.shards
+    free = free_ports(shards + (job.spec.learners if job.spec.learner.hosts > 1 else 0))
+    ports, meetings = free[:shards], free[shards:]
+    found = gpus.find(os.environ) if gpus.matter(job) else gpus.VisibleGpus()
+    plan = partial(processes, job, out, ports, gpus.assign(job, found), meetings=meetings)
+    check_startable(plan(new=True))
+    view = view_for(output, terminal=sys.stdout.isatty())
+    with run_lock.running(out):
+        new = prepare(wanted, slots, out, manifest, resume=resume)
+        where = f"The run's folder is {shown(out)}." if new else ""
+        for line in filter(None, (where, *without_effect_here(job), gpus.advice(job, found))):
+            view.say(line)
+        files = Files(out, view.say)
+        with recording(out, view.say, began=0.0 if new else time.time()) as curves:
+            training = LocalRun(
+                needed=job.spec.learners_needed,
+                slots=slots,
+                files=files,
+                supervisor=Supervisor(plan(new=new), files, view.say, job.spec.steps),
+                poller=Poller(job, ports),
+                view=view,
+                status=local_status.status(job, [None] * shards, utc_now()),
+                curves=curves,
+                chaos=chaos,
+                steps_max=job.spec.steps,
+            )
+            return _finish(training, allow_refused=allow_refused)
+
+
+def _finish(training: LocalRun, *, allow_refused: bool) -> RunResult:
+    begun = time.monotonic()
+    with terminated_like_interrupted():
+        try:
+            code, outcome = _outcome(training)
+        finally:
+            training.supervisor.stop()
+    if code is RunResult.COMPLETE:
+        code = exit_of(training.supervisor.children, allow_refused=allow_refused)
+    _summarise(training, code, outcome, time.monotonic() - begun)
+    return code
+
+
+def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resume: bool) -> bool:
+    """Write the files of a run into its folder; returns whether it is a new run.
+
+    Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
+    Length, number of learners and the template are not in the run hash, so they may differ.
+    """
+    path = out / RUN_FILE
+    new = not path.exists()
+    if not new:
+        if not resume:
+            raise SpecError("--out", f"{out} holds a run", "give another folder, or add --resume")
+        last_status.check_same(wanted, RunFile.from_json(path.read_text(encoding="utf-8")), out)
+    try:
+        write_whole(out / MANIFEST_FILE, manifest)
+        write_whole(out / SLOTS_FILE, slots.to_json())
+        write_whole(path, wanted.to_json())
+    except OSError as error:
+        raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error
+    return new
+
+
+def _outcome(training: LocalRun) -> tuple[RunResult, str]:
+    """Run it; returns how it ended, and the same in words."""
+    try:
+        with training.view:
+            training.run()
+    except JobFailedError as error:
+        training.fail(error)
+        bad_input = error.reason == EXITS[ExitCode.BAD_INPUT].reason
+        sys.stderr.write(f"failed: {error}\n")
+        return (RunResult.BAD_INPUT if bad_input else RunResult.FAILED), "failed"
+    except KeyboardInterrupt:
+        training.view.say(STOPPING)
+        if training.complete_at is not None:
+            training.stopped("stopped by Ctrl-C")
+            return RunResult.COMPLETE, "complete"
+        training.interrupted()
+        folder = shown(training.files.out)
+        return RunResult.INTERRUPTED, f"interrupted (atoll run {folder} --resume continues)"
+    return RunResult.COMPLETE, "complete"
+
+
+def _summarise(training: LocalRun, code: RunResult, outcome: str, seconds: float) -> None:
+    out, say, reached = training.files.out, training.view.say, training.status.progress
+    children, learners = training.supervisor.children, training.supervisor.in_roles("learner")
+    step = min(reached.step, training.steps_max or reached.step) if reached else None
+    result = RunResult.COMPLETE if training.complete_at is not None else code
+    slots = frozenset(by_slot(learners))
+    found = run_summary.summarise(out, result.name.title(), seconds, step, slots)
+    found["exit_code"] = int(code)
+    found |= {"ended_after": ended_after(children), "refused": refused(children)}
+    training.files.write_json("summary.json", found)
+    try:
+        plots.draw(out, found["tokens"])
+    except Exception as error:  # no trouble with a picture changes how a run has ended
+        say(f"the pictures are not drawn: {type(error).__name__}: {error}")
+    late = late_work(found["late_share"], training.poller.job.spec.sync)
+    for line in (*run_summary.refusals(found), late, run_summary.little_merged(found)):
+        if line:
+            say(line)
+    see = f"see {shown(out / 'summary.json')} and loss.png beside it"
+    more = afterwards(children, code) if result is RunResult.COMPLETE else ""
+    say(f"{outcome}: {run_summary.sentence(found)}{more}; {see}")
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM acts like Ctrl-C inside; after that neither of them can cut the clean end short."""
+    heard = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a shell's background job
+        heard.append(signal.SIGINT)
+
+    def interrupt(*_: object) -> None:
+        hear(again)
+        raise KeyboardInterrupt
+
+    def again(*_: object) -> None:
+        sys.stderr.write(f"{STOPPING}\n")
+
+    def hear(handler: Callable[[int, Any], None]) -> None:
+        for each in heard:
+            signal.signal(each, handler)
+
+    hear(interrupt)
+    try:
+        yield
+    finally:
+        hear(again)

@@ -1,0 +1,6 @@
+"""The files of a run folder.
+
+log_files.py  the logs, through restarts
+run_lock.py   who runs what is in the folder
+run_files.py  writes and follows files, when the disk takes them
+"""

@@ -1,0 +1,75 @@
+"""The logs of a run folder, line by line. A process that is started again appends to its file."""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from atoll_operator.local.folder.run_files import RUN_FILE, Growing, text_of
+from atoll_operator.local.folder.run_lock import is_run
+from atoll_protos.errors import SpecError
+
+LOOK_SECONDS = 0.2  # files of all kinds of file systems can be looked at, few can tell of a change
+
+
+def holds_run(out: Path) -> bool:
+    return (out / RUN_FILE).is_file() or (out / "logs").is_dir()
+
+
+def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterator[tuple[str, str]]:
+    """Pairs of a process and a line of its log; `process` empty: all, one after another.
+
+    The slot of a learner of several hosts stands for all of these. Begins with the last `tail`
+    lines of each (None: all). With `follow` it continues with what is written until the run is
+    over. Raises SpecError for a process that the run does not have.
+    """
+    known = processes_of(out)
+    wanted = {process, *(_name(row) for row in _rows(out) if row.get("slot") == process)}
+    if process and wanted.isdisjoint(known):
+        has = f"it has {', '.join(known)}" if known else "it has none yet"
+        raise SpecError(process, f"is not a process of the run in {out}", has)
+    files: dict[str, Growing] = {}
+    while True:
+        alive = follow and is_run(out)  # asked before what it wrote last is read
+        found = False
+        for path in sorted((out / "logs").glob("*.log")):
+            if process and path.stem not in wanted:
+                continue
+            cut = tail is not None and path.stem not in files
+            file = files.setdefault(path.stem, Growing(path))
+            for line in deque(file.read(), maxlen=tail) if cut else file.read():
+                found = True
+                yield path.stem, line
+        if not alive:
+            for name, file in files.items():
+                if file.rest:
+                    yield name, text_of(file.rest)
+            return
+        if not found:
+            time.sleep(LOOK_SECONDS)
+
+
+def processes_of(out: Path) -> list[str]:
+    """Also of those that have written nothing yet."""
+    names = {path.stem for path in (out / "logs").glob("*.log")}
+    return sorted(names | set(map(_name, _rows(out))))
+
+
+def endpoints_of(out: Path) -> list[str]:
+    """host:port of the shards of a run that runs, by shard."""
+    return [row["endpoint"] for row in _rows(out) if row["role"] == "shard"]
+
+
+def _rows(out: Path) -> list[dict[str, Any]]:
+    try:
+        return list(json.loads((out / "processes.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return []
+
+
+def _name(row: dict[str, Any]) -> str:
+    if "slot" not in row:
+        return f"shard-{row['shard']}"
+    return f"{row['slot']}-{row['host']}" if "host" in row else str(row["slot"])

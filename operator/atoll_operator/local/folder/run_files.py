@@ -1,0 +1,130 @@
+"""The files of a run folder, written and followed; a full disk is reported once and ends no run.
+
+The training does not depend on any of these files: commits wait until their shard can write again
+(docs/operating.md, Storage).
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
+RUN_FILE = "run.json"  # in the run folder: what all processes know, with the present length
+SLOTS_FILE = "slots.json"  # in the run folder: the job's learners
+STATUS_FILE = "status.json"
+
+WAITING_BYTES_MAX: Final = 1 << 20  # of what a disk without room takes later
+Say = Callable[[str], None]  # shows one line to the user
+
+
+class Files:
+    """Files that are written as a whole, in the folder `out`; `say` shows one line to the user."""
+
+    def __init__(self, out: Path, say: Say) -> None:
+        self.out, self.say = out, say
+        self._failed: set[str] = set()
+
+    def write(self, name: str, text: str) -> bool:
+        """Write one at once: a reader sees the old one or the new one. Returns whether it is."""
+        try:
+            write_whole(self.out / name, text)
+        except OSError as error:
+            if not self._failed:
+                rest = "the run continues, commits wait, and what cannot be written is tried again"
+                self.say(f"{self.out}: {error.strerror} ({name}); {rest}")
+            self._failed.add(name)
+            return False
+        if self._failed == {name}:
+            self.say(f"{self.out}: {name} is written again")
+        self._failed.discard(name)
+        return True
+
+    def write_json(self, name: str, value: Any) -> bool:
+        return self.write(name, json.dumps(value, indent=2) + "\n")
+
+
+class Appended:
+    """Bytes appended to a file when the disk has room; what is above the limit is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._waiting = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        if len(self._waiting) + len(piece) <= WAITING_BYTES_MAX:
+            self._waiting += piece
+
+    def flush(self) -> OSError | None:
+        """Write what waits, as far as the disk takes it; returns why it does not take all."""
+        if not self._waiting:
+            return None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab", buffering=0) as file:
+                while self._waiting:
+                    del self._waiting[: file.write(self._waiting)]
+        except OSError as error:
+            return error
+        return None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file at once. Raises OSError, and then leaves the old one and takes no room."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def size_of(path: Path | None) -> int:
+    try:
+        return path.stat().st_size if path else 0
+    except OSError:
+        return 0
+
+
+def shown(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+@dataclass(slots=True)
+class Growing:
+    """A file to which others append; `rest` is the begun line at its end, as bytes."""
+
+    path: Path
+    position: int = 0
+    rest: bytes = b""
+
+    def read(self) -> Iterator[str]:
+        """The whole lines that have come since the last time."""
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            for raw in file:
+                self.position += len(raw)
+                line = self.rest + raw
+                self.rest = b"" if line.endswith(b"\n") else line
+                if not self.rest:
+                    yield text_of(line)
+
+    def read_json(self) -> Iterator[dict[str, Any]]:
+        """The same as JSON; a line that a kill has cut short is left out."""
+        for text in self.read():
+            with contextlib.suppress(ValueError):
+                yield json.loads(text)
+
+
+def text_of(line: bytes) -> str:
+    return line.decode("utf-8", errors="replace").removesuffix("\n").removesuffix("\r")
+
+
+def read_lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
+    """The JSON lines of a file, from this byte on."""
+    return [*Growing(path, start).read_json()] if path.exists() else []

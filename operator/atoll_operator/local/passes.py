@@ -1,0 +1,191 @@
+"""The passes of a run: what `atoll run` does every half second until all is over.
+
+It decides from what the shards said and from exit codes alone. A run is in these states:
+
+    starting --> training --> final --> complete --> over
+        |           |           |
+        +-----------+-----------+--> failed     (JobFailedError)
+        +-----------+-----------+--> interrupted (Ctrl-C or SIGTERM)
+
+    final      every shard has had its last rounds. Until then a learner that ends with exit code
+               0 has only stopped, for example after SIGTERM, and is started again.
+    complete   the registrar (shard 0) says that the model is exported. From then on learners and
+               the evaluator have 60 s to take their last values and end by themselves. None of
+               them is started again, and nothing makes the job fail any more.
+    failed     a shard has lost its state, or so many processes were given up that the quorum is
+               out of reach, or all learners failed with the same words. A job that is final needs
+               no learners.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.status.condition_facts import ENDED
+from atoll_operator.api.status.job_status import Status
+from atoll_operator.api.status.reasons import STORE_LOST
+from atoll_operator.api.status.seen_status import missing
+from atoll_operator.local.folder.run_files import SLOTS_FILE, STATUS_FILE, Files, shown
+from atoll_operator.local.progress import local_status
+from atoll_operator.local.progress.poller import Poller
+from atoll_operator.local.show.curves import Curves
+from atoll_operator.local.show.live import RunView
+from atoll_operator.local.supervision.child import Child, by_slot, cannot_train, has_left
+from atoll_operator.local.supervision.giving_up import EndRecord, alike, words_of
+from atoll_operator.local.supervision.process_reports import reports_of
+from atoll_operator.local.supervision.supervisor import ROLES, Supervisor
+from atoll_protos.exits import EXITS
+from atoll_protos.job.expected import Expected
+
+POLL_SECONDS = 0.5
+CHAOS_SECONDS = 20.0  # in which all train, before the next kill
+LEAVING_SECONDS_MAX = 60.0  # for learners and the evaluator, once the job is complete
+
+
+class JobFailedError(Exception):
+    """The job cannot continue: the reason of its condition, and what happened."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalRun:
+    """A job on this machine. Training needs at least `needed` learners; `slots` is slots.json."""
+
+    needed: int
+    slots: Expected
+    files: Files
+    supervisor: Supervisor
+    poller: Poller
+    view: RunView
+    status: Status
+    curves: Curves = field(default_factory=Curves)  # which another thread draws
+    chaos: bool = False
+    chaos_at: float = 0.0
+    steps_max: int | None = None  # the job's length, which its clock passes by a few
+    complete_at: float | None = None
+
+    def run(self) -> None:
+        self.chaos_at = time.monotonic()
+        while not self.advance(time.monotonic()):
+            self.supervisor.wait(time.monotonic(), POLL_SECONDS)
+
+    def advance(self, now: float) -> bool:
+        """One pass; `now` is in monotonic seconds. Returns whether all is over."""
+        seen = self.poller.poll(now, reports_of(self.supervisor.children, now))
+        states = [reply.state if reply else None for reply in seen.replies]
+        complete = states[0] == pb.SHARD_COMPLETE or self.complete_at is not None
+        final = complete or all(state in ENDED for state in states)
+        self.supervisor.supervise(
+            now, final=final, complete=complete, answered=None not in states, tick=seen.step
+        )
+        self._write_absent()
+        self.write(seen.status)
+        self.view.show(replace(seen, merged_share=self.curves.goodput), now)
+        if not complete:
+            self._check(seen, final=final)
+            if self.chaos and not final and self._calm(seen, now):
+                self.chaos_at = now
+                self._kill_one()
+            return False
+        self.complete_at = now if self.complete_at is None else self.complete_at
+        if self._leaving() and now - self.complete_at < LEAVING_SECONDS_MAX:
+            return False
+        self.stopped(f"stopped, since it still ran after {LEAVING_SECONDS_MAX:.0f} s")
+        # Who has left since may have said something.
+        last = self.poller.poll(now, reports_of(self.supervisor.children, now))
+        if all(last.replies):
+            self.write(last.status)
+        return True
+
+    def write(self, status: Status) -> None:
+        self.status = status
+        self.files.write_json(STATUS_FILE, status.to_object())
+
+    def stopped(self, how: str) -> None:
+        """Note how those end whose code behind the loop is cut short when the run stops them."""
+        for child in self._leaving():
+            child.after = how if has_left(child) else ""
+
+    def _leaving(self) -> list[Child]:
+        return [x for x in self.supervisor.in_roles("learner", "evaluator") if not x.done]
+
+    def fail(self, error: JobFailedError) -> None:
+        self.write(local_status.failed(self._left(), error.reason, str(error)))
+
+    def interrupted(self) -> None:
+        self.write(local_status.suspended(self._left(), "atoll run was interrupted"))
+
+    def _left(self) -> Status:
+        """Let the learners leave; returns the status with what they have trained until then."""
+        self.supervisor.stop(ROLES[:-1])
+        last = self.poller.poll(time.monotonic()).status.progress
+        if last is None:
+            return self.status
+        known = self.status.progress or last  # a run may end before a pass has seen any
+        reached = known.model_copy(update={"step": last.step, "tokens": last.tokens})
+        return self.status.model_copy(update={"progress": reached})
+
+    def _write_absent(self) -> None:
+        """Shards read in slots.json which learners are given up, and wait for them no more."""
+        hosts = by_slot(self.supervisor.in_roles("learner"))
+        gone = tuple(slot for slot, each in hosts.items() if cannot_train(each))
+        if gone != self.slots.absent:
+            wanted = replace(self.slots, absent=gone)
+            if self.files.write(SLOTS_FILE, wanted.to_json()):
+                self.slots = wanted
+
+    def _check(self, seen: local_status.RunSnapshot, *, final: bool) -> None:
+        """Raise JobFailedError when a shard or too many learners are lost for good."""
+        for reply in seen.replies:
+            if reply is not None and reply.state == pb.SHARD_FAILED:
+                raise JobFailedError(STORE_LOST, reply.reason)
+        learners = [*by_slot(self.supervisor.in_roles("learner")).values()]
+        lost = [
+            next(host for host in hosts if host.given_up and not host.given_up_with)
+            for hosts in learners
+            if cannot_train(hosts)
+        ]
+        shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
+        if shards or (not final and len(learners) - len(lost) < self.needed):
+            first = (shards or lost)[0]
+            assert first.record.last is not None
+            end, why = first.record.last, first.given_up
+        elif not final and (common := alike([record_of(hosts) for hosts in learners])):
+            first, end, why = first_failure(learners[0]), common, words_of(common)
+            if len(learners) > 1:
+                why += f" (so did every learner: {len(learners)} of them)"
+        else:
+            return
+        row = EXITS.get(end.code)
+        reason = (row.reason if row else "") or "ProcessFailed"
+        raise JobFailedError(reason, f"{first.planned.name}: {why}; log: {shown(first.log)}")
+
+    def _calm(self, seen: local_status.RunSnapshot, now: float) -> bool:
+        """Whether all train for CHAOS_SECONDS: fixed times might leave no time to train."""
+        away = set(missing(seen.job, seen.replies)) - set(self.slots.absent)
+        if away or not all(seen.replies):
+            self.chaos_at = now
+        return now - self.chaos_at >= CHAOS_SECONDS
+
+    def _kill_one(self) -> None:
+        running = by_slot(child for child in self.supervisor.children if child.process)
+        if running:
+            child = random.choice([*running.values()])[0]
+            self.view.say(f"chaos: kill -9 {child.planned.whole}")
+            self.supervisor.kill(child)
+
+
+def first_failure(hosts: Sequence[Child]) -> Child:
+    """The host of a learner that shows best how its first start ended."""
+    failed = [host for host in hosts if host.record.first and host.record.first.failed]
+    return (failed or hosts)[0]
+
+
+def record_of(hosts: Sequence[Child]) -> EndRecord:
+    worked = any(host.record.worked for host in hosts)
+    return replace(first_failure(hosts).record, worked=worked)

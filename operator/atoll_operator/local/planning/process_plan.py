@@ -1,0 +1,150 @@
+"""The processes of a job on this machine, in place of pods; pure.
+
+A learner's process gets the command, arguments, variables and folder that its container would have,
+so a manifest that trains here trains in a cluster too.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from atoll_operator.api.job.launching import under_launcher
+from atoll_operator.api.job.learner_fields import RegionSpec
+from atoll_operator.api.job.pod_fields import Container
+from atoll_operator.api.job.process_inputs import EVALUATE, TRAIN
+from atoll_operator.api.job.spec import Job
+from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
+from atoll_protos.environment import Env, of_learner, of_process
+from atoll_protos.torchrun import MEETING_PORT, of_hosts
+
+EVALUATOR = "evaluator"  # name of its process
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One process: `name` is its slot (SLOT-HOST of several hosts), shard-N or evaluator."""
+
+    role: str
+    name: str
+    command: tuple[str, ...]
+    env: Environment
+    folder: str = ""  # empty: the current one
+    slot: str = ""  # of a host of several
+    host: int = 0
+    hosts_needed: int = 1  # with fewer, host 0 among them, its learner does not train
+
+    @property
+    def whole(self) -> str:
+        return self.slot or self.name
+
+
+def processes(
+    job: Job,
+    out: Path,
+    ports: tuple[int, ...],
+    gpus: Mapping[str, str],
+    *,
+    new: bool,
+    meetings: tuple[int, ...] = (),
+) -> list[Planned]:
+    """Shards first, then learners, then the evaluator.
+
+    `ports` are by shard; `meetings` by learner, where its hosts meet; `gpus` is
+    CUDA_VISIBLE_DEVICES by process, without those that keep the variable of `atoll run`. With
+    `new`, no process of this run can have run before.
+    """
+    endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
+    shared = {
+        **of_process(run_file=str(out / RUN_FILE), endpoints=endpoints),
+        Env.TELEMETRY_DIR: str(out),
+        "PYTHONUNBUFFERED": "1",  # what a script prints is in its log at once, and in order
+        "PYTHONFAULTHANDLER": "1",  # and where it was when it was killed by a fault
+    }
+
+    def own(name: str) -> dict[str, str]:
+        return shared | ({VISIBLE: gpus[name]} if name in gpus else {})
+
+    planned = [_shard(i, port, out, own(shard_process(i)), new=new) for i, port in enumerate(ports)]
+    for region in job.spec.regions:
+        container = _container_of(job, region)
+        for slot in region.slots:
+            meeting = meetings[job.spec.slots.index(slot)] if meetings else MEETING_PORT
+            for host, name in hosts_of(job, slot):
+                env = own(name) | of_learner(region=region.name, slot=slot)
+                planned.append(_learner(job, name, slot, host, meeting, container, env))
+    if job.spec.evaluator is not None:
+        container = job.spec.evaluator.template.container
+        planned.append(_templated("evaluator", EVALUATOR, container, own(EVALUATOR), EVALUATE))
+    return planned
+
+
+def _container_of(job: Job, region: RegionSpec) -> Container:
+    """What trains, under the launcher where a learner has several hosts."""
+    template, changes = job.spec.learner.template.container, region.pod_overrides
+    command, args = changes.command or template.command, changes.args or template.args
+    if job.spec.learner.hosts > 1:
+        command = under_launcher(command or [sys.executable, *TRAIN], args)
+    env = [*template.env, *changes.env]
+    return template.model_copy(update={"command": command, "args": args, "env": env})
+
+
+def shard_process(shard: int) -> str:
+    return f"shard-{shard}"
+
+
+def hosts_of(job: Job, slot: str) -> Iterator[tuple[int, str]]:
+    hosts = job.spec.learner.hosts
+    for host in range(hosts):
+        yield host, f"{slot}-{host}" if hosts > 1 else slot
+
+
+def _learner(
+    job: Job, name: str, slot: str, host: int, meeting: int, container: Container, env: Environment
+) -> Planned:
+    """One host of a learner; of several, with one process for each of its GPUs, else one."""
+    hosts, needed = job.spec.learner.hosts, job.spec.learner.hosts_needed
+    if hosts == 1:
+        return _templated("learner", name, container, env, TRAIN)
+    own = of_hosts(
+        slot=slot,
+        hosts=hosts,
+        hosts_min=needed,
+        processes=len(env.get(VISIBLE, "").split(",")),
+        first_host=f"127.0.0.1:{meeting}",
+        host=host,
+    )
+    planned = _templated("learner", name, container, {**env, **own}, TRAIN)
+    return replace(planned, slot=slot, host=host, hosts_needed=needed)
+
+
+def _shard(shard: int, port: int, out: Path, shared: Environment, *, new: bool) -> Planned:
+    command = (
+        *(sys.executable, "-P", "-m", "atoll_syncer"),
+        *("--shard", str(shard), "--listen", f"127.0.0.1:{port}"),
+        *("--slots-file", str(out / SLOTS_FILE)),
+        *("--store", str(out / "commits" / str(shard))),
+        *("--tape", str(out / "syncer" / f"{shard}.tape.jsonl"), "--tape-bytes", "0"),
+        *("--export", str(out / "export")),
+        *(("--new",) if new else ()),
+    )
+    return Planned(role="shard", name=shard_process(shard), command=command, env=shared)
+
+
+def _templated(
+    role: str, name: str, container: Container, base: Environment, default: tuple[str, ...]
+) -> Planned:
+    """A container's command as Kubernetes runs it: `$(VAR)` is expanded, `args` follow."""
+    values = dict(base)
+
+    def expanded(text: str) -> str:
+        return re.sub(r"\$\((\w+)\)", lambda m: values.get(m[1], m[0]), text)
+
+    for each in container.env:
+        values[each.name] = expanded(each.value)
+    command = container.command or [sys.executable, *default]
+    words = tuple(expanded(word) for word in [*command, *container.args])
+    return Planned(role=role, name=name, command=words, env=values, folder=container.working_dir)

@@ -1,0 +1,33 @@
+"""The last status of a run folder, and whether its run can continue with a manifest."""
+
+import json
+from pathlib import Path
+
+from atoll_operator.api.status.job_status import Status
+from atoll_operator.local.folder.run_files import STATUS_FILE
+from atoll_operator.local.folder.run_lock import is_run
+from atoll_operator.local.progress import local_status
+from atoll_protos.errors import SpecError
+from atoll_protos.job.run_file import RunFile
+
+
+def read_status(out: Path) -> Status:
+    """The last status, which says Suspended if nothing runs any more; raises SpecError."""
+    alive = is_run(out)  # asked first: what ends after it has written its last status
+    file = out / STATUS_FILE
+    try:
+        found = Status.read(json.loads(file.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise SpecError(str(out), f"has no {file.name}", "give the folder of a run") from error
+    except ValueError as error:
+        raise SpecError(str(file), f"cannot be read ({error})", "continue the run") from error
+    over = any(found.true_condition(kind) for kind in ("Complete", "Failed", "Suspended"))
+    if alive or over:
+        return found
+    return local_status.suspended(found, "atoll run was killed")
+
+
+def check_same(wanted: RunFile, had: RunFile, out: Path) -> None:
+    if had.hash != wanted.hash:
+        problem = f"this, or spec.seed or spec.syncer.shards, differs from the run in {out}"
+        raise SpecError("spec.sync", problem, "resume with the manifest that it was started with")

@@ -1,0 +1,83 @@
+"""Asks the shards of a local run for their status, over gRPC on the loopback interface."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import grpc
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.job.spec import Job
+from atoll_operator.local.progress.local_status import (
+    NO_REPORTS,
+    ProcessReports,
+    RunSnapshot,
+    status,
+)
+from atoll_protos.network.channels import control_options
+from atoll_protos.network.services import Service, client_of
+
+CALL_SECONDS_MAX = 2.0
+
+
+class Poller:
+    """Asks every shard, one after another; `ports` are by shard."""
+
+    def __init__(self, job: Job, ports: Sequence[int]) -> None:
+        self.job = job
+        self._begun: float | None = None
+        self._counted: tuple[float, int] | None = None
+        self._moved: tuple[int, float] = (-1, 0.0)  # the lowest tick, and since when it is that
+        self._known: list[pb.StatusReply | None] = [None] * len(ports)  # their last answers
+        self._channels = [_channel(f"127.0.0.1:{port}") for port in ports]
+
+    def poll(self, now: float, ends: ProcessReports = NO_REPORTS) -> RunSnapshot:
+        """What they say now; `now` is in monotonic seconds. A silent shard costs 2 s at most."""
+        self._begun = now if self._begun is None else self._begun
+        replies = self._replies()
+        self._known = [new or old for new, old in zip_longest(replies, self._known)]
+        counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
+        before, self._counted = self._counted, (now, counted)
+        rate = None
+        if before is not None and now > before[0] and counted >= before[1] and all(replies):
+            rate = (counted - before[1]) / (now - before[0])
+        known = [reply.tick for reply in replies if reply is not None]
+        if self._moved[0] < 0 or (len(known) == len(replies) and min(known) != self._moved[0]):
+            self._moved = (min(known, default=0), now)
+        still_seconds = now - self._moved[1]
+        return RunSnapshot(
+            job=self.job,
+            replies=replies,
+            status=status(self.job, replies, utc_now(), ends, still_seconds),
+            bytes_per_second=rate,
+            elapsed_seconds=now - self._begun,
+            starting=ends.starting,
+            known=self._known,
+        )
+
+    def _replies(self) -> list[pb.StatusReply | None]:
+        return [_answer(each) for each in self._channels]
+
+
+def ask(endpoints: Sequence[str]) -> list[pb.StatusReply | None]:
+    with contextlib.ExitStack() as open_:
+        return [_answer(open_.enter_context(_channel(each))) for each in endpoints]
+
+
+def _channel(endpoint: str) -> grpc.Channel:
+    return grpc.insecure_channel(endpoint, options=control_options())
+
+
+def _answer(channel: grpc.Channel) -> pb.StatusReply | None:
+    stub: Any = client_of(Service.SYNCER, channel)
+    try:
+        reply: pb.StatusReply = stub.Status(pb.StatusRequest(), timeout=CALL_SECONDS_MAX)
+    except grpc.RpcError:
+        return None
+    return reply
+
+
+def utc_now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

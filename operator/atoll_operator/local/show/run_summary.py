@@ -1,0 +1,222 @@
+"""summary.json, from the files of a run folder alone: what became of every token.
+
+For every incarnation of every slot, and every slice, the token law holds (docs/protocol.md,
+rule 13): trained = merged + overlap + late + lost + pending.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from atoll_operator.api.status.reasons import REMEDIES
+from atoll_operator.local.folder.run_files import read_lines
+
+LITTLE_MERGED: Final = 0.7  # of the trained tokens: below, a line says what became of the rest
+LINES_MAX: Final = 4  # of learners whose offers were left out
+
+
+class RunResult(IntEnum):
+    """How a run ended: the exit code of `atoll run`, and its name as `result` in summary.json."""
+
+    COMPLETE = 0
+    FAILED = 1
+    BAD_INPUT = 2
+    FAILED_AFTER = 3  # complete, but a process failed once the job was over
+    REFUSED = 4  # complete, but without a learner that was refused for good
+    INTERRUPTED = 130
+
+
+@dataclass(slots=True, kw_only=True)
+class Tokens:
+    """What became of the tokens of one learner: trained = the sum of all others."""
+
+    trained: int = 0
+    merged: int = 0
+    overlap: int = 0
+    late: int = 0
+    lost: int = 0
+    pending: int = 0
+
+
+Key = tuple[str, int, int, int]  # slot, incarnation, shard, slice
+
+
+def conserve(
+    learner_lines: Iterable[dict[str, Any]], tape_lines: Iterable[dict[str, Any]]
+) -> dict[Key, Tokens]:
+    """The counts for every incarnation of every slot, and every slice.
+
+    What was trained since the last adoption and is in no commit is pending if the learner ended
+    with an end line, and lost if it died without one.
+    """
+    merged = _merged(tape_lines)
+    found: dict[Key, Tokens] = defaultdict(Tokens)
+    since: dict[Key, int] = defaultdict(int)
+    trained: dict[tuple[str, int], int] = defaultdict(int)
+    held: dict[tuple[str, int], dict[tuple[int, int], int]] = defaultdict(dict)
+    ended: set[tuple[str, int]] = set()
+    for line in learner_lines:
+        name = line["slot"], line["incarnation"]
+        ended |= {name} if line.get("event") == "end" else set()
+        if "adopted" not in line:
+            continue
+        trained[name] += line["tokens"]
+        for key in [k for k in since if k[:2] == name]:
+            since[key] += line["tokens"]
+        for each in line["adopted"]:
+            key = *name, each["shard"], each["slice"]
+            tokens = found[key]
+            tokens.merged += each["merged"]
+            tokens.overlap += each["overlap"]
+            tokens.late += each["late"]
+            since[key] = 0
+            held[name][each["shard"], each["slice"]] = each["version"]
+    for key, left in since.items():
+        name, tokens = key[:2], found[key]
+        tokens.trained = trained[name]
+        last = merged[key].get(held[name][key[2:]], 0)
+        tokens.merged += last
+        if name in ended:
+            tokens.pending += left - last
+        else:
+            tokens.lost += left - last
+    return dict(found)
+
+
+def _merged(tape_lines: Iterable[dict[str, Any]]) -> dict[Key, dict[int, int]]:
+    """Tokens that commits name, by who trained them and since which version."""
+    merged: dict[Key, dict[int, int]] = defaultdict(dict)
+    for line in tape_lines:
+        for part in line["participants"] if line.get("event") == "commit" else ():
+            key = part["slot"], part["incarnation"], line["shard"], line["slice"]
+            merged[key][part["base"]] = part["tokens"]
+    return merged
+
+
+def summarise(
+    out: Path,
+    result: str,
+    wall_seconds: float,
+    steps: int | None,
+    slots: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """What the run of these slots came to. Token counts are means over slices."""
+    learners = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
+    tapes = [read_lines(path) for path in sorted((out / "syncer").glob("*.jsonl"))]
+    tape = [*chain.from_iterable(tapes)]
+    commits = [line for line in tape if line.get("event") == "commit"]
+    totals = _means(conserve(chain.from_iterable(learners.values()), tape))
+    losses = [each["loss"] for each in read_lines(out / "evaluations.jsonl")] or [None]
+    merges = [len(line["participants"]) for line in commits if line["participants"]]
+    merged = {part["slot"] for line in commits for part in line["participants"]}
+    return {
+        "result": result,
+        "steps": steps,
+        "tokens": totals,
+        "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
+        "late_share": totals["late"] / totals["trained"] if totals["trained"] else 0.0,
+        "participation": sum(merges) / (len(merges) * max(1, len(learners))) if merges else 0.0,
+        "commits": len(commits),
+        "bytes": moved(tapes),
+        "learners": {slot: _shares(lines) for slot, lines in learners.items()},
+        "without_work": sorted((slots | learners.keys()) - merged),
+        "left_out": _left_out(tape),
+        "warnings": _warnings(learners),
+        "wall_seconds": wall_seconds,
+        "outer_loss": {"start": losses[0], "end": losses[-1]},
+    }
+
+
+def _means(law: Mapping[Key, Tokens]) -> dict[str, int]:
+    slices = len({key[2:] for key in law}) or 1
+    return {
+        each.name: round(sum(getattr(tokens, each.name) for tokens in law.values()) / slices)
+        for each in fields(Tokens)
+    }
+
+
+def moved(tapes: Iterable[list[dict[str, Any]]]) -> dict[str, int]:
+    """Bulk bytes from learners (up) and to learners and observers (down), all process starts."""
+    total = {"up": 0, "down": 0}
+    for lines in tapes:
+        counts = [(line["bytes_up"], line["bytes_down"]) for line in lines]
+        for (up, down), following in pairwise([*counts, (0, 0)]):
+            if following[0] < up or following[1] < down:  # the last line of a process start
+                total["up"] += up
+                total["down"] += down
+    return total
+
+
+def sentence(found: dict[str, Any]) -> str:
+    loss, late = found["outer_loss"], found["late_share"]
+    said = f"{found['tokens']['trained']:,} tokens, {found['goodput']:.0%} merged"
+    if round(100 * late):
+        said += f", {late:.0%} too late"
+    if loss["end"] is not None:
+        said += f", held-out loss {loss['start']:.3f} -> {loss['end']:.3f}"
+    if without := ", ".join(found["without_work"]):
+        said += f"; no work of {without} was merged"
+    warnings = found["warnings"].items()
+    return said + "".join(f"; {reason} ({', '.join(slots)})" for reason, slots in warnings)
+
+
+def little_merged(found: dict[str, Any]) -> str:
+    """Why less was merged than usual; empty if it was not. `late_work` has words for late work."""
+    tokens, share = found["tokens"], found["goodput"]
+    rest = {name: tokens[name] for name in ("overlap", "late", "lost", "pending")}
+    most = max(rest, key=lambda name: rest[name])
+    if not tokens["trained"] or share >= LITTLE_MERGED or most == "late":
+        return ""
+    seconds = [each["step_seconds"] for each in found["learners"].values()]
+    step = 1000 * sum(seconds) / max(1, len(seconds))
+    why = {
+        "overlap": f"steps of {step:.3g} ms are short against a slice's way to its shard and back;"
+        " longer steps merge more",
+        "lost": "most of the rest was lost with processes that died",
+        "pending": "most of the rest came after the last merges; a longer job merges more",
+    }
+    return f"{share:.0%} merged: {why[most]}"
+
+
+def refusals(found: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{slot}: {each['offers']} of its offers {'was' if each['offers'] == 1 else 'were'} left"
+        f" out, the last because of {each['reason']}"
+        for slot, each in found["left_out"].items()
+    ]
+    more = len(lines) - LINES_MAX
+    if more > 0:
+        lines[LINES_MAX:] = [f"{more} more learners: see left_out in summary.json"]
+    return [*lines, f"What to do: {REMEDIES['Degraded', 'OffersRefused']}"] if lines else []
+
+
+def _left_out(tape: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By slot: how many offers were refused for their values, and why the last one was."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in tape:
+        if line.get("event") == "late" and "reason" in line:
+            before = found.get(line["slot"], {"offers": 0})
+            found[line["slot"]] = {"offers": before["offers"] + 1, "reason": line["reason"]}
+    return dict(sorted(found.items()))
+
+
+def _warnings(learners: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for slot, lines in learners.items():
+        for reason in dict.fromkeys(x["reason"] for x in lines if x.get("event") == "warning"):
+            found.setdefault(reason, []).append(slot)
+    return found
+
+
+def _shares(lines: list[dict[str, Any]]) -> dict[str, float]:
+    steps = [line for line in lines if "step_seconds" in line]
+    busy = sum(line["step_seconds"] for line in steps)
+    blocked = sum(line["blocked_seconds"] for line in steps)
+    whole = busy + blocked or 1.0
+    made = sum(line["step_seconds"] > 0 for line in steps)  # the first line of a start is of none
+    step = busy / max(1, made)
+    return {"busy_share": busy / whole, "blocked_share": blocked / whole, "step_seconds": step}

@@ -1,0 +1,81 @@
+"""The learners that a job has at present: whom the registrar asks, and waits for, at a start.
+
+The executors write this file again whenever that changes, also `atoll run` when it gives a learner
+up (`absent`). Shards read it again and again, on a cluster from a ConfigMap, so that a change of it
+starts nobody again. Rules 1 and 2 need it; a registrar without it knows of no learner.
+"""
+
+import dataclasses
+import functools
+import json
+from dataclasses import dataclass
+
+from atoll_protos.errors import SpecError
+from atoll_protos.job.run_file import Region
+from atoll_protos.job.strict_json import parse
+from atoll_protos.names import slot_name
+
+START_SECONDS: int = 30
+SECONDS_MAX = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What holds for one region (rule 41); certificates of a lower `generation` are refused."""
+
+    region: str
+    generation: int = 0
+    tokens_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """The regions with their learners, and how long the start of a run waits for all of them.
+
+    The first values are kept back until all have joined, at most `start_seconds` after the first
+    was heard of. `absent` are slots in these regions whose learners are not started again.
+    """
+
+    regions: tuple[Region, ...] = ()
+    start_seconds: int = START_SECONDS
+    absent: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_seconds <= SECONDS_MAX:
+            problem = f"{self.start_seconds} is out of range"
+            raise SpecError("start_seconds", problem, f"use 0..{SECONDS_MAX}")
+
+    @property
+    def slots(self) -> frozenset[str]:
+        return _slots(self.regions, self.absent)
+
+    @property
+    def every(self) -> frozenset[str]:
+        return _slots(self.regions, ())
+
+    def limit(self, region: str) -> Limit:
+        return next((each for each in self.limits if each.region == region), Limit(region=region))
+
+    def to_json(self) -> str:
+        """The file's text, without `absent` and `limits` where they are empty."""
+        given = dataclasses.asdict(self)
+        for field in ("absent", "limits"):
+            if not given[field]:
+                del given[field]
+        return json.dumps(given, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Expected":
+        """Raises SpecError."""
+        value: Expected = parse(cls, text, "slots file")
+        return value
+
+
+@functools.lru_cache(maxsize=4)  # a registrar asks at every Join of a start
+def _slots(regions: tuple[Region, ...], absent: tuple[str, ...]) -> frozenset[str]:
+    every = frozenset(slot_name(r.name, i) for r in regions for i in range(r.learners))
+    return every.difference(absent)
+
+
+NOBODY = Expected()

@@ -1,0 +1,44 @@
+"""Listening sockets, and plain HTTP on them.
+
+A pod has an IPv4 address, an IPv6 address, or both. So a process that listens on all addresses does
+so with one socket for both families, of IPv4 alone where the kernel has no IPv6.
+"""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Final
+
+EVERYWHERE: Final = ("", "0.0.0.0", "::")  # any of these words means all addresses
+
+
+def listening_socket(host: str, port: int = 0, backlog: int | None = None) -> socket.socket:
+    """For one of EVERYWHERE on all addresses; port 0: one that is free. Raises OSError."""
+    if host not in EVERYWHERE:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=backlog)
+    if not socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), backlog=backlog)
+    return socket.create_server(
+        ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
+    )
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    """As http.server's own, which would ask DNS for this host's name first."""
+
+    daemon_threads = True
+
+    def __init__(self, listening: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(listening.getsockname(), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+
+
+def serve_http(
+    listening: socket.socket, handler: type[BaseHTTPRequestHandler], thread_name: str
+) -> None:
+    """Answer requests from threads of their own, until this process ends."""
+    server = _Server(listening, handler)
+    threading.Thread(target=server.serve_forever, name=thread_name, daemon=True).start()

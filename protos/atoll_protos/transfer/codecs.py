@@ -1,0 +1,161 @@
+"""How f32 values become bytes on the wire, and how many: the table of codecs; no arithmetic.
+
+f32 and bf16 are the values themselves, little-endian. int8 and int4 are linear and symmetric, with
+one f32 scale for each block of consecutive values:
+
+    scale[b] = max |v| in block b / levels
+    level[i] = round(v[i] / scale[b])             |level| <= levels
+
+The scales of all blocks come first, then the levels, in two's complement: a byte each, or two int4
+in a byte, the even element in the low half. The last block may be short; with an odd n the last
+high half-byte has no meaning. A block whose 1 / scale would be infinite decodes to zeros. A value
+that is not finite makes its block not finite, so that the receiver's norm finds it.
+
+In the bytes of a slice averaged buffers (statistics, constants) lie first, and their values travel
+in f32 and whole whatever the codec, also in a difference; `Form` says how many there are.
+
+A *base* is a published version, which every learner and its shard hold bit for bit alike: f32 where
+`sync.wire_down` is f32, else bf16 (rule 17); exact values and, unless all its tensors are bf16, the
+last version of a slice are f32. A codec with scales cannot carry a base exactly: under one a shard
+publishes the encoded difference to the version before, and whole values in the base's encoding.
+
+To add a codec: its number in `enum Encoding` of v1/atoll.proto, its name and row here, and in
+`arrays` its arithmetic, unless it is one more integer type of 8 or 4 bits.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+import atoll_protos.v1.atoll_pb2 as pb
+
+SCALE_BYTES: Final = 4  # an f32
+EXACT_BYTES: Final = 4  # an f32
+
+Values = TypeVar("Values")  # arrays of some library
+
+
+class Wire(StrEnum):
+    """The name of a codec in manifests and run files."""
+
+    F32 = "f32"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """One way to write f32 values as bytes.
+
+    `bits` is the size of one value without its share of a scale. `block` values share a scale (1:
+    there are none), `levels` is the largest level of either sign (0: none). `base` is the encoding
+    in which both sides hold versions that were published with this codec: F32 or BF16.
+    """
+
+    wire: Wire
+    encoding: pb.Encoding
+    bits: int
+    base: pb.Encoding
+    block: int = 1
+    levels: int = 0
+
+    @property
+    def scaled(self) -> bool:
+        return self.levels > 0
+
+    def scale_bytes(self, element_count: int) -> int:
+        return SCALE_BYTES * -(-element_count // self.block) if self.scaled else 0
+
+    def byte_count(self, element_count: int) -> int:
+        return self.scale_bytes(element_count) + -(-element_count * self.bits // 8)
+
+
+CODECS: Final = (
+    Codec(wire=Wire.F32, encoding=pb.F32, bits=32, base=pb.F32),
+    Codec(wire=Wire.BF16, encoding=pb.BF16, bits=16, base=pb.BF16),
+    Codec(wire=Wire.INT8, encoding=pb.INT8, bits=8, base=pb.BF16, block=256, levels=127),
+    Codec(wire=Wire.INT4, encoding=pb.INT4, bits=4, base=pb.BF16, block=64, levels=7),
+)
+BY_WIRE: Final[Mapping[Wire, Codec]] = {codec.wire: codec for codec in CODECS}
+BY_ENCODING: Final[Mapping[int, Codec]] = {codec.encoding: codec for codec in CODECS}
+BLOCK_MAX: Final = max(codec.block for codec in CODECS)
+
+
+def of(encoding: pb.Encoding) -> Codec:
+    """Raises ValueError for a number without a codec."""
+    codec = BY_ENCODING.get(encoding)
+    if codec is None:
+        raise ValueError(f"encoding {encoding} is unknown")
+    return codec
+
+
+def encoding_of(wire: Wire) -> pb.Encoding:
+    return BY_WIRE[wire].encoding
+
+
+def base_encoding(wire_down: Wire) -> pb.Encoding:
+    """How both sides hold a version, and how whole values travel: F32 or BF16."""
+    return BY_WIRE[wire_down].base
+
+
+def encoded_size(element_count: int, encoding: pb.Encoding) -> int:
+    """Bytes that so many values take. Raises ValueError for a number without a codec."""
+    return of(encoding).byte_count(element_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How many values of a slice lie in its bytes as f32, and how many as a codec writes them."""
+
+    exact: int  # of averaged buffers; they come first
+    coded: int
+
+    @property
+    def element_count(self) -> int:
+        return self.exact + self.coded
+
+    @property
+    def exact_bytes(self) -> int:
+        return EXACT_BYTES * self.exact
+
+    def byte_count(self, encoding: pb.Encoding) -> int:
+        """Raises ValueError for an encoding without a codec."""
+        return self.exact_bytes + encoded_size(self.coded, encoding)
+
+    def cut(self, data: bytes | bytearray | memoryview) -> tuple[memoryview, memoryview]:
+        """Views of the bytes of the exact values and of the coded ones."""
+        view = memoryview(data)
+        return view[: self.exact_bytes], view[self.exact_bytes :]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed(Generic[Values]):
+    """The whole values of a slice: its bytes, and the values as views of them.
+
+    `exact` is f32 [form.exact], `coded` f32 or bf16 [form.coded].
+    """
+
+    form: Form
+    data: memoryview
+    exact: Values
+    coded: Values
+
+    @property
+    def digest(self) -> str:
+        return digest(self.data)
+
+    def part(self, span: range | slice) -> Values:
+        """A view of the values of a span, which lies in the exact or in the coded values."""
+        first = self.form.exact
+        if span.stop <= first:
+            return self.exact[span.start : span.stop]  # type: ignore[index,no-any-return]
+        assert span.start >= first, (span, self.form)
+        return self.coded[span.start - first : span.stop - first]  # type: ignore[index,no-any-return]
+
+
+def digest(data: bytes | bytearray | memoryview) -> str:
+    """sha256 of the bytes of a base, hexadecimal: the digest of the version."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,12 @@
+"""What a shard does besides its rules: tasks and threads, and what it keeps and writes.
+
+`pyproject.toml` checks that imports go downwards in this list:
+
+    tidying            snapshots of the log, and the removal of what nobody needs
+    keeping            what is stored beside versions: data states, companion, export
+    recording          the event tape, and the bytes that its lines tell of
+    outside            what a process is given: clock, threads, store, values, tape, ...
+    port               what one session is to be sent, and its lanes
+    background         its tasks and threads, and retries of the store
+    metrics            what Prometheus reads
+"""

@@ -1,0 +1,66 @@
+"""Writes the event tape: one JSON object a line, for people and tools (docs/run-folder.md).
+
+A line waits until the disk has room for it, and the shard waits for no line.
+"""
+
+from typing import Any
+
+import structlog
+
+from atoll_syncer.duties.background import Background, Thread
+from atoll_syncer.duties.outside import Machine
+from atoll_syncer.model.state import ShardState
+from atoll_syncer.rules.rounds.records import commit_again
+from atoll_syncer.storage.store import StoreError
+
+log = structlog.get_logger()
+
+
+class Recording:
+    """It also counts what this process has received and sent in bulk."""
+
+    def __init__(self, state: ShardState, machine: Machine, background: Background) -> None:
+        self._state, self._machine, self._background = state, machine, background
+        self.bytes_received = 0  # of bulk frames, in this process
+        self.bytes_sent = 0
+
+    def received(self, byte_count: int) -> None:
+        self.bytes_received += byte_count
+        self._machine.metrics.received_bytes.inc(byte_count)
+
+    def sent(self, byte_count: int) -> None:
+        self.bytes_sent += byte_count
+        self._machine.metrics.sent_bytes.inc(byte_count)
+
+    def write(self, record: dict[str, Any]) -> None:
+        bytes_moved = {"bytes_up": self.bytes_received, "bytes_down": self.bytes_sent}
+        run = self._state.history.run
+        trouble = self._machine.tape.write(run, {**record, **bytes_moved})
+        if trouble is not None:
+            log.warning("the tape waits", trouble=str(trouble))
+
+    def close(self) -> None:
+        self.write({"event": "end", "epoch": self._state.term.epoch})
+        self._machine.tape.close()
+
+    async def fill(self) -> None:
+        """Write the lines of commits whose process was killed before it wrote them (rule 29).
+
+        The record of this term is durable, so no other process can add a commit any more.
+        """
+        journal = self._machine.journal
+        lowest: dict[int, int] = {}
+        commits = [(each.time, each.entry) for each in journal.commits]
+        for _, entry in commits:
+            lowest[entry.slice] = min(entry.number, lowest.get(entry.slice, entry.number))
+        try:
+            known = await self._background.run(
+                Thread.TIDY, lambda: self._machine.tape.commits(lowest)
+            )
+        except StoreError as error:
+            log.warning("the tape cannot be read", trouble=str(error))
+            return
+        for time, entry in commits:
+            if (entry.slice, entry.number, entry.epoch) not in known:
+                self.write({"time": time, **commit_again(self._state, entry)})
+        journal.commits.clear()

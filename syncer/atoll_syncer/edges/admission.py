@@ -1,0 +1,160 @@
+"""Who may call what: decided from the identity in a peer's certificate (rule 37).
+
+gRPC has verified the certificate before: it is in date, and an authority of ours has issued it.
+What is left is whether it is that of this run of the job, and of a role and region that may make
+this call. Functions here take the identity and what is asked for, and return None or a
+`CallRefusal`, which names what was presented and what was needed. They do no I/O.
+
+A shard that serves plain text knows nobody's identity and asks nothing of this module.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import SpecError
+from atoll_protos.names import split_slot
+from atoll_protos.network.identity import Identity, JobIdentity, Role
+
+# A shard takes exports of the whole job on a schedule, and joins the others for that.
+OBSERVERS: Final = frozenset({Role.OBSERVER, Role.EVALUATOR, Role.OPERATOR, Role.SHARD})
+REVOCABLE: Final = frozenset({Role.LEARNER, Role.OPERATOR})  # what `atoll credentials` prints
+SHARDS: Final = frozenset({Role.SHARD})
+LETTERS_MAX: Final = 100  # of a name that a peer has chosen, in a refusal
+
+
+class Reason(StrEnum):
+    """Why a peer is refused: labels of a metric."""
+
+    NO_IDENTITY = "no_identity"
+    OTHER_JOB = "other_job"
+    OTHER_RUN = "other_run"
+    OTHER_REGION = "other_region"
+    OTHER_ROLE = "other_role"
+    REVOKED = "revoked"
+    OTHER_PEER = "other_peer"  # a session's bulk stream, from another peer than the session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRefusal:
+    """What was asked for, whose certificate that needs and whose was presented."""
+
+    reason: Reason
+    asked: str
+    needed: str
+    presented: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.asked} needs the certificate of {self.needed}, "
+            f"and that of {self.presented} was presented"
+        )
+
+    @property
+    def end(self) -> pb.End:
+        """What a learner or observer is told.
+
+        A shard of a former run may still stand where its successor will: that passes. Credentials
+        that are revoked are replaced by others in the same folder.
+        """
+        return pb.End(
+            code=pb.NOT_ALLOWED,
+            reason=str(self),
+            remedy=f"give this process the credentials of {self.needed}",
+            retry=self.reason in (Reason.OTHER_RUN, Reason.REVOKED),
+        )
+
+
+def identify(owner: JobIdentity, uris: Sequence[str], asked: str) -> Identity | CallRefusal:
+    """The peer that a verified certificate with these URI names belongs to, if it is one of ours.
+
+    `owner` is the job of this shard.
+    """
+    needed = f"a process of {owner}"
+
+    def refused(reason: Reason, presented: object) -> CallRefusal:
+        return CallRefusal(reason=reason, asked=asked, needed=needed, presented=f"{presented}")
+
+    try:
+        if len(uris) != 1:
+            raise SpecError("identity", f"{len(uris)} URIs", "use one")
+        peer = Identity.parse(uris[0])
+    except SpecError:
+        shown = ", ".join(uris)[:LETTERS_MAX] or "no URI"
+        return refused(Reason.NO_IDENTITY, f"nobody that is known ({shown})")
+    if (peer.namespace, peer.job) != (owner.namespace, owner.job):
+        return refused(Reason.OTHER_JOB, peer)
+    if peer.uid != owner.uid:
+        return refused(Reason.OTHER_RUN, peer)
+    return peer
+
+
+def of_roles(peer: Identity, roles: Collection[Role], asked: str) -> CallRefusal | None:
+    """A call that some roles may make, whatever their region."""
+    if peer.role in roles:
+        return None
+    needed = f"role {' or '.join(sorted(roles))}"
+    return CallRefusal(reason=Reason.OTHER_ROLE, asked=asked, needed=needed, presented=str(peer))
+
+
+def of_join(peer: Identity, join: pb.Join) -> CallRefusal | None:
+    """A learner joins as a slot of its own region; an observer has no slot.
+
+    A name that is no slot is not refused here: the rules do so in their own words.
+    """
+    if join.observer:
+        return of_roles(peer, OBSERVERS, "observing")
+    asked = f"joining as {join.slot[:LETTERS_MAX]!r}"
+    try:
+        region, _ = split_slot(join.slot)
+    except SpecError:
+        return of_roles(peer, {Role.LEARNER}, asked)
+    return _of_region(peer, Role.LEARNER, region, asked)
+
+
+def of_owner(peer: Identity, slot: str) -> CallRefusal | None:
+    """Naming the owner of a slot: only the operator of its region."""
+    try:
+        region, _ = split_slot(slot)
+    except SpecError:
+        region = ""
+    return _of_region(peer, Role.OPERATOR, region, f"naming the owner of {slot[:LETTERS_MAX]!r}")
+
+
+def of_intent(peer: Identity, region: str) -> CallRefusal | None:
+    """Saying what becomes of the job: the operator of the region where the syncer runs."""
+    return _of_region(peer, Role.OPERATOR, region, "saying what becomes of the job")
+
+
+def of_generation(peer: Identity, generation: int, asked: str) -> CallRefusal | None:
+    """Whether the certificates of a region's learners and operators have been revoked since."""
+    if peer.role not in REVOCABLE or peer.generation >= generation:
+        return None
+    return CallRefusal(
+        reason=Reason.REVOKED,
+        asked=asked,
+        needed=f"generation {generation} or later of region {peer.region}",
+        presented=f"{peer}, generation {peer.generation}, which is revoked,",
+    )
+
+
+def of_bulk(peer: Identity, session: Identity | None) -> CallRefusal | None:
+    """The bulk stream of a session: only who has opened the session."""
+    if session is not None and replace(peer, generation=session.generation) == session:
+        return None
+    return CallRefusal(
+        reason=Reason.OTHER_PEER,
+        asked="the bulk stream of a session",
+        needed=str(session or "nobody: the session is over"),
+        presented=str(peer),
+    )
+
+
+def _of_region(peer: Identity, role: Role, region: str, asked: str) -> CallRefusal | None:
+    if peer.role is role and peer.region == region:
+        return None
+    reason = Reason.OTHER_REGION if peer.role is role else Reason.OTHER_ROLE
+    needed = f"the {role} of region {region}" if region else f"the {role} of its region"
+    return CallRefusal(reason=reason, asked=asked, needed=needed, presented=str(peer))

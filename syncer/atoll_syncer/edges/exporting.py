@@ -1,0 +1,248 @@
+"""An export of a job that trains: by `python -m` of this module, and on a schedule (rule 36).
+
+Each shard gives its values as its learners hold them, and shard 0 the companion, by the call
+Export. Nothing of the training waits for it or changes by it:
+
+    each shard   Export --> run, tick and model, then files in pieces --> parts/received-<n>-<file>
+                 all of them --> storage/export.assemble in a hidden folder, then renamed
+
+Slices are merged at different times. In the export each is the newest that its shard had, whole and
+from one version; the tick in the index is the lowest of the shards' when they began to answer.
+
+The registrar takes one every `spec.export.everySteps` ticks into FOLDER/step-N (`keep_taking`), and
+the last KEPT of them stay. What fails is logged, and the next one is due as planned.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import secrets
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+import grpc.aio
+import structlog
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import logs
+from atoll_protos.environment import Env
+from atoll_protos.errors import SpecError
+from atoll_protos.exits import ExitCode
+from atoll_protos.job.companion import PARTS
+from atoll_protos.job.layout import from_model
+from atoll_protos.job.run_file import RunFile
+from atoll_protos.names import REGISTRAR_SHARD
+from atoll_protos.network import channels
+from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options
+from atoll_protos.network.credentials import OutOfDateError
+from atoll_protos.network.services import Service, client_of
+from atoll_syncer.storage import export
+from atoll_syncer.storage.export import ExportPart
+from atoll_syncer.storage.files import READ_BYTES, verify
+from atoll_syncer.storage.store import StoreError, storage_errors
+
+ANSWER_SECONDS: Final = 30.0  # of a shard that says or sends nothing
+LOOK_SECONDS: Final = 1.0  # at the tick, for the next one that is due; seconds late is no harm
+KEPT: Final = 3
+STANDARD_OUTPUT: Final = "-"
+HIDDEN: Final = ".{name}.{digits}.tmp"  # until an export is whole
+STEP: Final = re.compile(r"step-[0-9]+")
+
+log = structlog.get_logger()
+
+
+class ExportError(Exception):
+    """No export could be taken: the reason, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAddresses:
+    """How the shards are reached: host:port of each, and this process's credentials."""
+
+    endpoints: tuple[str, ...]
+    folder: Folder = PLAIN_TEXT
+
+
+@dataclass(slots=True)
+class Received:
+    """What one shard has sent, in files of a folder that goes when the export is there."""
+
+    folder: Path
+    shard: int
+    first: pb.ExportPiece = field(default_factory=pb.ExportPiece)
+    digests: dict[int, str] = field(default_factory=dict)  # of the files that are whole
+
+    def path(self, file: int) -> Path:
+        return self.folder / PARTS / f"received-{self.shard}-{file}"
+
+    def take(self, piece: pb.ExportPiece) -> None:
+        """Raises StoreCorrupt, StoreFull and StoreUnavailable."""
+        path = self.path(piece.file)
+        with storage_errors(path):
+            if piece.HasField("model"):
+                self.first = piece
+                path.parent.mkdir(parents=True, exist_ok=True)
+                return
+            with path.open("ab") as file:
+                file.write(piece.data)
+        if piece.digest:
+            verify(path, piece.digest)
+            self.digests[piece.file] = piece.digest
+
+    def chunks(self, file: int) -> Iterator[bytes]:
+        if file in self.digests:
+            with self.path(file).open("rb") as stream:
+                while data := stream.read(READ_BYTES):
+                    yield data
+
+
+async def receive(run_file: RunFile, reach: ShardAddresses, shard: int, target: Received) -> None:
+    """All that a shard has for an export. Raises ExportError and StoreError."""
+    endpoint, request = reach.endpoints[shard], pb.ExportRequest(run_hash=run_file.hash)
+    try:
+        credentials = reach.folder.read()
+        async with channels.open_channel(endpoint, control_options(), credentials) as channel:
+            call = client_of(Service.SYNCER, channel).Export(request, wait_for_ready=True)
+            while True:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    piece = await call.read()
+                if piece is grpc.aio.EOF:
+                    return
+                await asyncio.to_thread(target.take, piece)
+    except (SpecError, OutOfDateError) as error:
+        raise ExportError(str(error)) from error
+    except (TimeoutError, grpc.aio.AioRpcError) as error:
+        why = str(error) or "it does not answer"
+        if isinstance(error, grpc.aio.AioRpcError):
+            why = f"{error.code().name}: {error.details()}"
+        problem = f"shard {shard} at {endpoint}: {why}"
+        raise ExportError(f"{problem}; try again while the job trains") from error
+
+
+async def take(run_file: RunFile, reach: ShardAddresses, out: Path) -> int:
+    """Write an export of the running job into the folder `out`, which appears whole.
+
+    Returns the tick. Raises ExportError, and StoreError where the folder cannot be written.
+    """
+    hidden = out.with_name(HIDDEN.format(name=out.name, digits=secrets.token_hex(4)))
+    shards = [Received(hidden, shard) for shard in range(len(reach.endpoints))]
+    try:
+        await asyncio.gather(*(receive(run_file, reach, each.shard, each) for each in shards))
+        tick = min(each.first.tick for each in shards)
+        await asyncio.to_thread(assemble, run_file, shards, tick)
+        await asyncio.to_thread(_appear, hidden, out)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, hidden, ignore_errors=True)
+    return tick
+
+
+def assemble(run_file: RunFile, shards: Sequence[Received], tick: int) -> None:
+    """Make the model's files of what came. Raises StoreError."""
+    registrar = shards[REGISTRAR_SHARD]
+    layout = from_model(registrar.first.model, run_file.layout)
+    parts = [ExportPart(file=str(each.path(0)), digest=each.digests[0]) for each in shards]
+    companion = [registrar.chunks(1), registrar.chunks(2)]
+    target = export.Export(registrar.folder)
+    target.assemble(registrar.first.run, layout, parts, companion, tick=tick)
+    shutil.rmtree(registrar.folder / PARTS, ignore_errors=True)
+
+
+def _appear(hidden: Path, out: Path) -> None:
+    """Give the folder its name, in place of what had it: an empty one, or an older run's."""
+    if out.exists():
+        shutil.rmtree(out)
+    hidden.rename(out)
+
+
+async def keep_taking(
+    run_file: RunFile,
+    reach: ShardAddresses,
+    folder: Path,
+    clock: Callable[[], tuple[int, int | None]],
+) -> None:
+    """Take an export whenever the tick passes a multiple of the run file's `export_every`.
+
+    `clock` tells the tick, and the job's present length in ticks, if it has one.
+    """
+    every = run_file.export_every
+    assert every is not None, "no schedule"
+    await asyncio.to_thread(_remove_half_written, folder)
+    now = clock()[0] // every * every
+    tried = now if now in _steps(folder) else 0  # a process before this one has taken it
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        tick, end = clock()
+        due = tick // every * every
+        if due <= tried or (end is not None and due >= end):
+            continue
+        tried = due
+        try:
+            seen = await take(run_file, reach, folder / f"step-{due}")
+        except (ExportError, StoreError, OSError) as error:
+            log.warning("no export was taken", step=due, reason=str(error))
+        else:
+            log.info("an export was taken", step=due, tick=seen)
+            for step in _steps(folder)[:-KEPT]:
+                await asyncio.to_thread(shutil.rmtree, folder / f"step-{step}", ignore_errors=True)
+
+
+def _steps(folder: Path) -> list[int]:
+    """The steps of which there is an export, the latest last: an older run's may be higher."""
+    folders = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name)]
+    folders.sort(key=lambda path: path.stat().st_mtime_ns)
+    return [int(path.name.removeprefix("step-")) for path in folders]
+
+
+def _remove_half_written(folder: Path) -> None:
+    for left in folder.glob(HIDDEN.format(name="step-*", digits="*")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _send(model: Path) -> None:
+    """Write a folder to the standard output as a tar."""
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
+        tar.add(model, ".")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Take one export; the reason of a failure is one line."""
+    logs.configure()
+    parser = argparse.ArgumentParser(prog="atoll_syncer.edges.exporting", description=__doc__)
+    parser.add_argument("--run-file", default=os.environ.get(Env.RUN_FILE, ""))
+    parser.add_argument("--endpoints", default=os.environ.get(Env.ENDPOINTS, ""))
+    parser.add_argument("--tls-dir", default=os.environ.get(Env.TLS_DIR, ""))
+    parser.add_argument("--out", required=True, help="a new folder, or -: a tar to the output")
+    flags = parser.parse_args()
+    out = Path(flags.out)
+    try:
+        run_file = RunFile.from_json(Path(flags.run_file).read_text(encoding="utf-8"))
+        reach = ShardAddresses(tuple(flags.endpoints.split(",")), Folder(path=flags.tls_dir))
+        if flags.out == STANDARD_OUTPUT:
+            with tempfile.TemporaryDirectory(prefix="atoll-export-") as folder:
+                tick = asyncio.run(take(run_file, reach, Path(folder) / "model"))
+                _send(Path(folder) / "model")
+            sys.stderr.write(f"the model at tick {tick}\n")
+            return
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise SpecError("--out", f"{out} is not empty", "give a new folder")
+        tick = asyncio.run(take(run_file, reach, out))
+    except SpecError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(ExitCode.BAD_INPUT)
+    except (ExportError, StoreError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(ExitCode.TRY_AGAIN)
+    sys.stdout.write(f"{out}: the model at tick {tick}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The files that say what a running job may change: how long it is, and who its learners are.
+
+On a cluster both are mounted from a ConfigMap that the operator changes in place; the kubelet has
+a change in the pod within about a minute. They are read again and again, so an edit restarts no
+shard. A file that is not there, or cannot be read, says nothing: what was known stays.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+from atoll_protos.errors import SpecError
+from atoll_syncer.driver import Driver
+from atoll_syncer.duties.background import Thread
+from atoll_syncer.model.effects import Effect
+
+READ_SECONDS: Final = 2.0  # the kubelet changes mounted files, on file systems that tell nobody
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+class JobFile(Generic[T]):
+    """The file at `path`, of which `parse` makes a value. What is wrong with it is logged once."""
+
+    def __init__(self, path: str, parse: Callable[[str], T]) -> None:
+        self._path, self._parse = path, parse
+        self._said = ""
+
+    def read(self) -> T | None:
+        """What it says now; None: nothing."""
+        try:
+            found = self._parse(Path(self._path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, SpecError) as error:
+            if str(error) != self._said:
+                log.warning("a file of the job cannot be read", file=self._path, reason=str(error))
+            self._said = str(error)
+            return None
+        self._said = ""
+        return found
+
+
+async def follow(
+    driver: Driver, look: Callable[[], T | None], told: Callable[[T, float], list[Effect]]
+) -> None:
+    """Until cancelled: tell the shard what a file says whenever that has changed."""
+    known: T | None = None
+    while True:
+        found = await driver.background.run(Thread.TIDY, look)
+        if found is not None and found != known:
+            driver.feed(told(found, driver.now()))
+            known = found
+        await asyncio.sleep(READ_SECONDS)

@@ -1,0 +1,193 @@
+"""Who may hand over, whom a round waits for, and which offers may come (rules 6, 10, 13 to 15).
+
+Questions about a round and its learners; nothing here changes the State. rules/rounds asks them
+and acts on the answers.
+
+A round's quorum is K, with one exception. A slot whose offer was *refused* in this round (its
+values are not finite, or it answers no Call) has had its turn: the round neither calls it again
+nor waits for it. When too few others are left, K falls by the number of such slots, to 1 at
+least: one learner that has diverged must not make a slice stand still for all.
+"""
+
+from collections.abc import Set
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.job import schedule
+from atoll_protos.job.shown_states import slot_text
+from atoll_protos.names import DATA_STATE_BYTES_MAX, split_slot
+from atoll_syncer.model.log import Participant
+from atoll_syncer.model.roster import Session, Slot
+from atoll_syncer.model.round import Round, weight
+from atoll_syncer.model.state import ShardState, Standing
+from atoll_syncer.rules.rounds import publishing
+
+# ------------------------------------------------------------ learners
+
+
+def usable(state: ShardState, slot: Slot, each: Round, now: float) -> bool:
+    """Rules 10 and 14: Training, on the current base, at least one step since, not far ahead."""
+    progress, head = slot.steps_since(each.slice), state.history.heads[each.slice]
+    return (
+        slot.state(now) == pb.SLOT_TRAINING
+        and progress is not None
+        and publishing.is_version(progress, head)
+        and progress.since.steps >= 1
+        and slot.report.tick_seen <= state.clock.tick + 4 * state.sync.period
+    )
+
+
+def missing(state: ShardState, each: Round, standing: Standing) -> list[str]:
+    """The slots whose offers have not come, and may still come and count."""
+    names: Set[str] = standing.training
+    if not state.sync.lockstep:
+        names = state.sessions.slots.keys() if each.last else each.called.keys()
+    others = sorted(names - each.complete.keys())
+    return [name for name in others if _may_come(state, each, standing, name)]
+
+
+def _may_come(state: ShardState, each: Round, standing: Standing, name: str) -> bool:
+    slot = state.sessions.slots[name]
+    if name in each.refused:
+        return False
+    if state.sync.lockstep:
+        return name in standing.training and _may_hand_over(slot, each)
+    if name in each.called:
+        return name in standing.training and (each.last or not state.is_too_slow(slot))
+    return each.last and is_newcomer(state, slot)
+
+
+def waits(state: ShardState, each: Round, standing: Standing) -> bool:
+    """Whether an offer is missing. As long as it is the same one, nobody else is asked."""
+    known = each.waits_for
+    while known:
+        name = known[-1]
+        if name not in each.complete and _may_come(state, each, standing, name):
+            return True
+        known.pop()
+    known.extend(reversed(missing(state, each, standing)))
+    return bool(known)
+
+
+def is_newcomer(state: ShardState, slot: Slot) -> bool:
+    """A slot with no work in any version yet that has begun, or was there at the beginning.
+
+    The last rounds wait for its first work. One that joins at the end is too late.
+    """
+    return (
+        slot.session is not None
+        and (slot.report.training or slot.name in state.sessions.founders)
+        and not any(slot.name in merged for merged in state.history.merged.values())
+    )
+
+
+def _may_hand_over(slot: Slot, each: Round) -> bool:
+    """In lock-step: whether this learner's position has not passed the round's due tick.
+
+    No round waits for one that has passed it: that learner may itself wait for another slice.
+    """
+    position, progress = slot.report.t_m, slot.steps_since(each.slice)
+    if position == each.due:
+        return progress is not None and progress.since.steps >= 1
+    return position < each.due
+
+
+def quorum(state: ShardState, each: Round, standing: Standing) -> int:
+    """How many complete offers this round needs; see the module. In lock-step all hand over."""
+    refused = each.refused - each.complete.keys()
+    if max(len(each.complete), len(standing.training) - len(refused)) >= standing.quorum:
+        return standing.quorum
+    others = (standing.training | each.complete.keys()) - refused
+    if len(others) >= standing.quorum:
+        return standing.quorum
+    return max(1, standing.quorum - len(refused))
+
+
+def why_left_out(state: ShardState, slot: str, each: Round, now: float) -> str:
+    """Why a slot has no part in a commit: its state, or what kept its offer away."""
+    if slot in each.not_finite:
+        return "not finite"
+    if slot in each.refused:
+        return "refused"
+    does = state.sessions.slots[slot].state(now)
+    if does != pb.SLOT_TRAINING:
+        return slot_text(does)
+    return "late" if slot in each.called else "not usable"
+
+
+# ------------------------------------------------------------ offers
+
+
+def objection(state: ShardState, sender: Session, offer: pb.Offer) -> str:
+    """Why an offer may not come; empty when it may."""
+    if offer.capture < 1 or offer.counters.steps != offer.capture:
+        return f"slice {offer.slice}: an offer of {offer.capture} steps"
+    if len(offer.data_state) > DATA_STATE_BYTES_MAX:
+        return f"slice {offer.slice}: a data state of {len(offer.data_state)} bytes"
+    if offer.same_data_state and sender.data_state is None:
+        return f"slice {offer.slice}: no offer of this session has brought a data state"
+    if state.sync.lockstep:
+        return _hand_over_objection(state, sender, offer)
+    credit = sender.credits.get(offer.slice)
+    if credit is None or credit.base != offer.base:
+        return f"slice {offer.slice}: an offer on base {offer.base} without a Call for it"
+    return ""
+
+
+def _hand_over_objection(state: ShardState, sender: Session, offer: pb.Offer) -> str:
+    """Rule 15: a hand-over is at a due tick of the slice, which the learner can have reached.
+
+    The two streams are not ordered against each other, so an offer may come before the report of
+    its step, but not a period before it. A learner that joins, or was away, starts at the tick.
+    """
+    head = state.history.heads.get(offer.slice)
+    if not state.is_lost(offer.slice) and (head is None or offer.base > head.number):
+        return f"slice {offer.slice}: base {offer.base} is not known here"
+    at_the_end = state.ending.length.is_end(offer.t_m)
+    if not at_the_end and not schedule.hands_over(state.sync, offer.slice, offer.t_m):
+        return f"slice {offer.slice}: it is not handed over at step {offer.t_m}"
+    tick, reported = state.clock.tick, state.sessions.slots[sender.slot].report.t_m
+    said = max(reported, sender.join.t_m)
+    known = max(tick, min(said, tick + state.sync.period))  # nobody gets farther (rule 39)
+    if offer.t_m > known + state.sync.period:
+        return f"slice {offer.slice}: an offer of step {offer.t_m}, the last known is {known}"
+    return ""
+
+
+def is_on_the_head(state: ShardState, offer: pb.Offer) -> bool:
+    """By the base's whole name: after a loss two values may have one number (rule 22)."""
+    head = state.history.heads.get(offer.slice)
+    if head is None or state.is_lost(offer.slice):
+        return False
+    return (offer.base, offer.base_digest) == (head.number, head.digest)
+
+
+def data_state(sender: Session, offer: pb.Offer) -> bytes | None:
+    """What the learner keeps with the offer's cursor; a session carries it once (rule 28)."""
+    if offer.same_data_state:
+        return sender.data_state
+    return offer.data_state if offer.HasField("data_state") else None
+
+
+def tokens_per_step_max(state: ShardState, slot: str) -> int | None:
+    """The most that a learner of the slot's region may report for a step; None: no limit."""
+    return state.expected.limit(split_slot(slot)[0]).tokens_per_step
+
+
+def participant(state: ShardState, slot: str, offer: pb.Offer) -> Participant:
+    """The offer as the entry of its commit will name it.
+
+    What is above the most that a learner of its region may say for a step counts as that.
+    """
+    tokens, most = offer.counters.tokens, tokens_per_step_max(state, slot)
+    if most is not None:
+        tokens = min(tokens, most * offer.counters.steps)
+    return Participant(
+        slot=slot,
+        incarnation=state.history.taken[slot].incarnation,
+        capture=offer.capture,
+        base=offer.base,
+        steps=offer.counters.steps,
+        tokens=tokens,
+        cursor=offer.cursor,
+        weight=weight(offer.counters.steps, tokens),
+    )

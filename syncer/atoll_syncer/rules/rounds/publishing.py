@@ -1,0 +1,119 @@
+"""Which versions a session holds, and what it lacks (rules 13, 17).
+
+A version counts as held only by its whole name: after a loss two values may have one number
+(rule 22). What a learner says about versions is kept in two fields of its session:
+
+- `held`: slice -> number, where the reported digest is that of the head or of the version before
+  it. Only then may a Publish be a difference to what the learner has.
+- `claims`: slice -> (number, epoch) of anything of this run that it says it holds. A claim above
+  the head is how a shard finds out that it lost data.
+
+A Publish is composed when it is sent, so a session always gets the newest version. It names its
+receiver's own last merged offer, however many versions ago that was merged (rule 13).
+"""
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.names import DIGEST_DIGITS
+from atoll_syncer.model.effects import Effect, PublishHead
+from atoll_syncer.model.history import NONE_TRAINED, HeadVersion
+from atoll_syncer.model.roster import Session
+from atoll_syncer.model.state import ShardState
+
+
+def publish(state: ShardState, session: int, fragment: int) -> pb.Publish | None:
+    """The head as this session gets it, named and with its lineage.
+
+    None when the session is closed, or when the version is lost; then nothing is sent.
+    """
+    receiver, head = state.sessions.open.get(session), state.history.heads.get(fragment)
+    if receiver is None or head is None or state.is_lost(fragment):
+        return None
+    message = pb.Publish(version=state.head(fragment), tick=state.clock.tick, last=head.last)
+    merged = state.history.merged.get(fragment, {}).get(receiver.slot)
+    if merged is not None:
+        message.merged.incarnation = merged.incarnation
+        message.merged.base, message.merged.capture = merged.base, merged.capture
+    if receiver.slot:
+        message.lineage.extend(
+            pb.SlotMerged(
+                slot=each.slot,
+                incarnation=each.incarnation,
+                base=each.base,
+                capture=each.capture,
+                cursor=each.cursor,
+                trained=_trained(state, each.slot),
+            )
+            for each in state.history.lineage(fragment)
+        )
+    return message
+
+
+def _trained(state: ShardState, slot: str) -> pb.Trained:
+    """What is written of a slot's tokens, for a shard that loses its log (rule 22)."""
+    each = state.history.trained.get(slot, NONE_TRAINED)
+    return pb.Trained(
+        incarnation=each.incarnation, before=each.before, now=each.now, said=each.said
+    )
+
+
+# ------------------------------------------------------------ what a session holds
+
+
+def note_held(state: ShardState, joined: Session) -> None:
+    """What a Join names of this run, and which of it are heads by their whole name."""
+    for each in joined.join.held:
+        head, version = state.history.heads.get(each.slice), each.version
+        if version.run != state.history.run:
+            continue
+        if len(version.digest) >= DIGEST_DIGITS:
+            joined.claims[each.slice] = version.number, version.epoch
+        if head is not None and (version.number, version.digest) == (head.number, head.digest):
+            joined.held[each.slice] = head.number
+
+
+def note_progress(state: ShardState, sender: Session, progress: pb.SliceProgress) -> None:
+    """What a Report says of one slice; its epoch is not known here."""
+    fragment, number = progress.slice, progress.held
+    sender.held.pop(fragment, None)
+    for version in (state.history.heads.get(fragment), state.history.previous.get(fragment)):
+        if version is not None and is_version(progress, version):
+            sender.held[fragment] = number
+    named = len(progress.digest) >= DIGEST_DIGITS  # a number alone proves nothing
+    if named and number > sender.claims.get(fragment, (-1, 0))[0]:
+        sender.claims[fragment] = number, 0
+
+
+def is_version(progress: pb.SliceProgress, version: HeadVersion) -> bool:
+    """Whether what is reported as held is this value, and not another one of this number."""
+    same = progress.digest == version.digest[:DIGEST_DIGITS]
+    return same and progress.held == version.number
+
+
+# ------------------------------------------------------------ what is sent
+
+
+def lacking(state: ShardState, joined: Session) -> list[Effect]:
+    """At a Welcome: the heads that this session does not hold."""
+    return [
+        PublishHead(joined.number, fragment)
+        for fragment, head in sorted(state.history.heads.items())
+        if joined.held.get(fragment) != head.number and not state.is_lost(fragment)
+    ]
+
+
+def all_to(state: ShardState, session: int) -> list[Effect]:
+    return [PublishHead(session, fragment) for fragment in sorted(state.history.heads)]
+
+
+def to_lacking(state: ShardState, fragment: int) -> list[Effect]:
+    """One slice's head to the sessions that do not hold it."""
+    number = state.history.heads[fragment].number
+    return [
+        PublishHead(session, fragment)
+        for session in state.sessions.welcomed
+        if state.sessions.open[session].held.get(fragment) != number
+    ]
+
+
+def to_all(state: ShardState, fragment: int) -> list[Effect]:
+    return [PublishHead(number, fragment) for number in state.sessions.welcomed]

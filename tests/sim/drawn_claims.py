@@ -1,0 +1,110 @@
+"""What is said that is not so, and who is let in: drawn for the rules 5, 38, 39 and 41."""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from atoll_protos.job.expected import Expected, Limit
+from atoll_protos.job.run_file import Region
+from atoll_syncer.rules.shut_out import GRACE_SECONDS
+
+FAULTS_BEGIN, FAULTS_END = 2.0, 40.0
+LIES_SEEDS = 16, 11  # modulus and rest
+CLAIM_SEEDS = 32, (15, 28)  # three learners at least and K = 1; nothing else goes wrong
+LIST_SEEDS = 32, (18, 20)  # of two regions, of which one leaves and comes back
+FALSE_NAME_SEEDS = 32, (13, 22)  # of jobs of two shards and learners at least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something goes wrong at a time, with the world's `which`-th of its kind."""
+
+    at: float
+    kind: str
+    which: int
+    seconds: float
+    effect: str = ""  # from `at` on, at the moment of the next one of this kind
+
+
+def is_of(seed: int, seeds: tuple[int, tuple[int, ...]]) -> bool:
+    """Whether a seed leaves one of the rests."""
+    modulus, rests = seeds
+    return seed % modulus in rests
+
+
+def faults_of(
+    rng: random.Random,
+    kinds: Iterable[str],
+    seconds: Callable[[str], float] = lambda kind: 0.0,
+    end: float = FAULTS_END / 2,
+) -> tuple[Fault, ...]:
+    """One fault of each of these kinds, at any time before `end`."""
+    return tuple(
+        Fault(
+            at=rng.uniform(FAULTS_BEGIN, end),
+            kind=kind,
+            which=rng.randrange(1 << 16),
+            seconds=seconds(kind),
+        )
+        for kind in kinds
+    )
+
+
+def draw_lies(seed: int) -> tuple[Fault, ...]:
+    """Learners that say what cannot be true, now and then."""
+    modulus, rest = LIES_SEEDS
+    if seed % modulus != rest:
+        return ()
+    rng = random.Random(f"{seed}/lies")
+    return faults_of(rng, ["lie"] * rng.choice((2, 4, 8)))
+
+
+def draw_claims(seed: int) -> tuple[Fault, ...]:
+    """Learners that say that they are far ahead."""
+    rng = random.Random(f"{seed}/claims")
+    claims = 6 if is_of(seed, CLAIM_SEEDS) else 0
+    return faults_of(rng, ["claim"] * claims, lambda kind: rng.uniform(3.0, 8.0))
+
+
+def regions_of(learners: int, seed: int) -> tuple[Region, ...]:
+    """One, or one and another with a learner."""
+    if not is_of(seed, LIST_SEEDS):
+        return (Region(name="a", learners=learners),)
+    return Region(name="a", learners=learners - 1), Region(name="b", learners=1)
+
+
+def draw_lists(
+    regions: tuple[Region, ...], seed: int
+) -> tuple[tuple[tuple[float, Expected], ...], float]:
+    """The last region leaves, and comes back when its certificates are revoked; and the grace."""
+    if not is_of(seed, LIST_SEEDS):
+        return (), GRACE_SECONDS
+    rng = random.Random(f"{seed}/lists")
+    grace, gone = rng.uniform(1.0, 3.0), rng.uniform(3.0, 6.0)
+    back = gone + rng.uniform(4.0, 10.0)
+    revoked = (Limit(region=regions[-1].name, generation=1),)
+    lists = (
+        (0.0, Expected(regions=regions)),
+        (gone, Expected(regions=regions[:-1])),
+        (back, Expected(regions=regions)),
+        (back + rng.uniform(2.0, 6.0), Expected(regions=regions, limits=revoked)),
+    )
+    return lists, grace
+
+
+def draw_lists_faults(lists: tuple[tuple[float, Expected], ...]) -> tuple[Fault, ...]:
+    """The moments at which the list is another one."""
+    return tuple(Fault(at=at, kind="list", which=0, seconds=0.0) for at, _ in lists[1:])
+
+
+def draw_false_names(seed: int) -> tuple[Fault, ...]:
+    """Learners that join in the slots of others."""
+    rng = random.Random(f"{seed}/false names")
+    return faults_of(rng, ["false name"] * (4 if is_of(seed, FALSE_NAME_SEEDS) else 0))
+
+
+def quorum_of(drawn: int, learners: int, seed: int) -> int:
+    """K as drawn, but where the rules of this module need one that shows them."""
+    if is_of(seed, CLAIM_SEEDS):
+        return 1
+    return learners if is_of(seed, LIST_SEEDS) else drawn

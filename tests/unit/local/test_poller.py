@@ -1,0 +1,40 @@
+"""What is remembered from one look at the shards to the next."""
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.status.reasons import STALLED_SECONDS
+from atoll_operator.local.progress.poller import Poller
+from unit.local.test_local_status import job, reply, said
+
+
+def test_a_step_that_has_not_moved_for_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    poller = Poller(job(), ())
+    ticks: list[pb.StatusReply | None] = []
+    monkeypatch.setattr(poller, "_replies", lambda: ticks)
+
+    def progressing(now: float, *seen: int | None) -> str:
+        ticks[:] = [None if tick is None else reply(tick=tick) for tick in seen]
+        return said(poller.poll(now).status.to_object())["Progressing"]
+
+    late = STALLED_SECONDS + 1
+    assert progressing(0.0, 40, 50) == "True/Training"
+    assert progressing(late, 40, 51) == "False/Stalled"  # the lowest of all shards counts
+    assert progressing(late, 41, 51) == "True/Training"
+    assert progressing(late + 1, 41, None) == "False/WaitingForSyncer"
+    assert progressing(2 * late + 1, 41, 52) == "False/Stalled"  # nothing was seen in between
+
+
+def test_a_rate_is_of_all_shards_or_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    poller = Poller(job(), ())
+    replies: list[pb.StatusReply | None] = []
+    monkeypatch.setattr(poller, "_replies", lambda: replies)
+
+    def rate(now: float, *counts: int | None) -> float | None:
+        replies[:] = [None if n is None else pb.StatusReply(bytes_sent=n) for n in counts]
+        return poller.poll(now).bytes_per_second
+
+    assert rate(0.0, 10, 10) is None
+    assert rate(2.0, 30, 50) == 30.0
+    assert rate(4.0, 90, None) is None
+    assert rate(6.0, 1, 2) is None  # a shard that was started again counts from 0

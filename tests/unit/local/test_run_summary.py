@@ -1,0 +1,162 @@
+"""What became of every token, from the lines of learners and shards (docs/protocol.md, rule 13)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_operator.api.job.sync_fields import SyncSpec
+from atoll_operator.api.status.condition_facts import late_work
+from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.show.run_summary import (
+    conserve,
+    little_merged,
+    moved,
+    refusals,
+    sentence,
+    summarise,
+)
+from local.law import balanced
+
+KEY = ("a-0", 1, 0, 0)
+END = {"slot": "a-0", "incarnation": 1, "event": "end"}
+
+
+def start() -> dict[str, Any]:
+    """Version 0 is adopted."""
+    return step(tokens=0, adopted=[settled(0)])
+
+
+def step(tokens: int, adopted: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    line = {"slot": "a-0", "incarnation": 1, "tokens": tokens, "adopted": adopted or []}
+    return {**line, "step_seconds": 0.9, "blocked_seconds": 0.1}
+
+
+def settled(version: int, merged: int = 0, overlap: int = 0, late: int = 0) -> dict[str, Any]:
+    counts = {"merged": merged, "overlap": overlap, "late": late}
+    return {"shard": 0, "slice": 0, "version": version, **counts}
+
+
+def commit(base: int, tokens: int, slot: str = "a-0") -> dict[str, Any]:
+    part = {"slot": slot, "incarnation": 1, "tokens": tokens, "base": base}
+    bytes_moved = {"bytes_up": 10 * (base + 1), "bytes_down": 20 * (base + 1)}
+    return {"event": "commit", "shard": 0, "slice": 0, "participants": [part], **bytes_moved}
+
+
+def summary_of(
+    out: Path,
+    learners: dict[str, list[Any]],
+    tape: list[Any],
+    evaluations: list[Any] | None = None,
+    slots: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """The summary of a run folder whose files have these lines."""
+    files = {f"learners/{slot}.jsonl": lines for slot, lines in learners.items()}
+    files |= {"syncer/0.tape.jsonl": tape, "evaluations.jsonl": evaluations or []}
+    for name, lines in files.items():
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return summarise(out, "Complete", 12.0, 2, slots)
+
+
+SETTLED = [start(), step(10), step(10), step(10, [settled(1, merged=20, overlap=10)]), END]
+OPEN = [start(), step(10), step(5)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "tape", "found"),
+    [
+        (SETTLED, [commit(0, 20)], {"merged": 20, "overlap": 10}),
+        ([*OPEN, END], [], {"pending": 15}),
+        (OPEN, [], {"lost": 15}),
+        (OPEN, [commit(0, 10)], {"merged": 10, "lost": 5}),  # it is dead, and its offer is not
+    ],
+)
+def test_every_token_has_one_outcome(lines: list[Any], tape: list[Any], found: Any) -> None:
+    tokens = conserve(lines, tape)[KEY]
+    outcomes = ("merged", "overlap", "late", "lost", "pending")
+    assert {each: n for each in outcomes if (n := getattr(tokens, each))} == found
+    assert tokens.trained == sum(found.values())
+    assert balanced(tokens)
+
+
+def test_learners_without_any_work_in_a_version_and_warnings_are_named(tmp_path: Path) -> None:
+    warning = {**start(), "event": "warning", "reason": "trained here only: head"}
+    learners = {key: [start(), step(10), warning, warning, END] for key in ("a-0", "a-1")}
+    slots = frozenset({"a-0", "a-1", "b-0"})
+    found = summary_of(tmp_path, learners, [commit(0, 10)], slots=slots)
+    assert found["without_work"] == ["a-1", "b-0"]
+    assert found["warnings"] == {"trained here only: head": ["a-0", "a-1"]}
+    said = "; no work of a-1, b-0 was merged; trained here only: head (a-0, a-1)"
+    assert sentence(found).endswith(said)
+
+
+def test_the_summary_of_a_folder(tmp_path: Path) -> None:
+    tape = [{"bytes_up": up, "bytes_down": 2 * up} for up in (0, 5, 9, 0, 4)]
+    assert moved([tape, tape[:2]]) == {"up": 9 + 4 + 5, "down": 18 + 8 + 10}  # over all starts
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2')  # a kill has cut it short
+    assert (read_lines(path), read_lines(tmp_path / "none")) == ([{"a": 1}], [])
+    learner = [start(), step(10), step(10, [settled(1, merged=10, overlap=10)]), END]
+    last = {**commit(0, 0), "participants": []}  # it merges nothing, and counts as no merge
+    evaluations = [{"loss": 5.5}, {"loss": 2.0}]
+    found = summary_of(tmp_path, {"a-0": learner}, [commit(0, 10), last], evaluations)
+    assert found["result"] == "Complete"
+    assert found["tokens"]["trained"] == 20
+    assert found["goodput"] == pytest.approx(0.5)
+    assert found["participation"] == pytest.approx(1.0)
+    assert found["bytes"] == {"up": 10, "down": 20}
+    assert found["learners"]["a-0"]["busy_share"] == pytest.approx(0.9)
+    assert found["outer_loss"] == {"start": 5.5, "end": 2.0}
+    assert sentence(found) == "20 tokens, 50% merged, held-out loss 5.500 -> 2.000"
+    assert found["without_work"] == []
+    assert little_merged(found).startswith("50% merged: steps of ")
+
+
+@pytest.mark.parametrize(
+    ("merged", "rest", "said"),
+    [
+        (69, {"overlap": 16, "pending": 15}, "69% merged: steps of 2 ms are short against"),
+        (69, {"overlap": 15, "pending": 16}, "69% merged: most of the rest came after the last"),
+        (69, {"overlap": 15, "lost": 16}, "69% merged: most of the rest was lost with processes"),
+        (69, {"overlap": 15, "late": 16}, ""),  # which has a line of its own
+        (70, {"overlap": 30}, ""),
+        (0, {}, ""),  # nothing was trained
+    ],
+)
+def test_that_little_was_merged_is_explained(merged: int, rest: dict[str, int], said: str) -> None:
+    tokens = dict.fromkeys(("overlap", "late", "lost", "pending"), 0) | rest
+    found = {
+        "tokens": {**tokens, "trained": merged + sum(rest.values())},
+        "goodput": merged / 100,
+        "learners": {"a-0": {"step_seconds": 0.001}, "a-1": {"step_seconds": 0.003}},
+    }
+    assert little_merged(found).startswith(said)
+    assert bool(little_merged(found)) == bool(said)
+
+
+def test_offers_left_out_for_their_values_are_told_with_a_remedy(tmp_path: Path) -> None:
+    reason = "slice 0: values are not finite: head.weight"
+    late = {"event": "late", "slot": "a-0", "bytes_up": 0, "bytes_down": 0}
+    refused = {**late, "slot": "b-0", "reason": reason}
+    found = summary_of(tmp_path, {}, [late, refused, refused])
+    assert found["left_out"] == {"b-0": {"offers": 2, "reason": reason}}
+    told, remedy = refusals(found)
+    assert told == f"b-0: 2 of its offers were left out, the last because of {reason}"
+    assert "lower its learning rate" in remedy
+    nine = refusals({"left_out": {f"a-{n}": {"offers": 1, "reason": "x"} for n in range(9)}})
+    assert nine[0] == "a-0: 1 of its offers was left out, the last because of x"
+    assert nine[-2] == "5 more learners: see left_out in summary.json"
+    assert refusals({"left_out": {}}) == []
+
+
+def test_late_work_above_a_tenth_of_the_trained_tokens_is_told(tmp_path: Path) -> None:
+    lines = [start(), step(100, [settled(1, late=20)]), step(100), END]
+    found = summary_of(tmp_path, {"a-0": lines}, [])
+    assert (found["tokens"]["late"], found["late_share"]) == (20, 0.1)
+    assert sentence(found) == "200 tokens, 0% merged, 10% too late; no work of a-0 was merged"
+    assert late_work(0.1, SyncSpec()) == ""
+    assert "11% of the trained tokens" in late_work(0.11, SyncSpec())
+    for field in ("spec.sync.overlap (now 2)", "spec.sync.quorum (now all)"):
+        assert field in late_work(0.11, SyncSpec(quorum=None))

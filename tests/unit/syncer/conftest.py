@@ -1,0 +1,14 @@
+"""Fixtures of tests of a shard."""
+
+from pathlib import Path
+
+import pytest
+
+from atoll_syncer.storage.store import FileStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    store = FileStore(tmp_path)
+    store.open()
+    return store

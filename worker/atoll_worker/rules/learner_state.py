@@ -1,0 +1,195 @@
+"""All that a learner's rules know: of each shard, of the clock, of its progress, of each slice."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from atoll_protos.job.layout import Layout
+from atoll_protos.job.length import Length, of_run_file
+from atoll_protos.job.run_file import RunFile, Sync
+from atoll_protos.means import NO_SAMPLES, MovingMean
+from atoll_worker.link.messages import Boundary, Configure
+from atoll_worker.rules.slice_state import SliceState
+
+TICKS_KEPT: Final = 16  # changes of the tick from which its rate is taken
+
+
+class Connection(StrEnum):
+    """How far the connection to a shard is; joining.py draws the transitions."""
+
+    DOWN = "down"
+    DIALLING = "dialling"
+    JOINING = "joining"  # Join is sent
+    WELCOMED = "welcomed"  # messages may be sent
+    ENDING = "ending"  # hung up on: nothing that still comes counts
+
+
+@dataclass(slots=True, kw_only=True)
+class KnownShard:
+    """What is known of one shard. Times are monotonic seconds."""
+
+    connection: Connection = Connection.DOWN
+    ever_welcomed: bool = False
+    welcomed_at: float = 0.0
+    tick: int = 0  # of this shard, the highest seen
+    epoch: int = 0  # of this shard, the highest seen
+    final: dict[int, int] | None = None  # fragment -> final version number, once it serves Final
+    attempt: int = 0  # dials since the last session that lasted
+    dial_at: float | None = None  # end of the back-off; None: no dial is due
+    arriving: dict[tuple[int, int], float] = field(default_factory=dict)  # slice, number: since
+    end_reason: str = ""  # why it has ended the session, in its words, which were checked
+
+    @property
+    def open(self) -> bool:
+        return self.connection is not Connection.ENDING
+
+    @property
+    def welcomed(self) -> bool:
+        return self.connection is Connection.WELCOMED
+
+
+@dataclass(slots=True, kw_only=True)
+class Clock:
+    """The job's clock: the lowest tick over the shards; it never goes back (rule 8)."""
+
+    tick: int = 0
+    times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TICKS_KEPT))
+
+    def move(self, lowest: int, now: float) -> bool:
+        if lowest <= self.tick:
+            return False
+        self.tick = lowest
+        self.times.append((now, lowest))
+        return True
+
+    @property
+    def ticks_per_second(self) -> float:
+        """Over the last changes; 0 while it is unknown."""
+        if len(self.times) < 2:  # noqa: PLR2004 - a rate needs two times
+            return 0.0
+        (first, low), (last, high) = self.times[0], self.times[-1]
+        return (high - low) / (last - first) if last > first else 0.0
+
+    def estimate(self, now: float) -> float:
+        """The tick at `now` to a fraction, at most the next one."""
+        if not self.times:
+            return float(self.tick)
+        return self.tick + min(1.0, (now - self.times[-1][0]) * self.ticks_per_second)
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """This learner's own work since the process started, counted at step boundaries."""
+
+    own_steps: int = 0
+    position: int = 0  # on the schedule: the tick at the start, then one more per step
+    boundaries: int = 0
+    tokens: int = 0
+    late: int = 0  # of them, summed over slices: in no commit when the slice was adopted
+    cursor: int = 0  # where the slot's data goes on
+    data_state: bytes | None = None  # that belongs to `cursor`, if it is known here
+    loss: float = math.nan
+    step_seconds: MovingMean = NO_SAMPLES
+    publish_seconds: MovingMean = NO_SAMPLES  # from the first chunk of a value to its trailer
+    busy_seconds: float = 0.0  # outside learner.step()
+    blocked_seconds: float = 0.0  # inside learner.step()
+
+    def count(self, boundary: Boundary) -> None:
+        self.boundaries += 1
+        self.own_steps = boundary.own_steps
+        self.position += 1
+        self.tokens += boundary.tokens
+        self.loss, self.cursor, self.data_state = boundary.loss, boundary.cursor, None
+        self.step_seconds = self.step_seconds.add(boundary.step_seconds)
+        self.busy_seconds += boundary.step_seconds
+        self.blocked_seconds += boundary.blocked_seconds
+
+    @property
+    def busy_share(self) -> float:
+        """The share of wall time outside learner.step(), 0 to 1."""
+        wall_seconds = self.busy_seconds + self.blocked_seconds
+        return self.busy_seconds / wall_seconds if wall_seconds else 1.0
+
+    def telemetry(
+        self, boundary: Boundary, tick: int, adopted: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The line of learners/SLOT.jsonl for a boundary."""
+        return {
+            "t_m": self.own_steps,
+            "tick": tick,
+            "tokens": 0 if boundary.again else boundary.tokens,
+            "loss": self.loss if math.isfinite(self.loss) else None,
+            "step_seconds": boundary.step_seconds,
+            "blocked_seconds": boundary.blocked_seconds,
+            "adopted": adopted,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class LearnerState:
+    """All of it."""
+
+    configure: Configure  # who this process is, and of which job
+    run_file: RunFile = field(init=False)
+    layout: Layout = field(init=False)
+    sync: Sync = field(init=False)  # with the layout's number of fragments
+    shards: list[KnownShard] = field(init=False)
+    slices: dict[tuple[int, int], SliceState] = field(init=False)  # by (shard, fragment)
+    length: Length = field(init=False)  # of the job, as far as it has heard
+    run: str = ""  # the id that the registrar gave to this training; empty before its Welcome
+    incarnation: int = 0  # given by the registrar; 0 before
+    proof: str = ""  # that the registrar gave it, for the other shards
+    clock: Clock = field(default_factory=Clock)
+    progress: Progress = field(default_factory=Progress)
+    started: bool = False  # all shards have welcomed it and all slices are adopted
+    finished: bool = False  # the final values are adopted
+    failed: bool = False  # a Fail was sent
+    leaving: bool = False  # the training process ends
+    captures_asked: bool = False  # the capture regions no longer hold the seed
+    companion_asked: bool = False  # what has changed of it, to be given at the end
+    companion_owed: bool = False  # given for the end, and the registrar has not said that it has it
+    trouble: str = ""  # why it could not join again now, one line; empty: it could
+    step_waits: bool = False  # lock-step: the training thread is in step() until Proceed
+
+    def __post_init__(self) -> None:
+        self.run_file, self.layout = self.configure.run_file, self.configure.layout
+        self.sync = self.run_file.sync.with_fragments(self.layout.fragments)
+        keys = [(each.shard, each.fragment) for each in self.layout.slices]
+        self.slices = {key: SliceState(shard=key[0], fragment=key[1]) for key in keys}
+        self.shards = [KnownShard() for _ in range(self.run_file.shards)]
+        self.length = of_run_file(self.run_file)
+
+    def of(self, shard: int) -> list[SliceState]:
+        return [each for each in self.slices.values() if each.shard == shard]
+
+    @property
+    def welcomed(self) -> list[int]:
+        return [shard for shard, known in enumerate(self.shards) if known.welcomed]
+
+    @property
+    def tick_seen(self) -> int:
+        return max(each.tick for each in self.shards)
+
+    @property
+    def epochs_seen(self) -> list[int]:
+        return [each.epoch for each in self.shards]
+
+    @property
+    def at_the_end(self) -> bool:
+        return self.sync.lockstep and self.progress.position == self.length.steps
+
+    @property
+    def awaits_version(self) -> bool:
+        """Lock-step: the training thread waits in step() for a Publish, and nobody waits for it.
+
+        While it has a command to answer, its silence is that of a process that stands still.
+        """
+        owes = any(each.capturing or each.adopting is not None for each in self.slices.values())
+        return self.step_waits and not owes
+
+    def is_final(self, each: SliceState) -> bool:
+        """Whether a slice's final version is held: its shard merges nothing more."""
+        final = self.shards[each.shard].final
+        return final is not None and each.number >= final.get(each.fragment, each.number + 1)

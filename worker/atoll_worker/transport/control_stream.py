@@ -1,0 +1,245 @@
+"""The gRPC edge of a learner or observer: the streams of one shard, dialled out."""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+import structlog
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import SpecError
+from atoll_protos.network import channels, diagnosis
+from atoll_protos.network.channels import Folder, Options, control_options
+from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError
+from atoll_protos.network.services import Service, client_of
+from atoll_worker.transport.bulk import (
+    CONNECT_SECONDS_MAX,
+    OpenChannel,
+    Payload,
+    Payloads,
+    Ready,
+    first_to_end,
+    why_ended,
+)
+
+CONNECTED, FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+log = structlog.get_logger()
+
+
+class Listener(Protocol):
+    """What the driver of a machine hears from one shard; called in the event loop."""
+
+    def connected(self, shard: int) -> None:
+        """The control stream is open: Join may be sent."""
+
+    def opened(self, shard: int, welcome: pb.Welcome, payloads: Payloads) -> Any:
+        """The shard takes this process: its Bulk streams, whose `run` is their life."""
+
+    def disconnected(self, shard: int, reason: str) -> None:
+        """All streams are gone; said once per `dial`."""
+
+    def message(self, shard: int, message: pb.ToLearner) -> None:
+        """A control message has arrived."""
+
+
+class Dialler:
+    """Opens channels with the credentials that lie in the folder now, or in plain text."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self._shown: dict[str, Credentials] = {}  # by endpoint, with which its session began
+
+    def open(self, endpoint: str, options: Options) -> grpc.aio.Channel:
+        """Raises CredentialsError, and OutOfDateError for what a renewal heals."""
+        found = self.folder.read()
+        if found is not None and options == control_options():
+            self._shown[endpoint] = found
+        return channels.open_channel(endpoint, options, found)
+
+    def outlived(self) -> frozenset[str]:
+        """Endpoints whose sessions began with another certificate than one dialled now would."""
+        try:
+            found = self.folder.read()
+        except (CredentialsError, OutOfDateError):
+            return frozenset()
+        shown = self._shown.items()
+        return frozenset(e for e, each in shown if found and each.certificate != found.certificate)
+
+    def trouble(self) -> str:
+        """Why no channel could be opened now, in one line; empty: one could."""
+        try:
+            self.folder.read()
+        except (CredentialsError, OutOfDateError) as error:
+            return f"{error}; until then it keeps the connections it has"
+        return ""
+
+    async def ready(self, endpoint: str, channel: grpc.aio.Channel) -> None:
+        """Until a server has answered. When the first attempt fails, look once why.
+
+        Raises RefusedError and MismatchError where shard and process do not take each other.
+        """
+        looked = False
+        while (state := channel.get_state(try_to_connect=True)) is not CONNECTED:
+            if state is FAILED and not looked:
+                looked = True
+                credentials = self.folder.read()
+                seen = await diagnosis.look(endpoint, credentials)
+                error = diagnosis.judge(seen, credentials, self.folder.clock())
+                if error is not None:
+                    raise error
+            else:
+                await channel.wait_for_state_change(state)
+
+
+async def channel_ready(endpoint: str, channel: grpc.aio.Channel) -> None:
+    del endpoint
+    await channel.channel_ready()
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Messages on their way: ordered ones, and the latest report (rule 7)."""
+
+    ordered: deque[pb.ToShard] = field(default_factory=deque)
+    report: pb.ToShard | None = None
+    closed: bool = False  # nothing comes after what waits
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, message: pb.ToShard) -> None:
+        if message.WhichOneof("kind") == "report":
+            self.report = message
+        else:
+            self.ordered.append(message)
+        self.ready.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self.ready.set()
+
+    async def take(self) -> pb.ToShard | None:
+        """The next message, waits for one; None behind the last."""
+        while True:
+            if self.ordered:
+                return self.ordered.popleft()
+            if self.report is not None:
+                message, self.report = self.report, None
+                return message
+            if self.closed:
+                return None
+            self.ready.clear()
+            await self.ready.wait()
+
+
+class ShardClient:
+    """All streams to one shard. `dial` once per connection; `leave` or `hang_up` ends it."""
+
+    def __init__(
+        self,
+        shard: int,
+        endpoint: str,
+        listener: Listener,
+        open_channel: OpenChannel,
+        ready: Ready = channel_ready,
+    ) -> None:
+        self.shard, self.endpoint, self.listener = shard, endpoint, listener
+        self._open_channel, self._ready = open_channel, ready
+        self._outbox = Outbox()
+        self._bulk: asyncio.Queue[Payload] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._hung_up = ""  # why
+        self._welcomed = False  # else the shard has heard nothing but a Join
+
+    def dial(self) -> None:
+        assert self._task is None, "dialled twice"
+        self._outbox, self._bulk = Outbox(), asyncio.Queue()
+        self._hung_up, self._welcomed = "hung up", False
+        self._task = asyncio.create_task(self._run(), name=f"shard-{self.shard}")
+
+    def hang_up(self, reason: str = "hung up") -> None:
+        """Close all streams; the listener hears `disconnected` with the first reason.
+
+        Several lane processes may ask for it: streams that are being closed are not disturbed.
+        """
+        if self._task is not None and not self._task.cancelling():
+            self._hung_up = reason
+            self._task.cancel()
+
+    def send(self, message: pb.ToShard) -> None:
+        self._outbox.put(message)
+
+    def send_bulk(self, payload: Payload) -> None:
+        """`payload` is asked for its head and bytes when its turn comes."""
+        self._bulk.put_nowait(payload)
+
+    async def leave(self, seconds_max: float) -> None:
+        """Close all streams once the shard has read what was sent to it, at most so long after.
+
+        The shard reads no control message any more when it has seen the end of a Bulk stream, which
+        is on another connection. So the control stream is closed first; the shard answers by
+        closing the session.
+        """
+        if self._task is not None and self._welcomed:
+            self._outbox.close()
+            await asyncio.wait([self._task], timeout=seconds_max)
+        self.hang_up()
+
+    async def _run(self) -> None:
+        reason = "the shard closed the session"
+        try:
+            async with self._open_channel(self.endpoint, control_options()) as channel:
+                async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                    await self._ready(self.endpoint, channel)
+                await self._session(channel)
+        except asyncio.CancelledError:
+            reason = self._hung_up
+        except Exception as error:
+            if isinstance(error, SpecError):  # of the credentials: no dialling helps
+                self.refuse(f"{error.field}: {error.problem}", error.remedy)
+            found = why_ended(error, self.endpoint)
+            reason = found or f"error in a stream: {error!r}"
+            if found is None:  # a bug; the session that it ended is not left mute
+                log.error("stream failed", shard=self.shard, reason=reason)
+                raise
+        finally:
+            self._task = None
+            self.listener.disconnected(self.shard, reason)
+
+    def refuse(self, reason: str, remedy: str) -> None:
+        """Say what a shard would say of these credentials, if it could be asked."""
+        end = pb.End(code=pb.NOT_ALLOWED, reason=reason, remedy=remedy)
+        self.listener.message(self.shard, pb.ToLearner(end=end))
+
+    async def _session(self, channel: grpc.aio.Channel) -> None:
+        call = client_of(Service.SYNCER, channel).Session()
+        self.listener.connected(self.shard)
+        session = asyncio.get_running_loop().create_future()
+        await first_to_end(
+            self._read_control(call, session),
+            self._write_control(call),
+            self._bulk_streams(session),
+        )
+
+    async def _read_control(self, call: Any, session: "asyncio.Future[pb.Welcome]") -> None:
+        while (message := await call.read()) is not grpc.aio.EOF:
+            self.listener.message(self.shard, message)  # who may hang up for what it says
+            assert self._task is not None, "a session without its task"
+            is_welcome = message.WhichOneof("kind") == "welcome" and not session.done()
+            if is_welcome and not self._task.cancelling():
+                self._welcomed = True
+                session.set_result(message.welcome)
+
+    async def _write_control(self, call: Any) -> None:
+        with suppress(asyncio.InvalidStateError):  # the shard has ended the stream
+            while (message := await self._outbox.take()) is not None:
+                await call.write(message)
+            await call.done_writing()
+            await asyncio.Event().wait()  # until the shard closes the session
+
+    async def _bulk_streams(self, session: "asyncio.Future[pb.Welcome]") -> None:
+        welcome = await session
+        await self.listener.opened(self.shard, welcome, self._bulk).run()

@@ -1,0 +1,103 @@
+"""`python -m atoll_worker.transport_process`, started by the training process only.
+
+While the training process copies its model, it ignores the signals meant for that, tunes the
+allocator, and imports what it needs. Then it waits for Configure, which says whether it is the
+transport of a learner or observer, or the lane process of one of a learner's hosts.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+import structlog
+
+from atoll_protos import allocator, logs
+from atoll_protos.exits import ExitCode
+from atoll_worker.link.socket import open_transport_end, outlive_signals
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--link-fd", type=int, required=True)
+    parser.add_argument("--memory-fd", type=int, required=True)
+    flags = parser.parse_args()
+    outlive_signals()
+    yield_to_training()
+    allocator.tune()
+    logs.configure()
+    from atoll_protos.network.channels import Folder
+    from atoll_worker.job import needed_of
+    from atoll_worker.transport.carrier import Carrier
+    from atoll_worker.transport.control_stream import Dialler
+    from atoll_worker.transport.numbers import Numbers
+    from atoll_worker.transport.telemetry import Telemetry
+    from atoll_worker.transport.transport import Transport
+
+    try:
+        end = open_transport_end(flags.link_fd, flags.memory_fd)
+    except EOFError:
+        sys.exit(0)
+    configure = end.configure
+    folder = Folder(path=configure.tls_folder, needed=needed_of(configure.slot))
+    dialler = Dialler(folder)
+    numbers = Numbers(end.memory, configure.run_file.sync, configure.layout)
+
+    async def serve() -> int:
+        carrier: Any = Carrier
+        if configure.is_lane_process:
+            from atoll_worker.hosts.lane_process import LaneProcess
+
+            return await LaneProcess(
+                end=end,
+                numbers=numbers,
+                open_channel=dialler.open,
+                ready=dialler.ready,
+                folder=folder,
+            ).run()
+        if configure.lanes > 1:
+            from atoll_worker.hosts.head import Head
+
+            carrier = partial(Head, folder=folder)
+        transport = Transport(
+            end=end,
+            numbers=numbers,
+            telemetry=Telemetry(configure.telemetry_folder, configure.slot),
+            open_channel=dialler.open,
+            ready=dialler.ready,
+            trouble=dialler.trouble,
+            outlived=dialler.outlived,
+            now=time.monotonic,
+            carried_by=carrier,
+        )
+        await transport.run()
+        return 0
+
+    code = asyncio.run(until_a_bug(serve()))
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def until_a_bug(work: Coroutine[Any, Any, int]) -> int:
+    """Its exit code. What it raises is a bug: another process begins without its state."""
+    try:
+        return await work
+    except Exception as error:
+        structlog.get_logger().error("a bug ends this process", exc_info=error)
+        return int(ExitCode.BUG)
+
+
+def yield_to_training() -> None:
+    """Without it the scheduler lets a process that a socket wakes preempt the one that woke it."""
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # a sandbox may forbid it; it only helps
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+if __name__ == "__main__":
+    main()
