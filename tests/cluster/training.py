@@ -94,6 +94,11 @@ class Job:
         items = self.kube.get("-n", self.namespace, "pods", "-l", selector)["items"]
         return {pod["metadata"]["name"]: pod for pod in items}
 
+    def leaving(self) -> list[str]:
+        """The pods that are being deleted, which may take half a minute."""
+        pods = self.pods().items()
+        return [name for name, pod in pods if "deletionTimestamp" in pod["metadata"]]
+
     def uids(self, role: str = "") -> dict[str, str]:
         return {name: pod["metadata"]["uid"] for name, pod in self.pods(role).items()}
 

@@ -123,7 +123,8 @@ class LocalRun:
     def _left(self) -> Status:
         """Let the learners leave; returns the status with what they have trained until then."""
         self.supervisor.stop(ROLES[:-1])
-        last = self.poller.poll(time.monotonic()).status.progress
+        running = all(child.process is not None for child in self.supervisor.in_roles("shard"))
+        last = self.poller.poll(time.monotonic(), wait=running).status.progress
         if last is None:
             return self.status
         known = self.status.progress or last  # a run may end before a pass has seen any

@@ -49,8 +49,17 @@ def _shared(message_bytes_max: int) -> Options:
 
 
 def control_options() -> Options:
-    """Of a channel that carries Session and unary calls."""
-    return [*_shared(CONTROL_BYTES_MAX), ("grpc.use_local_subchannel_pool", 1)]
+    """Of a channel that carries Session and unary calls.
+
+    gRPC itself would wait up to 120 s before it dials a peer again that was away for long, and a
+    second after the first refusal; all calls meanwhile fail at once.
+    """
+    return [
+        *_shared(CONTROL_BYTES_MAX),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]
 
 
 def bulk_options() -> Options:

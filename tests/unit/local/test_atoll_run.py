@@ -36,7 +36,9 @@ class Shards:
         self.asked = 0
         self.job = job()
 
-    def poll(self, now: float, ends: ProcessReports = NO_REPORTS) -> RunSnapshot:
+    def poll(
+        self, now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False
+    ) -> RunSnapshot:
         self.asked += 1
         replies = [reply("Complete", tick=200), reply("Complete", tick=200)]
         if self.asked > 1:
@@ -274,9 +276,10 @@ def test_the_last_status_of_a_run_that_stops_has_all_tokens_rule_35(
     """
     training = training_of(tmp_path, learner("a-0"))
 
-    def poll(now: float, ends: ProcessReports = NO_REPORTS) -> RunSnapshot:
+    def poll(now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False) -> RunSnapshot:
         said = reply("Serving", tick=60)
         if getattr(training.supervisor, "has_left", False):
+            assert wait, "a shard that was not reached yet may serve by now"
             said = reply("Serving", tick=61, training=())
             said.trained = 1234
         return snapshot([said, said], ends)

@@ -1,17 +1,24 @@
 """What is remembered from one look at the shards to the next."""
 
+import socket
+import threading
+from concurrent import futures
+
+import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.reasons import STALLED_SECONDS
 from atoll_operator.local.progress.poller import Poller
+from atoll_protos.network.channels import server_options
+from atoll_protos.network.services import Service, add_handlers
 from unit.local.test_local_status import job, reply, said
 
 
 def test_a_step_that_has_not_moved_for_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     poller = Poller(job(), ())
     ticks: list[pb.StatusReply | None] = []
-    monkeypatch.setattr(poller, "_replies", lambda: ticks)
+    monkeypatch.setattr(poller, "_replies", lambda _wait: ticks)
 
     def progressing(now: float, *seen: int | None) -> str:
         ticks[:] = [None if tick is None else reply(tick=tick) for tick in seen]
@@ -28,7 +35,7 @@ def test_a_step_that_has_not_moved_for_long_is_told(monkeypatch: pytest.MonkeyPa
 def test_a_rate_is_of_all_shards_or_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     poller = Poller(job(), ())
     replies: list[pb.StatusReply | None] = []
-    monkeypatch.setattr(poller, "_replies", lambda: replies)
+    monkeypatch.setattr(poller, "_replies", lambda _wait: replies)
 
     def rate(now: float, *counts: int | None) -> float | None:
         replies[:] = [None if n is None else pb.StatusReply(bytes_sent=n) for n in counts]
@@ -38,3 +45,32 @@ def test_a_rate_is_of_all_shards_or_it_is_unknown(monkeypatch: pytest.MonkeyPatc
     assert rate(2.0, 30, 50) == 30.0
     assert rate(4.0, 90, None) is None
     assert rate(6.0, 1, 2) is None  # a shard that was started again counts from 0
+
+
+class _Shard:
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 - gRPC's name
+        return reply(tick=7)
+
+
+def test_the_last_look_waits_for_a_shard_that_came_after_the_first_one() -> None:
+    """Of a run that was interrupted in its first second, `atoll status` knew no tokens."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    poller = Poller(job(), (port,))
+    assert poller.poll(0.0).replies == [None]
+    server = grpc.server(futures.ThreadPoolExecutor(1), options=server_options())
+    add_handlers(Service.SYNCER, _Shard(), server)
+
+    def begin() -> None:
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+
+    begins = threading.Timer(0.2, begin)
+    begins.start()
+    try:
+        (found,) = poller.poll(0.0, wait=True).replies
+    finally:
+        begins.join()
+        server.stop(None).wait()
+    assert found is not None
+    assert found.tick == 7

@@ -21,16 +21,12 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges.fence import Fence
 from atoll_operator.kube.observed.observation import ShardRefusal
 from atoll_protos.network import channels, diagnosis
-from atoll_protos.network.channels import Options, control_options
+from atoll_protos.network.channels import control_options
 from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.diagnosis import MismatchError, OtherRunError
 from atoll_protos.network.services import Service, client_of
 
 CALL_SECONDS_MAX = 2.0
-RECONNECT: Options = [
-    ("grpc.initial_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-]
 
 Key = tuple[str, Credentials | None]  # address, and None in plain text
 
@@ -125,8 +121,7 @@ class Syncers:
     def _channel(self, address: str, credentials: Credentials | None) -> grpc.aio.Channel:
         key = address, credentials
         if key not in self.channels:
-            options = [*control_options(), *RECONNECT]
-            self.channels[key] = channels.open_channel(address, options, credentials)
+            self.channels[key] = channels.open_channel(address, control_options(), credentials)
         return self.channels[key]
 
     def _failed(self, key: Key, error: grpc.aio.AioRpcError) -> None:

@@ -20,6 +20,7 @@ from atoll_protos.network.channels import control_options
 from atoll_protos.network.services import Service, client_of
 
 CALL_SECONDS_MAX = 2.0
+WAIT_SECONDS_MAX = 10.0
 
 
 class Poller:
@@ -33,10 +34,15 @@ class Poller:
         self._known: list[pb.StatusReply | None] = [None] * len(ports)  # their last answers
         self._channels = [_channel(f"127.0.0.1:{port}") for port in ports]
 
-    def poll(self, now: float, ends: ProcessReports = NO_REPORTS) -> RunSnapshot:
-        """What they say now; `now` is in monotonic seconds. A silent shard costs 2 s at most."""
+    def poll(
+        self, now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False
+    ) -> RunSnapshot:
+        """What they say now; `now` is in monotonic seconds. A silent shard costs 2 s at most.
+
+        `wait`: 10 s instead, also for one that was not reached before and may serve by now.
+        """
         self._begun = now if self._begun is None else self._begun
-        replies = self._replies()
+        replies = self._replies(wait)
         self._known = [new or old for new, old in zip_longest(replies, self._known)]
         counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
         before, self._counted = self._counted, (now, counted)
@@ -57,8 +63,8 @@ class Poller:
             known=self._known,
         )
 
-    def _replies(self) -> list[pb.StatusReply | None]:
-        return [_answer(each) for each in self._channels]
+    def _replies(self, wait: bool) -> list[pb.StatusReply | None]:
+        return [_answer(each, wait) for each in self._channels]
 
 
 def ask(endpoints: Sequence[str]) -> list[pb.StatusReply | None]:
@@ -70,10 +76,13 @@ def _channel(endpoint: str) -> grpc.Channel:
     return grpc.insecure_channel(endpoint, options=control_options())
 
 
-def _answer(channel: grpc.Channel) -> pb.StatusReply | None:
+def _answer(channel: grpc.Channel, wait: bool = False) -> pb.StatusReply | None:
     stub: Any = client_of(Service.SYNCER, channel)
     try:
-        reply: pb.StatusReply = stub.Status(pb.StatusRequest(), timeout=CALL_SECONDS_MAX)
+        seconds = WAIT_SECONDS_MAX if wait else CALL_SECONDS_MAX
+        reply: pb.StatusReply = stub.Status(
+            pb.StatusRequest(), timeout=seconds, wait_for_ready=wait
+        )
     except grpc.RpcError:
         return None
     return reply
