@@ -37,13 +37,14 @@ from atoll_operator.kube.observed.memory import JobMemory
 from atoll_operator.kube.observed.objects import ready_and_held
 from atoll_operator.kube.observed.observation import Object
 from atoll_operator.kube.plan.inquiry import inquire
-from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
+from atoll_operator.kube.plan.pauses import AGAIN_SECONDS, sooner
 from atoll_operator.kube.plan.planner import plan
 from atoll_operator.kube.settings import Settings
 
 UNSEEN_SECONDS = 1.0  # between two passes while a watch is broken
 NOT_LEADER_SECONDS = 1.0  # for a leader that renews in time again; another one's queue ends
 UNASKED_SECONDS = 3.0  # the shards' answers come earlier, and bring a pass
+UNDONE_SECONDS = 5.0  # at most, after a status or a delete that was not taken: no event follows
 
 log = structlog.get_logger()
 
@@ -116,20 +117,20 @@ class Reconciler:
             await self._report_blind(key, f"{type(error).__name__}: {error}")
             raise
         self.memories[key].note_intent(decided.intent, seen.at)
-        outcome = ApplyOutcome()
+        outcome, written = ApplyOutcome(), True
         try:
             outcome = await self.applier.apply(decided, self.memories[key])
         finally:
             if decided.acts:
                 self.memories[key].acted_at = time.monotonic()
             if not outcome.refused:  # else the next pass, which comes at once, says it too
-                await self.writer.report(decided, self.memories[key])
+                written = await self.writer.report(decided, self.memories[key])
         self.last_pass_at = time.monotonic()
         if outcome.waits or outcome.refused or self._edited(key, seen.raw):
             return AGAIN_SECONDS
         due = self.writer.recorder.due_seconds(seen.uid)
-        pauses = [each for each in (decided.pause_seconds, due) if each is not None]
-        return min(pauses, default=None)
+        undone = not written or self.memories[key].undeleted
+        return sooner(decided.pause_seconds, due, UNDONE_SECONDS if undone else None)
 
     async def _report_blind(self, key: Key, problem: str) -> None:
         """Write that the job cannot be judged, once that has lasted (`ClusterObserver.blind`)."""

@@ -11,7 +11,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.reasons import TYPES
 from atoll_operator.kube import reconcile
-from atoll_operator.kube.edges.api import ApiError
+from atoll_operator.kube.edges.api import ApiError, ConflictError, ObjectNotFoundError, path
 from atoll_operator.kube.effects.apply import Applier
 from atoll_operator.kube.effects.report import StatusWriter
 from atoll_operator.kube.observe import ClusterObserver
@@ -267,6 +267,58 @@ def test_while_requests_are_scarce_only_progress_waits(monkeypatch: pytest.Monke
         world.registrar.tick += 10
         world.registrar.state = state
         assert ("status" in world.run()) == wrote
+
+
+SUSPENDED, REJECTED = ("suspend", True), ("steps", -1)
+
+
+@pytest.mark.parametrize("change", [SUSPENDED, REJECTED])
+@pytest.mark.parametrize("error", [ConflictError(409, "try again"), ObjectNotFoundError(404, "no")])
+def test_a_status_that_is_not_taken_is_written_soon_although_the_job_is_at_rest(
+    change: tuple[str, Any], error: ApiError
+) -> None:
+    world = World(change)
+    world.server.raises["apply_status"] = error
+    assert world.run() == []
+    assert world.again == reconcile.UNDONE_SECONDS
+    world.server.raises.clear()
+    assert world.run()[0] == "status"
+
+
+@pytest.mark.parametrize("change", [SUSPENDED, REJECTED])
+def test_a_message_that_waits_for_requests_is_written_soon_although_the_job_is_at_rest(
+    monkeypatch: pytest.MonkeyPatch, change: tuple[str, Any]
+) -> None:
+    world = World(change)
+    world.run()
+    world.reconciler.writer.recorder.forget("job-uid")
+    monkeypatch.setattr(status, "WRITE_SECONDS", 0.0)
+    right = world.said("Accepted")["message"]
+    for busy, wrote, again in ((True, [], reconcile.UNDONE_SECONDS), (False, ["status"], None)):
+        world.said("Accepted")["message"] = "as it was"
+        world.reconciler.writer.busy = lambda: busy  # noqa: B023 - called in this round
+        assert world.run() == wrote
+        assert again is None or world.again == again
+    assert world.said("Accepted")["message"] == right
+
+
+def test_a_finished_job_that_cannot_be_deleted_says_so_soon() -> None:
+    world = settled(4)
+    world.registrar.state, world.registrar.tick = pb.SHARD_COMPLETE, 600
+    world.edit(ttlSecondsAfterFinished=0)
+    world.run()
+    del world.server.children[path("Pod", "demo", "tiny-syncer-0-x")]
+    world.run()
+    world.memory.written_at.clear()  # it has been over for a while, and all is told
+    world.reconciler.writer.recorder.forget("job-uid")
+    world.server.raises["delete"] = ApiError(403, "no right")
+    assert world.run() == []
+    assert world.again == reconcile.UNDONE_SECONDS
+    assert "status" in world.run()
+    assert world.said("Accepted")["message"].endswith("tiny is not deleted: no right")
+    world.memory.written_at.clear()
+    world.server.raises.clear()
+    assert world.run() == ["delete tiny"]
 
 
 @pytest.mark.parametrize("gone", [True, False])

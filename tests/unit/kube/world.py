@@ -126,6 +126,7 @@ class Server:
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
     ) -> None:
+        self._ask("apply_status")
         if self.job is None:
             raise ObjectNotFoundError(404, "gone")
         if self.job["metadata"]["uid"] != uid:

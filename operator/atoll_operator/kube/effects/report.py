@@ -32,19 +32,19 @@ class StatusWriter:
     missing: Callable[[str], None] = lambda _: None  # told where the API server lacks a job
     busy: Callable[[], bool] = lambda: False  # whether progress should wait
 
-    async def report(self, plan: Plan, memory: JobMemory) -> None:
-        """Raises ApiError and what the network raises; no status of a job that is gone."""
+    async def report(self, plan: Plan, memory: JobMemory) -> bool:
+        """Whether there is nothing left to write; raises ApiError and what the network raises."""
         self._measure(plan, memory)
         await self.recorder.flush(memory.uid)
         if plan.status is None or (not plan.status.urgent and self.busy()):
-            return
+            return plan.status is None
         try:
             await self.api.apply_status(plan.namespace, plan.job, memory.uid, plan.status.status)
         except ObjectNotFoundError:
             self.missing(plan.namespace)
-            return
+            return False
         except ConflictError:
-            return
+            return False
         memory.note_write(plan.at)
         self.metrics.writes.labels("Status").inc()
         for each in plan.status.changed:
@@ -53,6 +53,7 @@ class StatusWriter:
             )
         for event in plan.status.events:
             await self.recorder.tell(event)
+        return True
 
     def _measure(self, plan: Plan, memory: JobMemory) -> None:
         """How long it took until each replacement trains or serves again."""

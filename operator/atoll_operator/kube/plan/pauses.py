@@ -56,8 +56,8 @@ def until_written(seen: Observation, write: StatusWrite | None) -> float | None:
     return max(POLL_SECONDS, left) if write is None and left > 0 else None
 
 
-def sooner(one: float | None, other: float | None) -> float | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+def sooner(*pauses: float | None) -> float | None:
+    return min((each for each in pauses if each is not None), default=None)
 
 
 def _of_phase(case: Situation) -> float | None:
