@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Boundary, Message
-from atoll_worker.model.staging import Done
+from atoll_worker.model.tickets import Done
 from atoll_worker.ranks.control import Control
 from atoll_worker.ranks.peers import Peers, lost_error
 from atoll_worker.training.boundary import BoundaryWork, Obeying

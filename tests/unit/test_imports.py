@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 HEAVY = ("torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib", "rich", "safetensors")
+TESTS = Path(__file__).parents[1]
+SIM = ", ".join(f"sim.{path.stem}" for path in sorted(TESTS.glob("sim/*.py")))
 
 
 @pytest.mark.parametrize(
@@ -13,6 +16,7 @@ HEAVY = ("torch", "numpy", "grpc", "kopf", "kubernetes", "matplotlib", "rich", "
     [
         ("atoll_worker.transport.transport", {"torch", "safetensors", "kopf", "matplotlib"}),
         ("atoll_worker.transport.control_stream", {"torch", "cryptography.x509"}),
+        pytest.param(SIM, {"torch"}, id="sim"),
         ("atoll_worker.__main__", {"torch", "numpy", "grpc"}),
         ("atoll_syncer.__main__", {"torch", "numpy", "grpc"}),
         ("atoll_syncer.numbers.values, atoll_syncer.edges.exporting", {"torch", "safetensors"}),
@@ -29,6 +33,11 @@ def test_a_program_imports_nothing_heavy_that_it_does_not_need(
 ) -> None:
     program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200
+        [sys.executable, "-c", program],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
     )
     assert not_imported.isdisjoint(done.stdout.split())

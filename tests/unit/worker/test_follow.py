@@ -44,7 +44,7 @@ def test_each_step_of_the_optimizer_is_one_step_of_the_learner(
         learn(model, optimizer)
     assert (learner.own_steps, learner.cursor, learner.tick) == (3, 3, 3)
     assert asked == ["tokens", "loss"] * 3
-    assert (learner._counts.tokens, learner._counts.losses.newest) == (12, 2.0)
+    assert (learner._counts.tokens, learner._counts.loss) == (12, 2.0)
 
 
 def test_a_data_state_is_followed_too(made: tuple[nn.Linear, SGD, Learner]) -> None:

@@ -30,9 +30,10 @@ from atoll_worker.link.shared_memory import memory_plan
 from atoll_worker.link.socket import Link
 from atoll_worker.model.companion import Companion
 from atoll_worker.model.parameters import pairs, travelling
-from atoll_worker.model.staging import DirectStaging, Pairs, Ticket
+from atoll_worker.model.staging import DirectStaging, Pairs
 from atoll_worker.model.tensor_sums import PLAIN_READER
 from atoll_worker.model.tensors import FLOATS, from_bytes, packed
+from atoll_worker.model.tickets import Ticket
 from atoll_worker.ranks.whole_tensors import Reader
 from atoll_worker.training import process
 from atoll_worker.training.replica import Replica

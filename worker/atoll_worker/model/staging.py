@@ -25,22 +25,17 @@ assigned in place: CUDA graphs that read the parameters see what was adopted. Un
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import structlog
 import torch
 from torch import Tensor
 
+from atoll_worker.model.tickets import Done, Ticket
+
 log = structlog.get_logger()
 
 Pairs: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # (view of the model, view of shared memory)
-
-
-class Ticket(Protocol):
-    """Device work that has been put in line; `done` never waits."""
-
-    def done(self) -> bool: ...
-    def wait(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +44,6 @@ class Scalar:
 
     host: Tensor
     ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The ticket of work that was done before the call returned."""
-
-    def done(self) -> bool:
-        return True
-
-    def wait(self) -> None:
-        pass
 
 
 @torch.no_grad()

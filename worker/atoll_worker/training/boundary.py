@@ -9,16 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
 from atoll_protos.job.layout import Slice, TensorSpec
 from atoll_worker.errors import LearnerError
 from atoll_worker.link import messages
-from atoll_worker.model.staging import Pairs, Ticket
-from atoll_worker.model.undone import Watch
-from atoll_worker.model.unshared import Unshared
+from atoll_worker.model.tickets import Ticket
+
+if TYPE_CHECKING:
+    from atoll_worker.model.staging import Pairs
+    from atoll_worker.model.undone import Watch
+    from atoll_worker.model.unshared import Unshared
 
 Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
 
@@ -57,8 +60,8 @@ class Obeying(ABC):
     held: set[Key] = field(default_factory=set)  # slices that have been adopted at least once
     proceed: bool = False  # in lock-step modes: step() may return
     finished: bool = False  # the final values are adopted
-    unshared: Unshared | None = None  # where this rank looks for tensors that train later
-    watch: Watch | None = None  # where it looks whether the optimizer undoes what is adopted
+    unshared: "Unshared | None" = None  # where this rank looks for tensors that train later
+    watch: "Watch | None" = None  # where it looks whether the optimizer undoes what is adopted
 
     def step_made(self) -> None:
         if self.watch is not None and (reason := self.watch.judge()):
@@ -73,7 +76,7 @@ class Obeying(ABC):
             self.watch = None
 
     @contextmanager
-    def watched(self, parts: Pairs, averaged: list[bool]) -> Iterator[None]:
+    def watched(self, parts: "Pairs", averaged: list[bool]) -> Iterator[None]:
         """The adoption of these parts, some of which no optimizer steps."""
         watch = None if self.finished else self.watch
         sample = watch.before(parts, averaged) if watch else None

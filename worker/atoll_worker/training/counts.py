@@ -12,7 +12,6 @@ from atoll_protos.errors import SpecError
 from atoll_worker.link.messages import Boundary, JobLength
 from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.data_state import DataState, KeptDataState
-from atoll_worker.training.logged_values import Losses
 
 
 @dataclass(slots=True)
@@ -22,7 +21,7 @@ class Counts:
     own_steps: int = 0
     tokens: int = 0
     cursor: int = 0
-    losses: Losses = field(default_factory=Losses)
+    loss: float = math.nan  # the newest that is known
     kept: KeptDataState = field(default_factory=KeptDataState)  # the data state of the newest step
     left_at: float = 0.0  # when the last step() returned, monotonic
     blocked_seconds: float = 0.0  # how long the last step() took
@@ -84,7 +83,7 @@ class Counts:
         return Boundary(
             own_steps=self.own_steps,
             tokens=tokens,
-            loss=self.losses.newest,
+            loss=self.loss,
             step_seconds=step_seconds or 0.0,
             blocked_seconds=0.0 if step_seconds is None else self.blocked_seconds,
             cursor=self.cursor,

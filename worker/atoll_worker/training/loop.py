@@ -29,7 +29,7 @@ from atoll_worker.script.termination import Termination
 from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.counts import Counts
 from atoll_worker.training.data_state import DataState
-from atoll_worker.training.logged_values import Logged
+from atoll_worker.training.logged_values import Logged, Losses
 from atoll_worker.training.replica import POLL_SECONDS, Replica
 from atoll_worker.training.side import Side
 
@@ -76,6 +76,7 @@ class Loop:
         self._on_adopt: list[Callable[[tuple[str, ...]], object]] = []
         self._counts = Counts()
         self._data_state: bytes | None = None  # with which the slot continues
+        self._losses = Losses()
         self._logged = Logged()
         self._rank_known: int | None = None  # once entered
 
@@ -128,7 +129,8 @@ class Loop:
             counts.count(tokens, cursor)
             replica.proceed = False
             if self._is_head:
-                counts.losses.note(loss, replica.scalar)
+                self._losses.note(loss, replica.scalar)
+                counts.loss = self._losses.newest
             work = replica.apply_commands()
             if self._ranks is not None:
                 self._ranks.count(counts.tokens, counts.cursor)

@@ -32,8 +32,9 @@ from atoll_worker.job import Job
 from atoll_worker.link import messages, shared_memory
 from atoll_worker.link.shared_memory import CAPTURE_ENCODING, SharedMemory, memory_plan
 from atoll_worker.link.socket import LinkError
-from atoll_worker.model.staging import DirectStaging, Pairs, Ticket, staging_for
+from atoll_worker.model.staging import DirectStaging, Pairs, staging_for
 from atoll_worker.model.tensors import from_bytes, packed
+from atoll_worker.model.tickets import Ticket
 from atoll_worker.training import process
 from atoll_worker.training.boundary import BoundaryWork, Key
 from atoll_worker.training.process import TransportProcess

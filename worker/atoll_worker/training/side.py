@@ -10,7 +10,8 @@ from atoll_protos.job.layout import AVERAGE
 from atoll_protos.transfer.codecs import Packed
 from atoll_worker.link import messages
 from atoll_worker.model.parameters import pairs
-from atoll_worker.model.staging import DirectStaging, Done, Pairs, Scalar, Ticket, assign
+from atoll_worker.model.staging import DirectStaging, Pairs, Scalar, assign
+from atoll_worker.model.tickets import Done, Ticket
 from atoll_worker.ranks.boxes import TravellingTensor
 from atoll_worker.ranks.group import Group
 from atoll_worker.ranks.redistribution import flat_pairs
