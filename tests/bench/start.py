@@ -23,7 +23,7 @@ from atoll_syncer.model.log import (
     to_document,
 )
 from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.checksums import with_checksum
+from atoll_syncer.storage.checksums import checksum_of, with_checksum
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.snapshots import SNAPSHOT_ENTRIES, LogSnapshot, entry_name
 from atoll_syncer.storage.store import FileStore
@@ -66,7 +66,7 @@ def main() -> None:
 
 def write(store: FileStore, count: int) -> list[LogSnapshot]:
     """A log of so many entries, unsynced; returns its newest two snapshots, not yet written."""
-    history, kept = History(), list[LogSnapshot]()
+    history, kept, previous = History(), list[LogSnapshot](), ""
     first: list[Entry] = [
         TermBegun(epoch=1, pod="p", instance="p-1"),
         RunStarted(run="r", run_hash="h"),
@@ -80,12 +80,17 @@ def write(store: FileStore, count: int) -> list[LogSnapshot]:
     ]
     for position in range(1, count + 1):
         entry = first[position - 1] if position <= len(first) else commit(position)
-        envelope = {"seq": position, "run": "r", "epoch": 1, "time": 0.0}
+        envelope = {"seq": position, "previous": previous, "run": "r", "epoch": 1, "time": 0.0}
         path = store.root / entry_name(position)
-        path.write_bytes(with_checksum({**envelope, **to_document(entry)}))
+        data = with_checksum({**envelope, **to_document(entry)})
+        path.write_bytes(data)
+        previous = checksum_of(data)
         history.apply(entry)
         if position % SNAPSHOT_ENTRIES == 0:
-            kept = [*kept[-1:], LogSnapshot(position=position, history=history.copy())]
+            kept = [
+                *kept[-1:],
+                LogSnapshot(position=position, checksum=previous, history=history.copy()),
+            ]
     return kept
 
 

@@ -57,10 +57,9 @@ class Tidying:
                 self._swept = True
                 self._begin("sweep", partial(self._collector.sweep, live, history.epoch))
         if self._is_snapshot_due():
-            position = self._machine.journal.position
-            self._snapshot_position, self._damaged = position, False
-            taken = LogSnapshot(position=position, history=history.copy())
-            self._begin("snapshot", partial(self._write_snapshot, taken))
+            journal = self._machine.journal
+            self._snapshot_position, self._damaged = journal.position, False
+            self._begin("snapshot", partial(self._write_snapshot, journal.snapshot_of(history)))
 
     async def work(self) -> None:
         while True:

@@ -26,6 +26,11 @@ def with_checksum(document: Mapping[str, Any]) -> bytes:
     return _BEFORE + xxhash.xxh3_64_hexdigest(body).encode() + body
 
 
+def checksum_of(data: bytes) -> str:
+    """The checksum that a document carries; not compared with its bytes."""
+    return data[len(_BEFORE) : _BODY].decode()
+
+
 def without_checksum(data: bytes) -> dict[str, Any]:
     """The document, without its checksum. Raises DamagedError."""
     if not data.startswith(_BEFORE):

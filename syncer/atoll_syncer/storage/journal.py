@@ -7,11 +7,11 @@ one knew every entry before it. The other finds the name taken, learns that it i
 never write again. Entries that a snapshot holds are removed; storage/snapshots says why that
 breaks neither fact, and what the second half of an append is for.
 
-What is damaged is never believed (rule 22). Every entry has a checksum (`checksums`), and must
-fit into the log. `read` goes on after an entry that is damaged, or gone while a later one is there:
-it tells the history (`History.lose`), which knows from then on which slices to take back from
-learners. Nobody can append at the position of such an entry, because a reader goes on to the end of
-the log.
+What is damaged is never believed (rule 22). Every entry has a checksum (`checksums`), names that
+of the entry before it, and must fit into the log. `read` goes on after an entry that is damaged, or
+gone while a later one is there: it tells the history (`History.lose`), which knows from then on
+which slices to take back from learners. Nobody can append at the position of such an entry, because
+a reader goes on to the end of the log.
 
 A create may fail without an answer: the store took the entry, and the reply was lost. So `append`
 keeps the bytes of the entry that it tries. If the name is taken by the very same bytes, an earlier
@@ -40,8 +40,13 @@ from atoll_syncer.model.log import (
     to_document,
 )
 from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.checksums import DamagedError, with_checksum, without_checksum
-from atoll_syncer.storage.snapshots import entry_name
+from atoll_syncer.storage.checksums import (
+    DamagedError,
+    checksum_of,
+    with_checksum,
+    without_checksum,
+)
+from atoll_syncer.storage.snapshots import LogSnapshot, entry_name
 from atoll_syncer.storage.store import LOG, Store, StoreCorrupt, StoreMissing
 
 HEARTBEAT = "heartbeat.json"
@@ -66,12 +71,17 @@ class DeposedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEntry:
-    """An entry and what stands beside it: Unix seconds, and the run and epoch of its writer."""
+    """An entry and what stands beside it: Unix seconds, and the run and epoch of its writer.
+
+    `previous` is the checksum of the entry before it as its writer knew it, `checksum` its own.
+    """
 
     entry: Entry
     time: float
     run: str
     epoch: int
+    previous: str
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +107,7 @@ class Journal:
         self._lost_at = 0  # the first position read whose entry is lost; 0: none
         self.history = History()  # of what was read; afterwards it is the reader's
         self.position = 0  # of the last entry known
+        self.checksum = ""  # of the last entry known; empty for none, and where it is lost
         self.snapshot_position = 0  # of the snapshot that reading began with
         self.lost_entries = 0  # damaged or gone, as far as they were read
         self.commits: deque[LoggedCommit] = deque(maxlen=COMMITS_MAX)  # read since the snapshot
@@ -137,6 +148,7 @@ class Journal:
             return False
         self.history = newest.history
         self.position = self.snapshot_position = newest.position
+        self.checksum = newest.checksum
         self._run, self._epoch, self._lost_at = self.history.run, self.history.epoch, 0
         self.commits.clear()
         return True
@@ -144,6 +156,8 @@ class Journal:
     def _take(self, logged: LoggedEntry) -> None:
         """The next entry was read. Raises DamagedError when it cannot follow what was read."""
         entry, history = logged.entry, self.history
+        if self.checksum and logged.previous != self.checksum:
+            raise DamagedError("it does not follow the entry before it")
         if self._lost_at == 0:
             objection = history.objection(entry)
             if not objection:
@@ -152,7 +166,7 @@ class Journal:
             objection = history.apply_after_loss(entry, logged.run, logged.epoch)
         if objection:
             raise DamagedError(f"it contradicts the log: {objection}")
-        self._note(entry)
+        self._note(entry, logged.checksum)
         self._run, self._epoch = history.run, history.epoch
         if isinstance(entry, Committed):
             self.commits.append(LoggedCommit(entry=entry, time=logged.time))
@@ -164,7 +178,7 @@ class Journal:
         self.history.lose(count)
         self._lost_at = self._lost_at or first
         self.lost_entries += count
-        self.position = last
+        self.position, self.checksum = last, ""
 
     def append(self, entry: Entry) -> None:
         """Create the next entry, durably.
@@ -181,7 +195,11 @@ class Journal:
         if snapshots.newest_position(self._store) >= position:
             raise DeposedError(f"{name} was another process's, and is in a snapshot")
         self._trying = None
-        self._note(entry)
+        self._note(entry, checksum_of(data))
+
+    def snapshot_of(self, history: History) -> LogSnapshot:
+        """Of `history`, which all entries known here add up to; a copy of it."""
+        return LogSnapshot(position=self.position, checksum=self.checksum, history=history.copy())
 
     def is_deposed(self) -> bool:
         """Whether another process has appended. Not to be called during `append`."""
@@ -213,7 +231,8 @@ class Journal:
     def _read(self, position: int) -> LoggedEntry:
         """The entry at a position. Raises StoreMissing, DamagedError and StoreCorrupt."""
         name = entry_name(position)
-        document = without_checksum(self._store.read(name))
+        data = self._store.read(name)
+        document = without_checksum(data)
         kind = document.get("kind")
         if kind not in KINDS:
             remedy = "use the version of Atoll that wrote it"
@@ -226,14 +245,17 @@ class Journal:
                 time=float(document["time"]),
                 run=str(document["run"]),
                 epoch=int(document["epoch"]),
+                previous=str(document["previous"]),
+                checksum=checksum_of(data),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"not an entry of this log: {error!r}") from error
 
     def _encode(self, entry: Entry) -> bytes:
-        """One line of JSON: position, run, epoch and time, then the entry's own fields."""
+        """One line of JSON: its place in the log, run, epoch and time, then its own fields."""
         document: dict[str, Any] = {
             "seq": self.position + 1,
+            "previous": self.checksum,
             "run": entry.run if isinstance(entry, RunStarted) else self._run,
             "epoch": self._epoch,
             "time": self.clock(),
@@ -241,9 +263,9 @@ class Journal:
         }
         return with_checksum(document)
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: Entry, checksum: str) -> None:
         """The entry is durable and known; the next position follows it."""
-        self.position += 1
+        self.position, self.checksum = self.position + 1, checksum
         if isinstance(entry, RunStarted):
             self._run = entry.run
         if isinstance(entry, TermBegun):

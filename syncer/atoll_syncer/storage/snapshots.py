@@ -29,7 +29,9 @@ comes after it, and so does the look at the list. On the other hand, a create on
 was never taken finds no snapshot at or above it: only who has read the entry can write one. (If
 another process reads it, follows, and writes a snapshot between create and look, the entry counts
 and its process is deposed all the same; it exits as after a lost answer.) What a deposed process
-left below a snapshot is never read, and goes with the next removal.
+left below a snapshot goes with the next removal. A reader that listed the log before may take it
+for history; the true entry behind it names another checksum, so the reader begins again with the
+newest snapshot.
 
 Any process may remove what is described above at any time, also a deposed one that wakes up late:
 it sees two snapshots that are durable, and removes only what both of them hold.
@@ -53,9 +55,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSnapshot:
-    """What the log's entries up to `position` add up to."""
+    """What the log's entries up to `position` add up to, and the checksum of the last of them."""
 
     position: int
+    checksum: str
     history: History
 
 
@@ -87,7 +90,8 @@ def read_newest(store: Store) -> LogSnapshot | None:
             if document["seq"] != position:
                 raise DamagedError(f"it says seq {document['seq']}")
             history = documents.from_document(History, document["history"])
-            return LogSnapshot(position=position, history=history)
+            checksum = str(document["checksum"])
+            return LogSnapshot(position=position, checksum=checksum, history=history)
         except StoreMissing:
             continue  # removed meanwhile: a newer one is there
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -101,7 +105,13 @@ def write(store: Store, taken: LogSnapshot, time: float) -> None:
     Raises StoreFull and StoreUnavailable.
     """
     history = documents.to_document(taken.history)
-    document = {"seq": taken.position, "run": taken.history.run, "time": time, "history": history}
+    document = {
+        "seq": taken.position,
+        "checksum": taken.checksum,
+        "run": taken.history.run,
+        "time": time,
+        "history": history,
+    }
     store.create(snapshot_name(taken.position), with_checksum(document))
 
 

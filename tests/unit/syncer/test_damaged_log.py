@@ -17,10 +17,10 @@ from atoll_syncer.model.log import (
     TermBegun,
     to_document,
 )
-from atoll_syncer.storage.checksums import with_checksum
+from atoll_syncer.storage.checksums import checksum_of, with_checksum
 from atoll_syncer.storage.journal import DeposedError, Journal
 from atoll_syncer.storage.snapshots import entry_name
-from atoll_syncer.storage.store import FileStore, StoreCorrupt
+from atoll_syncer.storage.store import LOG, FileStore, StoreCorrupt
 
 
 def commit(fragment: int, number: int, *, capture: int = 0, recovered: bool = False) -> Committed:
@@ -96,8 +96,11 @@ def flipped(data: bytes) -> bytes:
     return bytes(damaged)
 
 
-def written(entry: Entry, position: int, **fields: object) -> bytes:
-    envelope = {"seq": position, "run": "r", "epoch": 1, "time": 7.0}
+def written(store: FileStore, entry: Entry, position: int, **fields: object) -> bytes:
+    """An entry as a process would write it at this position."""
+    before = entry_name(position - 1)
+    previous = checksum_of(store.read(before)) if before in store.names(LOG) else ""
+    envelope = {"seq": position, "previous": previous, "run": "r", "epoch": 1, "time": 7.0}
     return with_checksum({**envelope, **to_document(entry), **fields})
 
 
@@ -106,7 +109,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "truncated": lambda data: data[:-9],
     "empty": lambda data: b"",
     "garbage": lambda data: b"\0\xff" * 50,
-    "another entry": lambda data: written(ENTRIES[0], 99),
+    "another entry": lambda data: with_checksum({"seq": 99, **to_document(ENTRIES[0])}),
     "deleted": lambda data: None,
 }
 
@@ -190,17 +193,28 @@ def test_each_lost_entry_may_have_been_the_record_of_a_term(store: FileStore) ->
 
 
 def test_a_number_that_cannot_follow_is_damage_whatever_the_checksum(store: FileStore) -> None:
-    store.replace(entry_name(7), written(ENTRIES[6], 7, number=7))
-    store.replace(entry_name(9), written(ENTRIES[8], 9, epoch=1))
+    store.replace(entry_name(7), written(store, ENTRIES[6], 7, number=7))
+    store.replace(entry_name(9), written(store, ENTRIES[8], 9, epoch=1))
     history = read(store).history
     assert history.heads[0].number == 3
     assert history.torn == {0}
     assert history.epoch == 1
 
 
+def test_an_entry_that_was_exchanged_is_a_loss(store: FileStore) -> None:
+    """It fits there and has a right checksum, but is not the one that the next entry names."""
+    store.replace(entry_name(7), written(store, ENTRIES[6], 7, digest="another"))
+    journal = read(store)
+    assert journal.lost_entries == 1
+    assert journal.history.suspect == {0, 1}
+    journal.append(TermBegun(epoch=3, pod="r", instance="r-1"))
+    assert read(store).lost_entries == 1
+
+
 def test_an_entry_of_a_newer_version_is_not_taken_for_damage(store: FileStore) -> None:
     writer = read(store)
-    envelope = {"seq": writer.position + 1, "run": "r", "epoch": 2, "time": 7.0}
-    store.create(entry_name(writer.position + 1), with_checksum({**envelope, "kind": "Later"}))
+    position = writer.position + 1
+    later = written(store, ENTRIES[0], position, kind="Later")
+    store.create(entry_name(position), later)
     with pytest.raises(StoreCorrupt, match="use the version of Atoll that wrote it"):
         read(store)

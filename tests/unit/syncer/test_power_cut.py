@@ -10,7 +10,6 @@ from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.checksums import DamagedError, without_checksum
 from atoll_syncer.storage.files import whole_file
 from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.snapshots import LogSnapshot
 from atoll_syncer.storage.store import FileStore, StoreError, object_name
 from atoll_syncer.storage.tape import Tape
 from unit.syncer.power_cut import PowerCut
@@ -55,7 +54,7 @@ class Work:
             if number % 3 == 2:
                 tape.sync()
                 self.files[TAPE] = (self.root / TAPE).read_bytes()
-                taken = LogSnapshot(position=journal.position, history=history.copy())
+                taken = journal.snapshot_of(history)
                 snapshots.write(store, taken, 1.0)
                 self.snapshot = taken.position
                 snapshots.collect(store)

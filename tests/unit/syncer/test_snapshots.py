@@ -8,7 +8,7 @@ from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Begun, Entry, RunStarted, Taken, TermBegun
 from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import DeposedError, Journal
-from atoll_syncer.storage.snapshots import LogSnapshot, entry_name, positions, snapshot_name
+from atoll_syncer.storage.snapshots import entry_name, positions, snapshot_name
 from atoll_syncer.storage.store import LOG, SNAPSHOTS, FileStore
 
 
@@ -33,8 +33,7 @@ class Owner:
             self.append(Taken(slot="a-0", incarnation=incarnation, uid=name, instance=name))
 
     def snapshot(self) -> None:
-        taken = LogSnapshot(position=self.journal.position, history=self.history.copy())
-        snapshots.write(self.store, taken, 7.0)
+        snapshots.write(self.store, self.journal.snapshot_of(self.history), 7.0)
 
 
 def read(store: FileStore) -> tuple[History, int]:
@@ -68,6 +67,21 @@ def test_entries_that_two_snapshots_hold_are_removed(store: FileStore) -> None:
         assert positions(store, LOG) == [*range(known[-1] + 1 - left, known[-1] + 1)]
     assert read(store) == (owner.history, 13)
     assert snapshots.collect(store) == 0
+
+
+def test_an_entry_behind_a_snapshot_follows_the_last_one_in_it(store: FileStore) -> None:
+    """Rule 19: else files of two stores that somebody mixed would be one history."""
+    owner, another = Owner(store, "p"), FileStore(store.root.with_name("another"))
+    another.open()
+    other = Owner(another, "another")
+    for each in (owner, other):
+        each.take_slots(3)
+        each.snapshot()
+        each.take_slots(1)
+    store.replace(entry_name(5), another.read(entry_name(5)))
+    history, position = read(store)
+    assert (history.incomplete, position) == (True, 5)
+    assert history.taken["a-0"].incarnation == 3
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", b'{"seq": 9}\n'])
@@ -173,10 +187,41 @@ def test_a_reader_goes_on_while_entries_are_removed(store: FileStore) -> None:
     assert reader.lost_entries == 0
 
 
+def test_a_reader_that_slept_does_not_take_a_sleepers_entry_for_history(
+    store: FileStore,
+) -> None:
+    """Rule 19: it would miss a term, and begin one with an epoch that was given before."""
+    owner = Owner(store, "p")
+    sleeper = Journal(store, lambda: 9.0)
+    sleeper.read()
+    position = sleeper.position + 1
+
+    class Sleeping(FileStore):
+        slept = False
+
+        def read(self, name: str, byte_count_max: int | None = None) -> bytes:
+            if name == entry_name(position) and not self.slept:
+                self.slept = True
+                owner.append(TermBegun(epoch=2, pod="q", instance="q"))
+                for _ in range(2):
+                    owner.take_slots(2)
+                    owner.snapshot()
+                snapshots.collect(store, position)  # up to the entry at hand, and it is not done
+                with pytest.raises(DeposedError, match="is in a snapshot"):
+                    sleeper.append(Taken(slot="b-0", incarnation=1, uid="u", instance="i"))
+            return super().read(name, byte_count_max)
+
+    reader = Journal(Sleeping(store.root), lambda: 9.0)
+    assert reader.read() == owner.history
+    assert "b-0" not in reader.history.taken
+    assert reader.lost_entries == 0
+    reader.append(TermBegun(epoch=3, pod="r", instance="r"))
+
+
 def test_a_snapshot_of_a_deposed_process_changes_nothing(store: FileStore) -> None:
     old = Owner(store, "p")
     old.take_slots(3)
-    late = LogSnapshot(position=old.journal.position, history=old.history.copy())
+    late = old.journal.snapshot_of(old.history)
     new = Owner(store, "q")
     for _ in range(2):
         new.take_slots(3)
