@@ -68,9 +68,12 @@ def becomes(world: World) -> tuple[Any, ...]:
 
 
 def torn(world: World, number: int, error: BaseException) -> bool:
-    """A pass whose write of this number fails so; False where there are fewer."""
+    """A pass whose write of this number fails so; False where there are fewer.
+
+    A process that has ended writes nothing more, whatever `finally` stands in its way.
+    """
     server: Any = world.server
-    count = 0
+    count, ended = 0, isinstance(error, KilledError)
 
     def failing(name: str) -> None:
         whole = getattr(server, name)
@@ -78,7 +81,7 @@ def torn(world: World, number: int, error: BaseException) -> bool:
         async def write(*values: Any, **more: Any) -> Any:
             nonlocal count
             count += 1
-            if count == number:
+            if count == number or (ended and count > number):
                 raise error
             return await whole(*values, **more)
 
