@@ -36,15 +36,14 @@ def pause(case: Situation, plan: Plan, *, waits: bool) -> float | None:
     if waits:
         found: float | None = AGAIN_SECONDS
     elif is_steady(case, plan):
-        found = _of_steady(case, writes=plan.status is not None)
+        found = _of_steady(case)
     else:
-        found = sooner(_of_phase(case), until_written(case.seen, plan.status))
+        found = _of_phase(case)
+    found = sooner(found, until_written(case.seen, plan.status))
     if found is None:
         return None
-    if plan.refused or case.certificates.missing:
-        found = min(found, POLL_SECONDS)
-    revert_seconds = plan.children.wait_seconds
-    return found if revert_seconds is None else min(found, revert_seconds)
+    refused = plan.refused or case.certificates.missing
+    return sooner(found, POLL_SECONDS if refused else None, plan.children.wait_seconds)
 
 
 def until_written(seen: Observation, write: StatusWrite | None) -> float | None:
@@ -139,13 +138,9 @@ def _all_placed(case: Situation) -> bool:
     return not any(nears_storm(each, failure) for each in regions)
 
 
-def _of_steady(case: Situation, *, writes: bool) -> float:
-    """Until progress is due, or the job's deadline."""
-    found = STEADY_SECONDS
-    due = WRITE_SECONDS - case.seen.remembered.unwritten_seconds
-    if not writes and due > 0:
-        found = min(found, due)
+def _of_steady(case: Situation) -> float:
+    """Until the job's deadline, if that is near."""
     deadline, running = case.job.spec.active_deadline_seconds, case.before.running_seconds
-    if deadline is not None and running is not None:
-        found = min(found, deadline - running)
-    return max(found, POLL_SECONDS)
+    if deadline is None or running is None:
+        return STEADY_SECONDS
+    return max(POLL_SECONDS, min(STEADY_SECONDS, deadline - running))
