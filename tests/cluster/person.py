@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from cluster.kubectl import Kubectl, until
-from cluster.training import Job
+from cluster.training import Job, progress
 
 MANIFEST = """\
 apiVersion: atoll.dev/v1alpha1
@@ -103,22 +103,28 @@ class Person:
         """Wait until that many learners train."""
         self.job.trains(learners)
 
+    def rests(self, learners: int) -> None:
+        """Wait until that many train, in the job's present pods, and no controller is behind."""
+        until("all is as it should be", lambda: self.job.at_rest(learners), TRAINS_SECONDS_MAX)
+
     def goes_on(self, slots: Collection[str] = ("us-east-0",)) -> None:
         """Wait until each of these slots has finished further steps, in the same process."""
-        until(
-            f"{', '.join(slots)} train",
-            lambda: self.job.training().keys() >= set(slots),
-            TRAINS_SECONDS_MAX,
-        )
-        before, pods = self.job.steps(), self.job.training()
+        before: dict[str, tuple[str, int]] = {}
+        now: dict[str, tuple[str, int]] = {}
+
+        def train() -> bool:
+            before.clear()
+            before.update(progress(self.job.status()))
+            return before.keys() >= set(slots)
 
         def further() -> bool:
-            now = self.job.steps()
-            return all(now.get(slot, 0) > before[slot] for slot in slots)
+            now.clear()
+            now.update(progress(self.job.status()))
+            return all(slot in now and now[slot][1] > before[slot][1] for slot in slots)
 
+        until(f"{', '.join(slots)} train", train, TRAINS_SECONDS_MAX)
         until(f"further steps of {', '.join(slots)}", further, TRAINS_SECONDS_MAX)
-        same = self.job.training()
-        assert all(same.get(slot) == pods[slot] for slot in slots)
+        assert all(now[slot][0] == before[slot][0] for slot in slots)
 
     def makes_again(self, former: Mapping[str, str]) -> None:
         """Wait until there is another pod for each of these, by name and UID."""

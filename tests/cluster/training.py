@@ -94,10 +94,37 @@ class Job:
         items = self.kube.get("-n", self.namespace, "pods", "-l", selector)["items"]
         return {pod["metadata"]["name"]: pod for pod in items}
 
-    def leaving(self) -> list[str]:
-        """The pods that are being deleted, which may take half a minute."""
-        pods = self.pods().items()
-        return [name for name, pod in pods if "deletionTimestamp" in pod["metadata"]]
+    def at_rest(self, learners: int) -> bool:
+        """Whether the pods are those that the controllers want, and so many learners train in them.
+
+        Of one host each. A controller may be seconds behind: it has done what its workload asks for
+        once it has observed it, and pods of a workload that was deleted wait for the collector.
+        """
+        kinds = "statefulsets,deployments,replicasets"
+        of_job = ("-l", f"atoll.dev/job={self.name}")
+        workloads = self.kube.get("-n", self.namespace, kinds, *of_job)["items"]
+        pods = self.pods()  # after them: what an observed workload does away with is leaving
+        if any(
+            each["status"].get("observedGeneration", 0) < each["metadata"]["generation"]
+            for each in workloads
+        ):
+            return False
+        sets = [each for each in workloads if each["kind"] != "ReplicaSet"]
+        present = {each["metadata"]["uid"] for each in sets}
+        for each in workloads:
+            if each["kind"] == "ReplicaSet" and _controller(each) in present:
+                present.add(each["metadata"]["uid"])
+        if len(pods) != sum(each["spec"]["replicas"] for each in sets) or not all(
+            _controller(pod) in present and "deletionTimestamp" not in pod["metadata"]
+            for pod in pods.values()
+        ):
+            return False
+        training = set(self.training().values())
+        return len(training) == learners and training == {
+            pod["metadata"]["uid"]
+            for pod in pods.values()
+            if pod["metadata"]["labels"]["atoll.dev/role"] == "learner"
+        }
 
     def uids(self, role: str = "") -> dict[str, str]:
         return {name: pod["metadata"]["uid"] for name, pod in self.pods(role).items()}
@@ -156,8 +183,7 @@ class Job:
 
     def training(self) -> dict[str, str]:
         """UIDs of the pods that train, by slot."""
-        reply = self.status()
-        return {s.slot: s.uid for s in reply.slots if s.state == pb.SLOT_TRAINING} if reply else {}
+        return {slot: uid for slot, (uid, _) in progress(self.status()).items()}
 
     def trains(self, count: int) -> None:
         until(f"{count} train", lambda: len(self.training()) == count, TRAIN_SECONDS_MAX)
@@ -193,11 +219,11 @@ class Job:
 
         A shard that was started again knows only what was trained since, so then that is left out.
         """
-        reply = self.answer()
+        tape, reply = self.tape(), self.answer()  # in this order: what is merged was trained before
         trained = {each.slot: each.tokens for each in reply.slots}
         names: set[tuple[Any, ...]] = set()
         merged: dict[tuple[int, str], int] = defaultdict(int)
-        commits = [each for each in self.tape() if each.get("event") == "commit"]
+        commits = [each for each in tape if each.get("event") == "commit"]
         for line in commits:
             slots = [part["slot"] for part in line["participants"]]
             assert len(slots) == len(set(slots)), line
@@ -211,6 +237,18 @@ class Job:
             found = (merged, trained)
             assert all(tokens <= trained[slot] for (_, slot), tokens in merged.items()), found
         return {slot for _, slot in merged}
+
+
+def progress(reply: pb.StatusReply | None) -> dict[str, tuple[str, int]]:
+    """The pod's UID and the steps of each slot that trains; nothing without an answer."""
+    slots = reply.slots if reply else ()
+    return {each.slot: (each.uid, each.t_m) for each in slots if each.state == pb.SLOT_TRAINING}
+
+
+def _controller(found: Object) -> str:
+    """The UID of an object's controller; empty: it has none."""
+    owners = found["metadata"].get("ownerReferences", ())
+    return next((each["uid"] for each in owners if each.get("controller")), "")
 
 
 def trained(kube: Kubectl, namespace: str, name: str, regions: dict[str, int], **spec: Any) -> Job:

@@ -88,7 +88,7 @@ def test_every_child_that_is_deleted_is_made_again(running: Person) -> None:
         )
 
     until("all are there again", again, DRIFT_SECONDS_MAX)
-    running.trains(2)
+    running.rests(2)  # in pods of the new ones
 
 
 def test_an_object_of_another_owner_in_the_way_is_reported_and_not_touched(person: Person) -> None:
