@@ -7,24 +7,25 @@ from cluster.person import Person
 
 EU_WEST = "- {name: eu-west, learners: 1}"
 ARGUMENTS = "args: [--batch=2, --context=64, --step-milliseconds-min=300]"
-JOBS = ("ends", "arguments", "selector")
+JOBS = ("lengths", "ends", "arguments", "selector")
 
 
-def test_another_number_of_steps_and_other_limits_restart_nobody(running: Person) -> None:
-    before, reply = running.uids(), running.job.status()
-    assert reply is not None
-    running.types("""kubectl patch dtj tiny --type=merge -p '{"spec": {"steps": 1000000}}'""")
-    until("the shard knows the typo", lambda: steps_of(running) == 1_000_000)
-    running.edits(("steps: 100000", "steps: 200000\n  activeDeadlineSeconds: 86400"))
-    running.types(
-        "kubectl patch dtj tiny --type=merge"
+def test_another_number_of_steps_and_other_limits_restart_nobody(
+    begun: dict[str, Person],
+) -> None:
+    person = begun["lengths"]
+    before, reply = person.uids(), person.job.answer()
+    person.types("""kubectl patch dtj lengths --type=merge -p '{"spec": {"steps": 1000000}}'""")
+    until("the shard knows the typo", lambda: steps_of(person) == 1_000_000)
+    person.edits(("steps: 100000", "steps: 200000\n  activeDeadlineSeconds: 86400"))
+    person.types(
+        "kubectl patch dtj lengths --type=merge"
         """ -p '{"spec": {"ttlSecondsAfterFinished": 60, "failure": {"nodeLossSeconds": 25}}}'"""
     )
-    until("the shard knows the new length", lambda: steps_of(running) == 200_000)
-    running.goes_on(["us-east-0", "eu-west-0"])
-    assert running.uids() == before
-    now = running.job.status()
-    assert now is not None
+    until("the shard knows the new length", lambda: steps_of(person) == 200_000)
+    person.goes_on(["us-east-0", "eu-west-0"])
+    assert person.uids() == before
+    now = person.job.answer()
     assert (now.run, now.steps) == (reply.run, 200000)
 
 
