@@ -123,19 +123,21 @@ def jobs(atoll: Installed, kube: Kubectl, shared_namespace: str) -> dict[str, Jo
 def test_a_new_job_does_not_wait_for_learners_that_cannot_exist(jobs: dict[str, Job]) -> None:
     """All have dialled, so no process can hold a run: the registrar does not ask for 30 s.
 
-    On a slow machine it may, since a learner dials only after that; it is admitted later, then.
+    On a slow machine it may, where a learner dials only after that: the run has begun by then.
     """
     job = jobs["begins"]
     job.trains(2)
     written = job.kubectl("logs", "deploy/begins-syncer-0").splitlines()
     lines = [json.loads(line) for line in written if line.startswith("{")]
     serves = next(line["timestamp"] for line in lines if line["event"] == "serving")
-    serving = datetime.fromisoformat(serves).timestamp()
-    tape = job.tape()
-    events = {line["event"]: line for line in reversed(tape)}
+    joins = {line["slot"]: line["timestamp"] for line in reversed(lines) if line["event"] == "join"}
+    serving, *dialled = (
+        datetime.fromisoformat(at).timestamp()
+        for at in (serves, *(joins[slot] for slot in ("us-east-0", "us-east-1")))
+    )
+    events = {line["event"]: line for line in reversed(job.tape())}
     began = events["run"]["time"]
-    _, admitted = [line["time"] for line in tape if line["event"] == "taken"][:2]
-    assert began - serving < MINT_SECONDS or admitted - began > LATE_SECONDS
+    assert began - serving < MINT_SECONDS or began - max(dialled) < LATE_SECONDS
     assert events["start"]["missing"] == []
 
 
@@ -269,6 +271,9 @@ def test_a_finished_job_goes_after_its_time_to_live(
 ) -> None:
     ends = {"activeDeadlineSeconds": 5, "ttlSecondsAfterFinished": 5}
     job = apply(kube, shared_namespace, "late", {"us-east": 1}, **ends)
-    until("failed", lambda: job.condition("Failed")["reason"] == "DeadlineExceeded")
     words = ("-n", shared_namespace, "get", "dtj", "late")
     until("gone", lambda: kube.attempt(*words).returncode != 0)
+    # Its Event outlives it; the status that says so is there for 5 s, which a busy machine misses.
+    ((kind, message),) = job.events("FailedTrue")
+    assert kind == "Warning"
+    assert message.startswith("Failed is True: spec.activeDeadlineSeconds of 5 have passed; ")

@@ -6,13 +6,14 @@ import yaml
 
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, Object, until
-from cluster.training import TRAIN_SECONDS_MAX, Job
+from cluster.training import TRAIN_SECONDS_MAX, Job, progress
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/hosts.yaml"
 HOSTS = 2
 SLOTS = ("us-east-0", "eu-west-0")
 SETS = {f"hosts-{slot}" for slot in SLOTS}
 TICKS = 200
+LENGTH = 100_000  # which no test reaches
 TOKENS = 4 * 64  # of a process in each step
 
 
@@ -28,18 +29,20 @@ def test_learners_of_two_hosts_train_to_the_end(
     atoll: Installed, kube: Kubectl, namespace: str
 ) -> None:
     job = Job(kube=kube, namespace=namespace, name="hosts")
-    kube.apply(namespace, example(steps=TICKS))
+    kube.apply(namespace, example(steps=LENGTH))
     job.trains(len(SLOTS))
     pods = job.pods("learner")
     assert pods.keys() == {f"{name}-{host}" for name in SETS for host in range(HOSTS)}
     heads = {slot: pods[f"hosts-{slot}-0"]["metadata"]["uid"] for slot in SLOTS}
-    assert job.training() == heads
+    assert {slot: uid for slot, (uid, _) in progress(job.answer()).items()} == heads
     until("both are ready", lambda: _ready(job) == {"us-east": 1, "eu-west": 1})
+    until("both have made a step", lambda: len([n for n in job.steps().values() if n]) == 2)
     registrar = job.answer()
     for slot in registrar.slots:
         assert (slot.slot in SLOTS, slot.incarnation) == (True, 1)
         assert slot.tokens % (HOSTS * TOKENS) == 0, "both hosts count"
         assert slot.tokens > TOKENS * slot.t_m, "of one process"
+    job.patch(steps=TICKS)  # only now: it does not end while it is looked at
     until("Complete", lambda: job.is_true("Complete"), TRAIN_SECONDS_MAX)
     status = job.get()["status"]
     assert status["progress"]["step"] >= TICKS

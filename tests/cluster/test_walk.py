@@ -25,7 +25,7 @@ def test_the_example_trains_to_the_end_and_its_model_is_as_good_as_its_status_sa
 
     until("all conditions", lambda: [each["type"] for each in conditions()] == [*TYPES])
     _is_waited_for_from_python(job)
-    job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=5s")
+    job.kubectl("wait", "--for=condition=Complete", "dtj/three-regions", "--timeout=60s")
     until("it has an Event", lambda: bool(job.events("CompleteTrue")))
     ((kind, message),) = job.events("CompleteTrue")
     assert (kind, message.partition(":")[0]) == ("Normal", "Complete is True")
