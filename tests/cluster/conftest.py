@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -220,8 +221,9 @@ def cut(lab: LabCommand, kube: Kubectl) -> Iterator[Callable[..., None]]:
     yield lose
     if lost:
         lab("heal", *lost)
+        healed = time.time()
         for node in lost:
-            until(f"{node} Ready again", lambda node=node: kube.node_is_ready(node))  # type: ignore[misc]
+            until(f"{node} Ready again", lambda node=node: kube.node_lives(node, healed))  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")

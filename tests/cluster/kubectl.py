@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 # No test depends on how fast the machine is: only failures take so long. What is promised in
@@ -59,6 +60,15 @@ class Kubectl:
         """Return whether a node's Ready condition is True."""
         conditions = self.get("node", node)["status"]["conditions"]
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    def node_lives(self, node: str, since: float) -> bool:
+        """Return whether a node is Ready, and its kubelet has said so since then.
+
+        A node that was lost stays Ready for up to a minute, in which nothing can start on it.
+        """
+        lease = self.get("-n", "kube-node-lease", "lease", node)
+        renewed = datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp()
+        return renewed > since and self.node_is_ready(node)
 
 
 def until(what: str, condition: Callable[[], bool], seconds_max: float = SECONDS_MAX) -> float:

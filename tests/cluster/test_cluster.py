@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 
 from cluster.conftest import LabCommand
 from cluster.kubectl import Kubectl, until
@@ -20,4 +21,5 @@ def test_a_kubelet_that_ends_by_itself_is_started_again(lab: LabCommand, kube: K
     before = lab.node(name)["pids"]["kubelet"]
     os.kill(before, signal.SIGTERM)  # it exits; a kubelet that is cut gets SIGKILL
     until("another kubelet", lambda: lab.node(name)["pids"].get("kubelet", before) != before)
-    until("Ready", lambda: kube.node_is_ready(name))
+    begun = time.time()
+    until("Ready", lambda: kube.node_lives(name, begun))
