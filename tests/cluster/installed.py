@@ -70,13 +70,16 @@ class Installed:
         return done.stdout
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over its labels and over all replicas."""
-        return sum(self._metric(pod, name) for pod in self.pods())
+        """The sum of a metric over its labels and over all replicas, once all of them answer."""
+        printed: list[str] = []
 
-    def _metric(self, pod: str, name: str) -> float:
-        where = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics"
-        lines = self.kube("get", "--raw", where).splitlines()
-        found = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
+        def answered() -> bool:
+            asked = [self.kube.attempt("get", "--raw", _metrics(pod)) for pod in self.pods()]
+            printed[:] = [line for each in asked for line in each.stdout.splitlines()]
+            return all(each.returncode == 0 for each in asked)
+
+        until("all replicas answer", answered)
+        found = [line for line in printed if line.split("{")[0].split(" ")[0] == name]
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
     # ------------------------------------------------------------ replicas
@@ -151,6 +154,10 @@ class Installed:
                 if b"atoll-operator" in program and f"pod{uid}" in (entry / "cgroup").read_text():
                     return int(entry.name)
         raise AssertionError(f"no process of pod {pod}")
+
+
+def _metrics(pod: str) -> str:
+    return f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics"
 
 
 def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -65,7 +65,9 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     storage: str, train: Callable[..., Job], cut: Callable[..., None], kube: Kubectl
 ) -> None:
     served = Served.begun(train, kube, "keeps", {"type": storage})
-    job, steps, watch = served.job, served.job.steps(), Stopwatch()
+    job = served.job
+    steps = {slot.slot: slot.t_m for slot in job.answer().slots}
+    watch = Stopwatch()
     cut(HOME, how="power")
     watch.until("object", served.is_replaced)
     watch.until("trains", lambda: len(job.training()) == 2)
@@ -73,7 +75,8 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     served.goes_on(keeps=storage == "PersistentVolumeClaim")
     (new,) = job.pods("shard")
     assert job.node_of(new) == REFUGE
-    assert all(job.steps()[slot] > count for slot, count in steps.items())
+    now = {slot.slot: slot.t_m for slot in job.answer().slots}
+    assert all(now[slot] > count for slot, count in steps.items())
     message = job.condition("SyncerReady").get("message", "")
     assert ("storage is Ephemeral" in message) == (storage == "Ephemeral")
 

@@ -76,7 +76,8 @@ def test_a_cluster_without_the_syncer_reports_what_it_lacks_and_then_trains(both
     home.kubectl("delete", "dtj", "apart")  # the next one has another UID and authority
     until("its shard has gone", lambda: not home.pods("shard"))
     home.kube.apply(home.namespace, job)
-    whole = both.copied_endpoints(job)
+    whole = both.copied_endpoints(job)  # its Service has them before it has a pod
+    until("its shard is there", lambda: len(home.uids("shard")) == 1)
     before = home.uids("shard")
     both.apply(whole)
     both.bring(former, "eu-west")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from cluster.kubectl import Kubectl
+from cluster.kubectl import Kubectl, until
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -68,6 +68,9 @@ class Shell:
         bound = (f"--clusterrole={role}", f"--serviceaccount={namespace}:{account}")
         kube("-n", namespace, "create", "serviceaccount", account)
         kube("-n", namespace, "create", "rolebinding", account, *bound)
+        asks = ("auth", "can-i", "get", "dtj", "-n", namespace)
+        who = f"--as=system:serviceaccount:{namespace}:{account}"
+        until("its right is known", lambda: kube.attempt(*asks, who).returncode == 0)
         token = kube("-n", namespace, "create", "token", account).strip()
         config = yaml.safe_load(self.kubeconfig.read_text())
         for each in config["users"]:

@@ -109,9 +109,21 @@ def lives(job: Job) -> dict[str, tuple[str, int]]:
     }
 
 
+def judged(job: Job) -> bool:
+    """Whether the status follows on the whole of a pass over the manifest as it is now."""
+    raw = job.get()
+    said = raw.get("status", {}).get("conditions", [])
+    return any(
+        (each["type"], each["status"]) == ("Accepted", "True")
+        and each["observedGeneration"] == raw["metadata"]["generation"]
+        for each in said
+    )
+
+
 def settled(world: World, job: Job) -> set[str]:
-    """What a job owns once that has not changed for three seconds."""
+    """What a job owns once the operator has made it, and it has not changed for three seconds."""
     found: list[set[str]] = []
+    until("it is judged", lambda: judged(job), CONVERGES_SECONDS_MAX)
 
     def same() -> bool:
         found.append(world.shape(job))
