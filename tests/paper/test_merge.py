@@ -28,10 +28,15 @@ class Exact:
     """A difference that is an f32[n] array already."""
 
     values: Array
+    decoded: bool = False
 
     def read(self, span: range, scratch: Array) -> Array:
         """See merge.Delta."""
         return self.values[span.start : span.stop]
+
+    def floats(self, span: range) -> Array | None:
+        """See merge.Delta."""
+        return None if self.decoded else self.values[span.start : span.stop]
 
     def unscaled(self, span: range, out: Array) -> tuple[Array, Array, slice]:
         """See merge.Delta."""
@@ -57,10 +62,10 @@ def rda(vectors: Sequence[Array], weights: Sequence[float], workers: Workers = A
     return merged
 
 
-def mean(vectors: Sequence[Array], weights: Sequence[float]) -> Array:
+def mean(vectors: Sequence[Array], weights: Sequence[float], *, decoded: bool = False) -> Array:
     merged, take = taken(vectors[0].size)
     span = range(vectors[0].size)
-    weighted_mean([Exact(vector) for vector in vectors], weights, span, ALONE, take)
+    weighted_mean([Exact(vector, decoded) for vector in vectors], weights, span, ALONE, take)
     return merged
 
 
@@ -207,14 +212,17 @@ def test_offers_without_tokens_count_alike() -> None:
 
 @pytest.mark.parametrize("learners", [2, ROWS, ROWS + 1, 2 * ROWS + 3])
 @pytest.mark.parametrize("count", [1, 2, 7, RUN + 5])
-def test_terms_are_added_one_after_the_other_in_f32(learners: int, count: int) -> None:
+@pytest.mark.parametrize("decoded", [False, True])
+def test_terms_are_added_one_after_the_other_in_f32(
+    learners: int, count: int, decoded: bool
+) -> None:
     """Rule 12, in the order of the slots, however many they are and however long the tensor."""
     vectors, weights = random_vectors(learners, count, 5), [1.0 + n for n in range(learners)]
     factors = [F32.type(share) for share in mean_coefficients(weights)]
     expected: Array = vectors[0] * factors[0]
     for vector, factor in zip(vectors[1:], factors[1:], strict=True):
         expected = expected + vector * factor
-    assert np.array_equal(mean(vectors, weights), expected)
+    assert np.array_equal(mean(vectors, weights, decoded=decoded), expected)
 
 
 def test_a_tensor_of_many_blocks_is_one_tensor() -> None:

@@ -40,7 +40,7 @@ class Encoded:
 
     def read(self, span: range, scratch: Array) -> Array:
         """See merge.Delta: in place where it came in f32, else in `scratch`."""
-        floats = self._floats(span)
+        floats = self.floats(span)
         if floats is not None:
             return arrays.widened(floats, scratch[: len(span)])
         levels, scales, place = self.unscaled(span, scratch)
@@ -49,7 +49,7 @@ class Encoded:
 
     def unscaled(self, span: range, out: Array) -> tuple[Array, Array, slice]:
         """See merge.Delta."""
-        floats = self._floats(span)
+        floats = self.floats(span)
         if floats is not None:
             values = out[None, : len(span)]
             np.copyto(values, floats)
@@ -63,11 +63,8 @@ class Encoded:
         blocks = out[: scales.size * codec.block].reshape(-1, codec.block)
         return blocks, scales, slice(first - begin, stop - begin)
 
-    def _floats(self, span: range) -> Array | None:
-        """The span's values where they came as floats, without scales.
-
-        The span lies in one piece, so its values are either exact or coded.
-        """
+    def floats(self, span: range) -> Array | None:
+        """See merge.Delta. The span lies in one piece, so its values are either exact or coded."""
         before = self.form.exact
         if span.stop <= before:
             return self.exact[span.start : span.stop]

@@ -11,6 +11,7 @@ these bits, and all others get the base itself. Averaged buffers take the mean i
 base is the master, in f32, on every wire (rule 18).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from atoll_protos.transfer.codecs import Form, Wire, base_encoding
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived
-from atoll_syncer.numbers.merge import radial_directional, weighted_mean
+from atoll_syncer.numbers.merge import radial_directional, squared_norm, weighted_mean
 from atoll_syncer.numbers.outer import nesterov_step
 from atoll_syncer.numbers.workers import Scratch, Workers, blocks
 
@@ -169,21 +170,20 @@ def _surely_finite(
     workers: Workers,
     momentum: float,
 ) -> bool:
-    """A bound on every value after the step: no element of a merge is longer than an offer."""
+    """A bound on every value after the step: no element is longer than its vector or an offer."""
     delta = max((max(offer.norms) for offer in offers), default=0.0)
-    buffer = momentum * _largest(state.momentum, workers) + delta
+    buffer = momentum * _length(state.momentum, workers) + delta
     step = max(1.0, recipe.learning_rate) * (delta + momentum * buffer)
-    return _largest(state.master, workers) + step < SURELY_FINITE and buffer < SURELY_FINITE
+    return _length(state.master, workers) + step < SURELY_FINITE and buffer < SURELY_FINITE
 
 
-def _largest(values: Array, workers: Workers) -> float:
-    """The largest absolute value; NaN when there is one."""
+def _length(values: Array, workers: Workers) -> float:
+    """|v|, read once; not finite when an element is not."""
 
-    def of(block: range, _: Scratch) -> float:
-        part = values[block.start : block.stop]
-        return max(-float(np.minimum.reduce(part)), float(np.maximum.reduce(part)))
+    def squares(block: range, _: Scratch) -> float:
+        return squared_norm(values[block.start : block.stop])
 
-    return float(np.max(workers.each(blocks(range(values.size)), of)))
+    return math.sqrt(math.fsum(workers.each(blocks(range(values.size)), squares)))
 
 
 def _add_difference(

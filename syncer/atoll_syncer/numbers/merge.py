@@ -15,7 +15,8 @@ Three demands shape the code:
   RDA needs the length of the mean direction before it can scale, so it keeps the sums of one
   tensor and takes a second pass over those.
 - The same bits with any number of threads: sums run in the order given (slot order, rule 12). A
-  norm sums the squares of a row of fixed length in f32, and the rows in f64, exactly.
+  norm sums the squares of a row of fixed length in f32, and the rows in f64, exactly. The squares
+  of an integer codec's levels are summed before they are scaled, exactly.
 - No value that is not finite gets through: |v| of an offer is not finite if an element is not.
 """
 
@@ -43,6 +44,9 @@ class Delta(Protocol):
         `scratch` is f32 and holds the span and two blocks of the codec. The caller only reads the
         result, and only until the next call with the same scratch.
         """
+
+    def floats(self, span: range) -> Array | None:
+        """The same as it came, f32 or bf16; None of an integer codec."""
 
     def unscaled(self, span: range, out: Array) -> tuple[Array, Array, slice]:
         """The same, not yet multiplied by the scales: f32[blocks, values of a block] over `out`.
@@ -98,10 +102,21 @@ def squared_norm(block: Array) -> float:
     return found
 
 
+def _squared_levels(levels: Array, scales: Array, place: slice) -> float:
+    """Sum of squares of levels times scales: those of a block's levels are integers below 2^24."""
+    flat = levels.reshape(-1)
+    flat[: place.start] = flat[place.stop :] = 0
+    return float(np.dot(np.square(scales, dtype=np.float64), np.vecdot(levels, levels)))
+
+
 def norm(delta: Delta, span: range, workers: Workers) -> float:
     """|v| of the span's elements; not finite when an element is not."""
 
     def squares(block: range, scratch: Scratch) -> float:
+        if delta.floats(block) is None:
+            found = _squared_levels(*delta.unscaled(block, scratch.one))
+            if found < F32_MAX:  # else an element may be beyond f32
+                return found
         return squared_norm(delta.read(block, scratch.one))
 
     return math.sqrt(math.fsum(workers.each(blocks(span), squares)))
@@ -171,6 +186,11 @@ def _weighted_sum(
 
     Where there are more terms than rows, the first of the next rows is the sum so far.
     """
+    floats = [delta.floats(block) for delta in deltas]
+    in_place = [each for each in floats if each is not None and each.dtype == F32]
+    if len(in_place) == len(deltas):
+        _sum_in_place(in_place, coefficients, out, scratch)
+        return
     rows, sums, factors, place = scratch.rows, scratch.sums, list[Array](), slice(0)
     levels = rows[:0]
     for delta, coefficient in zip(deltas, coefficients, strict=True):
@@ -183,6 +203,19 @@ def _weighted_sum(
         _sum_of_rows(rows, factors, levels.shape, out)
     else:  # the span begins or ends within a block of the codec
         np.copyto(out, _sum_of_rows(rows, factors, levels.shape, sums)[place])
+
+
+def _sum_in_place(
+    terms: Sequence[Array], coefficients: Sequence[float], out: Array, scratch: Scratch
+) -> None:
+    """Ufuncs, which need not copy the terms into rows, are faster here than `einsum`."""
+    total, last = scratch.sums[: out.size], len(terms) - 1
+    for number, (term, coefficient) in enumerate(zip(terms, coefficients, strict=True)):
+        into = out if number == last else total  # `out` may lie outside of the cache
+        product = scratch.one[: out.size] if number else into
+        np.multiply(term, F32.type(coefficient), out=product)
+        if number:
+            np.add(total, product, out=into)
 
 
 def _sum_of_rows(

@@ -126,6 +126,20 @@ def test_large_but_finite_values_are_values() -> None:
     assert arrived.norms == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_norm_is_of_the_tensors_own_values(encoding: pb.Encoding) -> None:
+    """Most of these tensors begin and end within a block of the integer codecs."""
+    data = packed(np.random.default_rng(1).standard_normal(COUNT, F32), encoding)
+    exact, coded = FORM.cut(data)
+    decoded = arrays.decode(coded, encoding, np.empty(FORM.coded, F32))
+    values = np.concatenate((arrays.from_bytes(exact, pb.F32), decoded)).astype(float)
+    expected = [
+        float(np.linalg.norm(values[piece.offset : piece.offset + piece.element_count]))
+        for piece in LAYOUT.slice(0, 0).pieces
+    ]
+    assert offered(data, encoding).norms == pytest.approx(expected, rel=1e-6)
+
+
 def test_sizes_and_kinds_are_checked() -> None:
     with pytest.raises(TransferError, match="not an offer"):
         examine(LAYOUT, 0, pb.Transfer(publish=pb.Publish()), bytearray(), ALONE)
