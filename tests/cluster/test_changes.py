@@ -11,6 +11,7 @@ import yaml
 
 from atoll_operator.api.job import field_rules
 from atoll_operator.api.status.reasons import TYPES
+from atoll_protos.job.expected import START_SECONDS
 from atoll_syncer.rules.runs import MINT_SECONDS
 from cluster.conftest import LabCommand
 from cluster.installed import Installed
@@ -123,7 +124,8 @@ def jobs(atoll: Installed, kube: Kubectl, shared_namespace: str) -> dict[str, Jo
 def test_a_new_job_does_not_wait_for_learners_that_cannot_exist(jobs: dict[str, Job]) -> None:
     """All have dialled, so no process can hold a run: the registrar does not ask for 30 s.
 
-    On a slow machine it may, where a learner dials only after that: the run has begun by then.
+    On a slow machine it may, where a learner dials only after that: the run has begun by then. Nor
+    is one waited for that dials so long after the first.
     """
     job = jobs["begins"]
     job.trains(2)
@@ -131,14 +133,14 @@ def test_a_new_job_does_not_wait_for_learners_that_cannot_exist(jobs: dict[str, 
     lines = [json.loads(line) for line in written if line.startswith("{")]
     serves = next(line["timestamp"] for line in lines if line["event"] == "serving")
     joins = {line["slot"]: line["timestamp"] for line in reversed(lines) if line["event"] == "join"}
-    serving, *dialled = (
-        datetime.fromisoformat(at).timestamp()
-        for at in (serves, *(joins[slot] for slot in ("us-east-0", "us-east-1")))
+    serving = datetime.fromisoformat(serves).timestamp()
+    first, last = sorted(
+        datetime.fromisoformat(joins[slot]).timestamp() for slot in ("us-east-0", "us-east-1")
     )
     events = {line["event"]: line for line in reversed(job.tape())}
     began = events["run"]["time"]
-    assert began - serving < MINT_SECONDS or began - max(dialled) < LATE_SECONDS
-    assert events["start"]["missing"] == []
+    assert began - serving < MINT_SECONDS or began - last < LATE_SECONDS
+    assert events["start"]["missing"] == [] or last - first > START_SECONDS - LATE_SECONDS
 
 
 @pytest.mark.parametrize("preset", ["DecoupledDiLoCo", "DiLoCo"])

@@ -208,7 +208,8 @@ class Job:
         """Everything that shard 0 has recorded, as far as its storage reaches back."""
         read = f"cat {'/data/*/tape.jsonl'}"
         text = self.kubectl("exec", f"deploy/{self.name}-syncer-0", "--", "sh", "-c", read)
-        return [json.loads(line) for line in text.splitlines()]
+        whole, _, _ = text.rpartition("\n")  # the last line may be half written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def commits(self) -> list[float]:
         """The times of shard 0's commits."""
