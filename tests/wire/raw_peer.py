@@ -79,16 +79,20 @@ def shard_command(
 
 @contextmanager
 def shard(
-    folder: Path, *more: str, run_file: RunFile = RUN_FILE, under: tuple[str, ...] = ()
+    folder: Path,
+    *more: str,
+    run_file: RunFile = RUN_FILE,
+    under: tuple[str, ...] = (),
+    host: str = "127.0.0.1",
 ) -> Iterator[ShardUnderTest]:
-    """Starts one by the command `under`, with `more` flags, and waits until it serves."""
+    """Starts one by the command `under`, with `more` flags, and waits until it serves at `host`."""
     port, health, metrics = free_ports(3)
     endpoint, log = f"127.0.0.1:{port}", folder / "shard.log"
     more = ("--health-port", str(health), "--metrics-port", str(metrics), *more)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*under, *shard_command(folder, endpoint, *more, run_file=run_file)],
+            [*under, *shard_command(folder, f"{host}:{port}", *more, run_file=run_file)],
             stdout=output,
             stderr=output,
             env=environment,

@@ -8,7 +8,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from atoll_operator.local.supervision.ports import free_ports
 from atoll_protos.environment import Env, of_learner, of_process
 from atoll_protos.job.run_file import Region, RunFile, Sync
 from atoll_protos.network.addresses import joined
@@ -40,13 +39,12 @@ def test_a_shard_and_the_hosts_of_a_learner_listen_on_all_addresses(
     tmp_path: Path, host: str, under: tuple[str, ...]
 ) -> None:
     """As in pods, which say 0.0.0.0; without IPv6 as on a kernel with ipv6.disable=1."""
-    (port,) = free_ports(1)
     run = run_file(Wire.INT8, overlap=1)
     with (
-        shard(tmp_path, "--listen", f"0.0.0.0:{port}", run_file=run, under=under) as served,
+        shard(tmp_path, run_file=run, under=under, host="0.0.0.0") as served,
         played(
             run=run,
-            endpoint=joined(host, port),
+            endpoint=joined(host, int(served.endpoint.rpartition(":")[2])),
             folder=tmp_path,
             hosts=HOSTS,
             head_listens="",

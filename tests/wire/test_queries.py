@@ -19,7 +19,6 @@ import pytest
 from prometheus_client import generate_latest
 
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.local.supervision.ports import free_ports
 from chart.shown import filled, panels, rules
 from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, until
 
@@ -57,11 +56,10 @@ def promql() -> Path:
 @pytest.fixture(scope="module")
 def scrapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Return what a shard exports before and after a commit, with learners that still train."""
-    (port,) = free_ports(1)
     folder = tmp_path_factory.mktemp("shard")
 
     def scrape() -> str:
-        address = f"http://127.0.0.1:{port}/metrics"
+        address = f"http://127.0.0.1:{served.metrics_port}/metrics"
         with urllib.request.urlopen(address, timeout=SECONDS_MAX) as reply:
             return str(reply.read().decode())
 
@@ -76,7 +74,7 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
             await until(lambda: training in scrape())
             return scrape()
 
-    with shard(folder, "--metrics-port", str(port)) as served:
+    with shard(folder) as served:
         before = scrape()
         return before, asyncio.run(scenario())
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from atoll_operator.local.supervision.ports import free_ports
 from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, shard_command, until
 
 
@@ -25,8 +24,6 @@ def scrape(port: int) -> dict[str, float]:
 
 @pytest.mark.fresh
 def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-
     async def scenario() -> None:
         async with (
             peer(served.endpoint, "here-0") as learner,
@@ -57,7 +54,8 @@ def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
         assert {name: seen.get(name) for name in wanted} == wanted
         assert min(said.tick, said.bytes_received, seen["sent_bytes_total"]) > 0
 
-    with shard(tmp_path, "--metrics-port", str(port)) as served:
+    with shard(tmp_path) as served:
+        port = served.metrics_port
         before = scrape(port)
         assert before["commits_total"] == before["sessions"] == before["received_bytes_total"] == 0
         asyncio.run(scenario())
@@ -67,8 +65,8 @@ def test_a_metrics_port_in_use_is_one_line_that_names_the_flag(tmp_path: Path) -
     metrics, other = tmp_path / "first", tmp_path / "second"
     metrics.mkdir()
     other.mkdir()
-    (port,) = free_ports(1)
-    with shard(metrics, "--metrics-port", str(port)):
+    with shard(metrics) as served:
+        port = served.metrics_port
         command = shard_command(other, "127.0.0.1:0", "--metrics-port", str(port))
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
