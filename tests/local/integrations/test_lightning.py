@@ -26,6 +26,7 @@ from local.integrations.numbers_data import (
     Stream,
     check_two_starts,
     continues,
+    steps_beyond,
 )
 from local.one_shard import SLOT, OneShard, one_shard
 
@@ -124,13 +125,13 @@ def fit(
 def test_a_module_that_is_started_again_goes_on_with_its_next_batch(
     tmp_path: Path, alone: Alone
 ) -> None:
-    alone(2 * STEPS)
-    whole = Module()
-    fit(whole, tmp_path)
     with one_shard(tmp_path, steps=STEPS) as shard:
         first, second, data = Module(), Module(), Numbers()
         fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE, shard))
         fit(second, tmp_path, data=data, shuffle=True)
+    alone(steps_beyond(len(first.net.seen), second.cursor + len(second.net.seen)))
+    whole = Module()
+    fit(whole, tmp_path)
     assert data.read == [number for batch in second.net.seen for number in batch]
     seen = (whole.net.seen, first.net.seen, second.net.seen)
     check_two_starts(*seen, second.cursor, second.rates, STEPS)
@@ -145,7 +146,7 @@ def test_a_stream_without_a_length_is_read_on_from_its_place(tmp_path: Path) -> 
         first, second = Module(), Module()
         fit(first, tmp_path, Stop(STOP_AFTER * ACCUMULATE, shard), data=Stream())
         fit(second, tmp_path, data=Stream())
-    whole = 40 * [tuple(range(start, start + BATCH)) for start in range(0, SAMPLES, BATCH)]
+    whole = 1000 * [tuple(range(start, start + BATCH)) for start in range(0, SAMPLES, BATCH)]
     assert continues(first.net.seen, 0, whole)
     assert 0 < second.cursor <= len(first.net.seen)
     assert continues(second.net.seen, second.cursor, whole)

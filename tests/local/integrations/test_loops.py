@@ -167,7 +167,7 @@ def test_experts_a_sparse_embedding_and_workers_that_load_the_data(shard: OneSha
     model = Words(Experts(), sparse=True, tied=False)
     sparse = SparseAdam([model.embedding.weight], lr=1e-2)
     dense = AdamW([each for each in model.parameters() if each is not model.embedding.weight])
-    data = TensorDataset(torch.cat([batch(number) for number in range(400)]))
+    data = TensorDataset(torch.cat([batch(number) for number in range(4000)]))
     loader = DataLoader(data, batch_size=8, num_workers=2)
     step = plain(model, [sparse, dense])
     with atoll.Learner(model, [sparse, dense]) as learner:
@@ -210,7 +210,7 @@ def test_a_model_that_torch_has_compiled(shard: OneShard) -> None:
 
 
 def test_a_stateful_loader_goes_on_with_the_state_that_the_job_kept(tmp_path: Path) -> None:
-    data: Any = TensorDataset(torch.arange(4000))
+    data: Any = TensorDataset(torch.arange(40_000))
 
     def run(shard: OneShard, *, stops: bool) -> tuple[int, list[tuple[int, ...]]]:
         """What docs/training-scripts.md shows. Where it began, and the batches."""
@@ -234,7 +234,7 @@ def test_a_stateful_loader_goes_on_with_the_state_that_the_job_kept(tmp_path: Pa
                     break
         return begin, seen
 
-    whole = [tuple(range(start, start + 4)) for start in range(0, 4000, 4)]
+    whole = [tuple(range(start, start + 4)) for start in range(0, 40_000, 4)]
     with one_shard(tmp_path, steps=3 * STEPS) as shard:
         _, first = run(shard, stops=True)
         begin, second = run(shard, stops=False)

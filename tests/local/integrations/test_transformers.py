@@ -19,6 +19,7 @@ from local.integrations.numbers_data import (
     Stream,
     check_two_starts,
     continues,
+    steps_beyond,
 )
 from local.one_shard import SLOT, OneShard, one_shard
 
@@ -86,14 +87,14 @@ def trainer_of(
 def test_a_trainer_that_is_started_again_goes_on_with_its_next_batch(
     tmp_path: Path, alone: Alone
 ) -> None:
-    alone(2 * STEPS)
-    whole, _ = trainer_of(tmp_path)
-    whole.train()
     with one_shard(tmp_path, steps=STEPS) as shard:
         first, _ = trainer_of(tmp_path, shard=shard)
         first.train()
         second, watch = trainer_of(tmp_path)
         second.train()
+    alone(steps_beyond(len(first.model.seen), watch.cursor + len(second.model.seen)))
+    whole, _ = trainer_of(tmp_path)
+    whole.train()
 
     ahead = 2 * BATCH  # accelerate reads a batch ahead in each epoch; the rest is not read again
     epochs = len(second.model.seen) // 10 + 2
@@ -117,7 +118,7 @@ def test_a_stream_without_a_length_is_read_on_from_its_place_and_has_no_end(
         second, watch = trainer_of(tmp_path, Stream())
         second.train()
     epoch = [tuple(range(start, start + BATCH)) for start in range(0, 40, BATCH)]
-    whole = 20 * epoch
+    whole = 1000 * epoch
     assert len(first.model.seen) >= STOP_AFTER * ACCUMULATE
     assert continues(first.model.seen, 0, whole)
     assert 0 < watch.cursor <= len(first.model.seen)
