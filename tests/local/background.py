@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from atoll_operator.local.folder.run_files import read_lines
 from local.command import LOG_CHARACTERS
+from local.leftovers import lives
 
 SECONDS_MAX = 600.0
 LOOK_SECONDS = 0.1
@@ -47,12 +48,20 @@ class Running:
         return next(row for row in rows if name in (row.get("slot"), row.get("shard")))
 
     def kill(self, *names: str | int, then: Callable[[], None] | None = None) -> None:
-        """kill -9 in one moment, then do something, and wait until all have been started again."""
+        """kill -9 in one moment, then do something, and wait until all have been started again.
+
+        `atoll run` stands still meanwhile: what it starts again finds what `then` has done.
+        """
         rows = {name: self.row(name) for name in names}
-        for row in rows.values():
-            os.kill(row["pid"], signal.SIGKILL)
-        if then is not None:
-            then()
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            for row in rows.values():
+                os.kill(row["pid"], signal.SIGKILL)
+            if then is not None:
+                self.until(lambda: not any(lives(row["pid"]) for row in rows.values()), "their end")
+                then()
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
         def again() -> bool:
             now = [(self.row(name), row["restarts"]) for name, row in rows.items()]

@@ -40,9 +40,15 @@ def check_none_is_left(out: Path) -> None:
     """After the end of a run nothing that it has started is there."""
     deadline = time.monotonic() + SECONDS_MAX
     while left := of_run(out):
-        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
-        assert time.monotonic() < deadline, commands
+        assert time.monotonic() < deadline, [*map(command_of, left)]
         time.sleep(0.1)
+
+
+def command_of(pid: int) -> bytes:
+    """Its command line; empty if it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def lives(pid: int) -> bool:

@@ -33,7 +33,10 @@ def test_a_running_job_that_is_made_shorter_ends_at_the_new_length(
         return [line for line in lines if line.get("event") == event]
 
     write(1, TYPO)
-    job = ("--set", f"spec.sync={{preset: {preset}, period: 8}}", "--set", "spec.evaluator=")
+    job = (
+        *("--set", f"spec.sync={{preset: {preset}, period: 8}}", "--set", "spec.evaluator="),
+        *("--set", "spec.syncer.startSeconds=1800"),  # both have their part
+    )
     with running(TINY, out, "--set", "spec.steps=400", *TWO_LEARNERS, *LIGHT, *job) as run:
         run.until(lambda: run.commits(0) and run.commits(1), "commits")
         steps = run.commits(0)[-1]["tick"] + 40

@@ -8,7 +8,7 @@ import pytest
 
 from atoll_operator.local.folder.run_files import read_lines
 from local.background import running
-from local.command import commits, manifest
+from local.command import manifest
 from local.failures import stateful_script
 from local.failures.stateful_script import GATE_TICKS, loader_of
 
@@ -37,7 +37,7 @@ def test_the_batches_are_those_of_an_unbroken_run_whatever_is_killed(tmp_path: P
 
     def merged(slot: str, incarnation: int | None = None) -> int:
         """The largest cursor in any commit so far; of one start of the slot, or of all."""
-        parts = (part for each in commits(out) for part in each["participants"])
+        parts = (part for n in (0, 1) for each in run.commits(n) for part in each["participants"])
         mine = (part for part in parts if part["slot"] == slot)
         wanted = (part for part in mine if incarnation in (None, part["incarnation"]))
         return max((part["cursor"] for part in wanted), default=0)

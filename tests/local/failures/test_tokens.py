@@ -41,8 +41,8 @@ def test_status_summary_and_tape_tell_of_the_whole_run_also_when_it_was_resumed_
     slow = ("--", "--pause", "0.02")
     with running(SCRIPT, out, *ENDLESS, *slow) as run:
         first = stopped(run)
+    merged = len(run.commits(0))
     with running(SCRIPT, out, *ENDLESS, "--resume", *slow) as run:
-        merged = len(run.commits(0))
         run.until(lambda: len(run.commits(0)) > merged, "a commit")
         run.until(lambda: told(out) > first, "tokens")
         second = stopped(run)

@@ -76,9 +76,10 @@ class Hosts:
 
     def tell(self, host: int, code: int) -> None:
         """The rank of this host ends with a code."""
-        new = self.folder / "new"
+        new, told = self.folder / "new", self.folder / f"end-{host}"
         new.write_text(f"{code}\n")
-        new.rename(self.folder / f"end-{host}")
+        new.rename(told)
+        until(lambda: not told.exists(), f"the end of the rank of host {host}")
 
     def ended(self, host: int) -> int:
         """The code with which its launcher ends by itself."""

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from atoll_operator.local.folder.run_files import read_lines
 from local import command
 from local.background import Running
 from local.command import TESTS, commits, ended, python_path, run_atoll
-from local.law import learners_lines
 from local.leftovers import beside, check_none_is_left, of_run
 
 PERIOD, ROUNDS = 20, 6
@@ -142,8 +142,8 @@ def lose(
 
 
 def incarnations(out: Path, slot: str) -> set[int]:
-    lines = learners_lines(out)
-    return {line["incarnation"] for line in lines if line["slot"] == slot and "t_m" in line}
+    lines = read_lines(out / "learners" / f"{slot}.jsonl")  # which may just be written
+    return {line["incarnation"] for line in lines if "t_m" in line}
 
 
 def merged(run: Running, since: int = 0) -> set[str]:
