@@ -103,7 +103,8 @@ class Job:
         kinds = "statefulsets,deployments,replicasets"
         of_job = ("-l", f"atoll.dev/job={self.name}")
         workloads = self.kube.get("-n", self.namespace, kinds, *of_job)["items"]
-        pods = self.pods()  # after them: what an observed workload does away with is leaving
+        # After them: what an observed workload does away with is leaving. One that failed may stay.
+        pods = [pod for pod in self.pods().values() if pod["status"].get("phase") != "Failed"]
         if any(
             each["status"].get("observedGeneration", 0) < each["metadata"]["generation"]
             for each in workloads
@@ -116,13 +117,13 @@ class Job:
                 present.add(each["metadata"]["uid"])
         if len(pods) != sum(each["spec"]["replicas"] for each in sets) or not all(
             _controller(pod) in present and "deletionTimestamp" not in pod["metadata"]
-            for pod in pods.values()
+            for pod in pods
         ):
             return False
         training = set(self.training().values())
         return len(training) == learners and training == {
             pod["metadata"]["uid"]
-            for pod in pods.values()
+            for pod in pods
             if pod["metadata"]["labels"]["atoll.dev/role"] == "learner"
         }
 
