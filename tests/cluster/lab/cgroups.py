@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from cluster.lab.layout import CGROUP, LabError, Node
+from cluster.lab.processes import SECONDS_MAX
 
 ROOT = Path("/sys/fs/cgroup")
 WEIGHTS = {"cpu.shares": 8192, "cpu.weight": 800}  # of v1 and v2: eight times what one group has
@@ -58,7 +59,7 @@ def thaw_all() -> None:
         state.write_text("THAWED")
 
 
-def remove(below: str = CGROUP, seconds_max: float = 10) -> None:
+def remove(below: str = CGROUP, seconds_max: float = SECONDS_MAX) -> None:
     """Remove a group with all below it, of which every process has been killed."""
     deadline = time.monotonic() + seconds_max
     for hierarchy in _hierarchies():

@@ -7,7 +7,15 @@ from typing import Literal, get_args
 
 from cluster.lab import cgroups, network, node
 from cluster.lab.layout import LabError, Node
-from cluster.lab.processes import Process, boot_process, kill, of_lab, runs, wait_for
+from cluster.lab.processes import (
+    SECONDS_MAX,
+    Process,
+    boot_process,
+    kill,
+    of_lab,
+    runs,
+    wait_for,
+)
 
 Way = Literal["network", "power", "kubelet"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -37,7 +45,7 @@ def cut(lost: Node, how: Way) -> None:
     wait_for(
         f"{wanted} of {lost.name} gone",
         lambda: not any(runs(pid) for pid in pids),
-        10,
+        SECONDS_MAX,
         lost.folder / "log",
     )
 

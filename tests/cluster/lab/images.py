@@ -14,7 +14,7 @@ from cluster.lab import roles
 from cluster.lab.archives import Image, digest, layer_file, write_archive, write_layer
 from cluster.lab.layout import LabError, Node, cache_folder
 from cluster.lab.node import CONTAINERD, PAUSE
-from cluster.lab.processes import boot_process, run
+from cluster.lab.processes import SECONDS_MAX, boot_process, run
 
 PYTHON = "atoll.test/python:3"
 PYTHON_ENV = [roles.PATH, "PIP_BREAK_SYSTEM_PACKAGES=1"]  # as other images of Python allow it
@@ -131,7 +131,7 @@ def _import_all(scratch: Path, archives: Sequence[Path]) -> None:
             stdout=output, stderr=output,
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + SECONDS_MAX
         while not socket.exists():
             if time.monotonic() > deadline or daemon.poll() is not None:
                 raise LabError(f"containerd does not start; see {log}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.lab.binaries import tool
-from cluster.lab.processes import kill, start, wait_for
+from cluster.lab.processes import SECONDS_MAX, kill, start, wait_for
 
 PROGRAM = "toxiproxy"
 PACKAGE = "github.com/Shopify/toxiproxy/v2/cmd/server"
@@ -41,7 +41,7 @@ def serve(folder: Path) -> int:
     """
     log = folder / f"{PROGRAM}.log"
     pid = start([program(), "-host", HOST, "-port", str(PORT)], log)
-    wait_for(f"{PROGRAM} answers", _answers, 20, log)
+    wait_for(f"{PROGRAM} answers", _answers, SECONDS_MAX, log)
     return pid
 
 

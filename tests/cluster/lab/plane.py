@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cluster.lab import api
 from cluster.lab.layout import Cluster, Timing
-from cluster.lab.processes import CLUSTER_MARK, of_lab, start, wait_for
+from cluster.lab.processes import CLUSTER_MARK, SECONDS_MAX, of_lab, start, wait_for
 
 VOLUMES = 50
 FAST = ("--node-monitor-period=1s", "--node-monitor-grace-period=8s")
@@ -61,7 +61,7 @@ def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
 
 
 def wait_until_usable(
-    cluster: Cluster, programs: Path, timing: Timing, seconds_max: float = 120
+    cluster: Cluster, programs: Path, timing: Timing, seconds_max: float = SECONDS_MAX
 ) -> None:
     """Wait until every node is Ready and pods can be made.
 
@@ -104,7 +104,7 @@ def _start(cluster: Cluster, argv: list[str | Path]) -> None:
 
 def _wait(cluster: Cluster, what: str, path: str, program: str) -> None:
     log = cluster.folder / "log" / f"{program}.log"
-    wait_for(f"{what} of {cluster.name}", lambda: api.is_there(cluster, path), 60, log)
+    wait_for(f"{what} of {cluster.name}", lambda: api.is_there(cluster, path), SECONDS_MAX, log)
 
 
 def _etcd(cluster: Cluster) -> list[str | Path]:
@@ -252,4 +252,6 @@ def _offer_volumes(cluster: Cluster) -> None:
 
 def _create(cluster: Cluster, path: str, body: api.Object) -> None:
     log = cluster.folder / "log" / "kube-apiserver.log"
-    wait_for(f"creating {path}", functools.partial(api.create, cluster, path, body), 30, log)
+    wait_for(
+        f"creating {path}", functools.partial(api.create, cluster, path, body), SECONDS_MAX, log
+    )

@@ -14,6 +14,7 @@ from cluster.lab.layout import LabError, run_folder
 LAB_MARK = "ATOLL_LAB"  # in the environment of every process of a lab: the lab's folder
 CLUSTER_MARK = "ATOLL_LAB_CLUSTER"  # of every process of a control plane: the cluster's name
 NODE_MARK = "ATOLL_LAB_NODE"  # of every process of a node: the node's short name
+SECONDS_MAX = 300.0  # of every wait: only what hangs takes so long, however busy the machine is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def runs(pid: int) -> bool:
 
 
 def kill_all(
-    which: Callable[[Process], bool] = lambda process: True, seconds_max: float = 20
+    which: Callable[[Process], bool] = lambda process: True, seconds_max: float = SECONDS_MAX
 ) -> None:
     """End every process of the lab, or those that are named; their ports are free then."""
     deadline = time.monotonic() + seconds_max
