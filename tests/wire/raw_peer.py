@@ -194,14 +194,17 @@ class Peer:
         for fragment in range(RUN_FILE.sync.fragment_count):
             await self.send(self.frames(fragment))
 
-    async def report(self, t_m: int) -> None:
-        """So many steps have been done, all on version 0 with its usual values."""
+    async def report(self, t_m: int, *, waiting: bool = False) -> None:
+        """So many steps have been done, all on version 0 with its usual values.
+
+        A shard that hears no further step says after 3 s that it has stalled, unless it waits.
+        """
         since = pb.Counters(steps=t_m, tokens=t_m)
         slices = [
             pb.SliceProgress(slice=n, since=since, digest=self.digest(n)[:16])
             for n in range(RUN_FILE.sync.fragment_count)
         ]
-        report = pb.Report(t_m=t_m, step_seconds=1.0, slices=slices, training=True)
+        report = pb.Report(t_m=t_m, step_seconds=1.0, slices=slices, training=True, waiting=waiting)
         await self.call.write(pb.ToShard(report=report))
 
     async def offer(self, call: pb.Call, steps: int, value: float) -> None:
@@ -259,7 +262,7 @@ async def peer(
 
 
 async def first_commit(served: ShardUnderTest, learner: Peer) -> None:
-    """From the learner's Join to a commit of its offer alone."""
+    """From the learner's Join to a commit of its offer alone; then it stays Training."""
     await learner.ready_to_seed()
     await learner.seed()
     await until(lambda: served.status.state == pb.SHARD_SERVING)
@@ -267,6 +270,7 @@ async def first_commit(served: ShardUnderTest, learner: Peer) -> None:
         await learner.report(t_m)
     await learner.offer(await learner.until("call"), STEPS_UNTIL_DUE - 1, 0.01)
     await until(lambda: served.status.commits == 1)
+    await learner.report(STEPS_UNTIL_DUE - 1, waiting=True)
 
 
 async def until(look: Callable[[], bool]) -> None:
