@@ -87,18 +87,16 @@ def running(job: Path, out: Path, *arguments: str) -> Iterator[Running]:
     atoll = Path(sys.executable).with_name("atoll")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it would be inherited
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [atoll, "run", job, "--out", out, "--output", "lines", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    run = Running(process, out)
-    try:
-        with process:
+    ) as process:
+        run = Running(process, out)
+        try:
             yield run
             if process.poll() is None:
                 run.finish(signal.SIGINT)
-    finally:
-        if process.poll() is None:
+        finally:
             process.kill()

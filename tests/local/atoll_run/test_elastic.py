@@ -10,7 +10,7 @@ from pathlib import Path
 
 from atoll_protos.environment import Env
 from atoll_protos.job.run_file import Region, RunFile
-from local.background import Running, running
+from local.background import SECONDS_MAX, Running, running
 from local.command import LIGHT, TINY
 
 PERIOD = 4
@@ -40,12 +40,12 @@ def newcomer(run: Running, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             stdout=log,
             stderr=log,
         )
-    try:
-        with process:
+    with process:
+        try:
             yield process
             process.terminate()
-    finally:
-        if process.poll() is None:
+            process.wait(SECONDS_MAX)
+        finally:
             process.kill()
 
 

@@ -32,10 +32,12 @@ def other(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     """Another process that runs what is in the folder."""
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        yield process
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def write(out: Path, *, complete: bool = False) -> None:
