@@ -164,7 +164,10 @@ def test_an_export_is_taken_with_credentials_that_may_see_all_values(tmp_path: P
     assert (tmp_path / "model-shard" / "model.safetensors").exists()
 
 
-async def test_an_operator_asks_and_names_owners_in_its_own_regions(served: ShardUnderTest) -> None:
+async def test_an_operator_asks_and_names_owners_in_its_own_regions(
+    served: ShardUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_operator.kube.edges.syncers.CALL_SECONDS_MAX", SECONDS_MAX)
     ours, other = ISSUER.leaf(Role.OPERATOR), ISSUER.leaf(Role.OPERATOR, "elsewhere")
     foreign, former = (Issuer(owner).leaf(Role.OPERATOR) for owner in (OWNER, FORMER_RUN))
     mixed = replace(former, authority=ISSUER.authorities.bundle)  # it believes the shard
