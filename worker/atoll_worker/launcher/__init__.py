@@ -1,8 +1,4 @@
-"""`atoll-worker launch`: starts the processes of one learner on this host, and ends as they do.
-
-It is the agent of torchrun in this process, which gives it the exit code of the process that failed
-first, does not start again what failed for good (64, 65), waits for processes that leave the job
-after SIGTERM, ends them with itself, and names the rank in each line of the log.
+"""`atoll-worker launch`: torchrun's agent, as a learner needs it (docs/learners.md).
 
 - command.py      the command line and the environment: what is started, and how often
 - agent.py        torchrun's agent with these changes

@@ -175,10 +175,7 @@ class Agent(LocalElasticAgent):
 
 
 def run(config: LaunchConfig, command: Sequence[str]) -> int:
-    """Start the command once for each process of this host, and wait for all.
-
-    Returns what the launcher should exit with; a negative number is a signal.
-    """
+    """Run the command for each process of this host; the exit code, or -N for the signal N."""
     _quieten()
     shared = {each.name for each in fields(WorkerSpec)} & {each.name for each in fields(config)}
     first, *rest = [*_ends_with_parent(), *command]

@@ -31,10 +31,7 @@ LOOPBACK: Final = "localhost"
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Start what follows the two dashes, once for each process of this host, and wait for all.
-
-    Ends this process as the one that failed first has ended, else with 0. Raises SpecError.
-    """
+    """Start what follows the two dashes, and end as `agent.run` says. Raises SpecError."""
     begun.set()
     options, given = split(arguments)
     command = words_of(given)

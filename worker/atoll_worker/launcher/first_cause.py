@@ -57,7 +57,6 @@ def code_after_signal(number: int, codes: Mapping[int, int]) -> int:
 
 
 def ended_before(ranks: Sequence[int]) -> str:
-    """That these ranks had ended with 0 when another one failed, behind what is said of that."""
     if not ranks:
         return ""
     more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""

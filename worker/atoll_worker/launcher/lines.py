@@ -90,9 +90,7 @@ class Lines(LogsSpecs):
         self.threads.clear()
 
     def say_again(self, rank: int, head: str) -> None:
-        """Repeat the last lines of a rank at the end, where people and programs look for the
-        reason, unless they are there already.
-        """
+        """Repeat the last lines of a rank at the end, where people look, unless they are there."""
         lines = self.last.get(rank)
         if lines and self.newest != rank:
             self.write(2, b"".join([f"{head}\n".encode(), *lines]))

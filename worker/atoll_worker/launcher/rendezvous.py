@@ -4,15 +4,13 @@ Hosts meet in rounds by the dynamic rendezvous of torchrun (c10d). Its state is 
 agent of host 0 serves, and each agent writes there every few seconds that it lives. A round begins
 when all hosts are there, or as many as the learner needs at least and `last_call_timeout` is over.
 Where a host ends, starts again or is replaced, the others stop their processes and meet again. How
-long things take is in `torchrun.MEETING`. Four things are different from torchrun:
+long things take is in `torchrun.MEETING`. docs/learners.md ("Several hosts") has what differs from
+torchrun, and these are the reasons:
 
 - Hosts sort by ATOLL_HOST and not by address, since rank 0, the head, has to be a process of host
   0, whose pod is the one by which the learner is known.
-- Host 0 serves the store, also where other hosts are on the same machine. Where it is lost, the
-  agents of the others end with exit code 75 and are started again.
-- Where fewer hosts are enough, a silent one is left behind: the agents meet again when a host has
-  said nothing for `seconds_to_notice` twice. torchrun's would wait in a collective, perhaps for
-  ever.
+- Where fewer hosts are enough, the agents meet again when a host has said nothing for
+  `seconds_to_notice` twice: torchrun's would wait in a collective, perhaps for ever.
 - Who comes before host 0 waits for it in place, since a container that ends again and again is
   started again only every five minutes in the end.
 """
@@ -121,7 +119,6 @@ class Meeting(DynamicRendezvousHandler):
 
 
 def not_needed(met: Set[Host], heard: Set[Host], hosts_min: int) -> Set[Host]:
-    """The hosts of a round that are not heard, if the others are enough without them."""
     gone = met - heard
     return gone if len(met) - len(gone) >= hosts_min else frozenset()
 

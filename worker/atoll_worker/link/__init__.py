@@ -1,7 +1,6 @@
 """What lies between a learner's two processes: one socket and one shared memory.
 
-Both ends are here, because they must agree about every byte. The package knows neither gRPC nor
-the model, and imports `atoll_protos` and no other package of the worker.
+It imports `atoll_protos` and no other package of the worker.
 
 - messages.py       the messages, as frozen values
 - socket.py         `Link`, one end of the socket; `TransportEnd`, all that the transport is given

@@ -1,15 +1,12 @@
 """The socket between a learner's two processes: `Link`, one end; `TransportEnd`, the transport's.
 
-The socket carries small messages, each pickled behind a length of 4 bytes: both processes come from
-one installation, and the socket has no name. Values go through the shared memory. Each message is
-sent after the memory that it speaks of has been written, and the memory is read after
-the message has been received: the two system calls order the accesses.
+Small messages are pickled behind a length of 4 bytes: both processes come from one installation,
+and the socket has no name. A message is sent after the memory that it speaks of was written, and
+that is read after the message was received: the two system calls order the accesses.
 
 Neither side ever waits for the other in `send` or `receive`; what the socket does not take is kept
 in a queue. The transport sees the death of the training process by the end of the socket and, since
-a data loader's child process may still hold that open, by a pidfd. It ignores SIGTERM and Ctrl-C,
-since it must still be there to send the Leave. If the transport dies, the next step boundary raises
-TransportLostError (exit code 75), and a new process recovers the bases from the shards.
+a data loader's child process may still hold that open, by a pidfd.
 """
 
 import asyncio
@@ -90,7 +87,6 @@ class Link:
                 self.written = 0
 
     def receive(self) -> list[Message]:
-        """All whole messages that have arrived, in order."""
         self.fill()
         found = []
         while (message := self.next()) is not None:
@@ -121,7 +117,6 @@ class Link:
         return message
 
     def wait(self, seconds: float) -> None:
-        """Return when there is something to receive, at the latest after `seconds`."""
         if self.closed:
             return
         poll = select.poll()
@@ -163,10 +158,7 @@ class TransportEnd:
         on_message: Callable[[Message], None],
         on_end: Callable[[], None],
     ) -> None:
-        """Call back in the event loop: `on_message` for every message, `on_end` once.
-
-        The end is the death of the training process, however it died, or its closing of the link.
-        """
+        """Call back in the loop; `on_end` once, when the process has died or closed the link."""
         self.loop, self.on_end = loop, on_end
 
         def readable() -> None:
@@ -202,10 +194,7 @@ class TransportEnd:
 
 
 def outlive_signals() -> None:
-    """Ignore SIGINT and SIGTERM; the transport calls this before anything else.
-
-    Some senders signal all processes of a job at once, but the Leaving must still get through.
-    """
+    """Some senders signal all processes of a job at once; the Leaving must still get through."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

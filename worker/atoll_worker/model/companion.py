@@ -1,17 +1,15 @@
 """What an export needs beside the values that travel: made here, where the model is (rule 36).
 
-The registrar asks one learner for it once the values have begun, and every learner at the end for
-what training has changed of it. `atoll_protos.job.companion` describes the bytes: the table of keys
-under which travelling tensors stand (a tied weight under several) or are absent; the tensors that
-do not travel (frozen parameters, integer and bool buffers, masks with -inf), of a model with an
-adapter (PEFT) only the adapter's; and small files (model_files.py).
+`atoll_protos.job.companion` describes the bytes: the table of keys under which travelling tensors
+stand (a tied weight under several) or are absent; the tensors that do not travel, of a model with
+an adapter (PEFT) only the adapter's; and small files (model_files.py).
 
 Of a model on several ranks the head makes all of it (described.py, ranks/whole_tensors.py), so that
 companion and digest do not depend on how it is cut. They are written behind the regions of the
 shared memory's file, from where the transport sends them part by part.
 
-`frozen_digest` is a checksum of the frozen parameters, which nothing would ever make equal; every
-Join carries it (rule 3). Buffers are not in it: counters differ by right.
+Every Join carries `frozen_digest` of the frozen parameters, which nothing would ever make equal
+(rule 36). Buffers are not in it: counters differ by right.
 """
 
 import json
@@ -80,10 +78,7 @@ class Companion:
     def write(
         self, descriptor: int, offset: int, *, changed: bool, reader: Reader = PLAIN_READER
     ) -> int:
-        """Write it into a file from `offset` on; returns the number of bytes.
-
-        `changed`: only the tensors that training has changed since the opening.
-        """
+        """Write all of it, or what training has `changed`; returns the number of bytes."""
         described = describe(self.models, self.places, self.adapters, reader)
         kept, files = described.kept, self.files
         if changed:
@@ -122,10 +117,7 @@ def companion_of(
     export_files: Sequence[object] = (),
     reader: Reader = PLAIN_READER,
 ) -> Companion:
-    """Of a model that is about to be trained; `models` are the modules that this process has.
-
-    On several ranks `reader` is the head's, and the others `lend`. SpecError for `export_files`.
-    """
+    """On several ranks `reader` is the head's; the others `lend`. SpecError for `export_files`."""
     adapters = adapters_of(models)
     described = describe(models, places, adapters, reader)
     with_files = nn.Module() if described.config else unwrapped(models[0])
@@ -154,7 +146,6 @@ def lend(models: Sequence[nn.Module], places: Sequence[TravellingTensor], reader
 
 
 def frozen_digest(frozen: Mapping[str, Tensor], checksums: Checksums) -> str:
-    """The checksum of all frozen parameters, in the order of their names; hexadecimal."""
     digest = xxhash.xxh3_128()
     for name, parameter in sorted(frozen.items()):
         each = name, str(parameter.dtype), list(parameter.shape), checksums.of(parameter)

@@ -55,10 +55,7 @@ def describe(
     adapters: Sequence[str],
     reader: Reader = PLAIN_READER,
 ) -> Described[Tensor]:
-    """Which tensors the export has, under which keys, and which ones it must lack.
-
-    `adapters`: of the models, empty where one has none. Collective; the head's is of all ranks.
-    """
+    """Collective: the head's is of all ranks. Of `adapters` one is empty where a model has none."""
     found = Described[Tensor]()
     keys, absent, kept = found.keys, found.absent, found.kept
     names = {place.spec.name for place in places}

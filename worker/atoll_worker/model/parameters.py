@@ -1,17 +1,9 @@
-"""Which tensors of a model travel, how each is merged, and where a slice lies in them.
+"""Which tensors of a model travel, how each is merged, and where a slice lies in them (rule 18).
 
 A tensor *travels* if the learners exchange it. All processes of a job derive the same list from the
-same model, in the order of the names, and from it the layout of fragments and slices.
-
-    trainable parameter                travels; merged as spec.sync.merge says
-    embedding, or a head tied to it    travels; plain mean, as published (arXiv 2604.21428)
-    floating-point buffer              travels in f32 on any wire; plain mean, without the outer
-                                       optimizer: a step of it would make a running variance
-                                       negative; one that does not change keeps all of its bits
-    buffer that is not finite          stays: a mask is a constant of the model
-    frozen parameter                   stays: it is the same everywhere already
-    integer, complex, unsaved buffer   stays: a mean of counters has no meaning
-    tied parameter                     travels once, under its first name
+same model, in the order of the names, and from it the layout of fragments and slices. Beside what
+the rule names, complex and unsaved buffers stay; the plain mean of embeddings and of heads tied to
+them is as published (arXiv 2604.21428).
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,12 +34,10 @@ def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[Tra
 def travelling_of(
     models: Sequence[nn.Module], mean_patterns: Sequence[str] = ()
 ) -> tuple[TravellingTensor, ...]:
-    """Those of all the parts of a model that this process has, one part after another (rule 18):
-    none in a frozen stage of a pipeline. Names that match one of `mean_patterns` (shell globs) take
-    the plain mean.
+    """Those of all parts of a model that this process has; none in a frozen stage of a pipeline.
 
-    Raises SpecError for tensors that cannot travel (of another dtype, sparse, without a shape yet),
-    and for a model on several devices.
+    `mean_patterns` are shell globs. Raises SpecError for tensors that cannot travel (of another
+    dtype, sparse, without a shape yet), and for a model on several devices.
     """
     places = tuple(place for model in models for place in _of_part(model, mean_patterns))
     if places:
@@ -118,10 +108,7 @@ def _is_finite(tensor: Tensor) -> bool:
 def pairs(
     places: Sequence[TravellingTensor], wanted: Slice, region: Packed[Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
-    """For every piece of a slice: a view of the parameter, and a view of `region` of equal shape.
-
-    A piece is a whole tensor or some of its rows, so parameters need not be contiguous.
-    """
+    """For every piece, whole or some rows: a view of the parameter and an equal one of `region`."""
     found = []
     for piece in wanted.pieces:
         tensor = places[piece.tensor].tensor

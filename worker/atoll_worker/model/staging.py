@@ -77,7 +77,6 @@ class DirectStaging:
         return Done()
 
     def adopt(self, pairs: Pairs, blend: float) -> Ticket:
-        """Shared memory -> model, see `assign`."""
         assign(pairs, blend)
         return Done()
 
@@ -143,9 +142,7 @@ class CudaStaging(DirectStaging):
         return Scalar(host, EventTicket(event))
 
     def close(self) -> None:
-        """A device that has failed only says so once more: nothing is raised, since the error that
-        it has raised in the user's code is the one to be seen.
-        """
+        """Nothing is raised for a failed device: the error in the user's code is to be seen."""
         try:
             with torch.cuda.device(self.device):
                 self.stream_in.synchronize()

@@ -64,10 +64,7 @@ def host_chunks(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def bytes_of(tensor: Tensor) -> Tensor | None:
-    """A tensor's values as uint8 [n], in place if they lie there in order, else on the host.
-
-    None for a subclass without plain bytes.
-    """
+    """Its values as uint8 [n], in place if they lie in order; None of one without plain bytes."""
     try:
         return _flat(tensor)
     except NO_BYTES as error:

@@ -1,8 +1,7 @@
 """One learner of many processes: what a rank holds of the model, and how values get to it.
 
-The processes of a learner are the ranks of a process group of torch.distributed. Each holds what
-its parallelism gives it of every tensor (the whole of it, some rows, nothing). The head, rank 0,
-speaks with the job. When values move is decided by its transport, and carried out in `training`.
+Each rank holds what its parallelism gives it of every tensor (the whole of it, some rows, nothing).
+When values move is decided by the transport of the head, rank 0, and carried out in `training`.
 
 - group.py           what the ranks of a learner do together, and how they meet
 - control.py         the head's commands, at the same boundary on every rank, without torch

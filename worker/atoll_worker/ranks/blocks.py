@@ -120,7 +120,6 @@ class BlockTable:
     tilings: tuple[Tiling, ...]
 
     def is_replicated(self, tensor: int) -> bool:
-        """Whether every rank holds the whole tensor."""
         shares = self.tilings[tensor].shares
         return len(shares) == 1 and len(shares[0].ranks) == self.ranks
 

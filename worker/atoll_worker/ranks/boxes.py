@@ -24,10 +24,7 @@ DTENSOR = "torch.distributed.tensor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TravellingTensor:
-    """Where a travelling tensor lives; `spec` is that of the whole tensor.
-
-    The module is kept, since code may replace `module.weight` by another tensor.
-    """
+    """`spec` is of the whole tensor. The module is kept, since code may replace `module.weight`."""
 
     module: nn.Module
     attribute: str
@@ -59,7 +56,6 @@ def sharded_modules(models: Iterable[nn.Module]) -> tuple[Any, ...]:
 
 
 def reshard(modules: Sequence[Any]) -> None:
-    """All parameters of `sharded_modules` are shards again; where they are, nothing happens."""
     for module in modules:
         module.reshard()
 
@@ -82,7 +78,6 @@ def shard_of(place: TravellingTensor) -> Tensor:
 
 
 def shard(tensor: Any) -> Tensor:
-    """What this process holds of a DTensor; another tensor itself."""
     return tensor.to_local() if is_distributed(tensor) else tensor  # type: ignore[no-any-return]
 
 

@@ -60,7 +60,6 @@ class Control:
             self.drawn = self.begin(self._commands() if self.rank == HEAD else None)
 
     def commands(self) -> Sequence[Message]:
-        """The commands of this boundary: on all ranks the same, in one order."""
         self.draw()
         assert self.drawn is not None
         found: Sequence[Message]

@@ -64,9 +64,7 @@ def share(kept: bytes | None, rank: int, size: int) -> tuple[bytes | None, str]:
 
 
 def gather(control: dist.ProcessGroup | None, mine: bytes | None) -> bytes | None:
-    """What the job keeps of the states of all ranks, on the head; else None. Collective; SpecError
-    on every rank if that is too much.
-    """
+    """What is kept of all ranks' states, on the head. Collective; SpecError on all for too much."""
     rank = dist.get_rank(control)
     said = _all(control, mine)
     firsts: dict[tuple[int, ...], int] = {}  # the lowest rank that has given it, by what it said

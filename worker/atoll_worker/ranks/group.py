@@ -121,12 +121,10 @@ class Group:
         return self._exchange.device
 
     def draw(self) -> None:
-        """The optimizer begins to step: the head draws the commands of the coming boundary."""
         with self.stepping():
             self.control.draw()
 
     def commands(self) -> Sequence[Message]:
-        """What all ranks carry out at this boundary, in this order."""
         with self.stepping():
             return self.control.commands()
 
@@ -167,10 +165,7 @@ class Group:
         self._exchange.written()
 
     def leave(self, *, in_order: bool, early: bool = False, told: bool = False) -> None:
-        """This rank leaves; if it does not do so in order, the others end as well.
-
-        `early`: its loop has ended before the job is final. `told`: it was told to end.
-        """
+        """If it leaves out of order, the others end too. `early`: before the end of the job."""
         if in_order:
             with contextlib.suppress(RuntimeError):  # a rank that is lost asks for nothing
                 self.control.leave()
@@ -223,9 +218,8 @@ def open_group(
 ) -> Group | None:
     """The ranks of this learner, once all of them are here; None of a learner of one process.
 
-    A model that is `cut` (of DTensors) has a Group also where there is but one rank. Collective.
-    Raises SpecError if this process is none of the group, LearnerError (75) if the others do not
-    come.
+    A model that is `cut` (of DTensors) has a Group also of one rank. Collective. Raises SpecError
+    if this process is none of the group, LearnerError (75) if the others do not come.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return None

@@ -1,7 +1,4 @@
-"""Which other rank of this learner is lost, from what its stream (lifeline.py) has brought.
-
-Here nothing is read and nothing waits, so the simulation decides by the same lines.
-"""
+"""Which other rank is lost, from what its stream (lifeline.py) has brought; without I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
