@@ -1,8 +1,4 @@
-"""The errors that end a learner or an observer, each with the exit code of the process.
-
-Python ends a script with 1 for every exception. `install_excepthook` makes any script exit with the
-codes of docs/operating.md, as the runner `atoll-worker` does.
-"""
+"""The errors that end a learner or an observer, and how any script exits with their codes."""
 
 import inspect
 import io

@@ -39,8 +39,7 @@ class Learner(Loop):
                 optimizer.step()
                 optimizer.zero_grad()
 
-    Instead of `follow()`, it may call `learner.step(tokens=..., loss=loss)` after each optimizer
-    step.
+    Instead of `follow()`, call `learner.step(tokens=..., loss=loss)` after each optimizer step.
 
     `model`: float32, bfloat16 or float16, on one device, or the list of a rank's parts. All
     trainable parameters and floating-point buffers are exchanged (docs/training-scripts.md, "What
@@ -186,8 +185,7 @@ class Learner(Loop):
             function(self._replica.names(BoundaryWork(assigned=dict.fromkeys(self._replica.held))))
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
-        """Draw these values over the job's tick, in the curves of this learner
-        (docs/run-folder.md).
+        """Draw these values over the job's tick, in this learner's curves (docs/run-folder.md).
 
         `values`: a number or a one-element tensor for each name; a tensor on an accelerator is read
         later, so that nothing waits. Those of one tick are averaged. Without a run folder (alone or

@@ -13,10 +13,7 @@ _openings: dict[int, int] = {}  # of a process
 
 
 def take(holder: object, instance: str) -> str:
-    """Note `holder` as the open Learner; the name of its instance, new for every opening.
-
-    Raises SpecError if another Learner is open in this process.
-    """
+    """Note `holder`, and return a new instance's name. SpecError if another Learner is open."""
     process = os.getpid()
     if process in _open:
         raise SpecError(

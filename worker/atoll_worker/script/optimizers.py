@@ -71,9 +71,7 @@ def settings(optimizers: Iterable[Optimizer], places: Sequence[TravellingTensor]
 
 
 def check_alike(said: Sequence[Settings]) -> None:
-    """Refuse ranks that step shards or replicas of one tensor differently: replicas would drift
-    apart, of which only one is offered. Raises SpecError.
-    """
+    """Refuse ranks that step one tensor differently: its replicas would drift apart. SpecError."""
     first: dict[str, int] = {}
     for rank, theirs in enumerate(said):
         for name, kept in theirs.items():

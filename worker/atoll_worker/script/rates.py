@@ -206,10 +206,7 @@ def _movable(given: Any) -> Any:
 
 
 def _end_of(scheduler: Any, ticks_max: int | None) -> float:
-    """The last position to which it is moved. Raises SpecError if the job is longer than it.
-
-    OneCycleLR has rates for the positions 0 to total_steps - 1.
-    """
+    """The last position; OneCycleLR's is total_steps - 1. SpecError if the job is longer."""
     own = getattr(scheduler, "total_steps", None)
     if not isinstance(own, int):
         return math.inf if ticks_max is None else ticks_max

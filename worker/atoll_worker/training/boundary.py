@@ -1,8 +1,7 @@
 """What every process of a learner does with the commands at a step boundary, and in which order.
 
-In a learner of several processes, the ranks of torch.distributed, only the *head* has a transport,
-and all ranks carry out the commands that the head has drawn (docs/protocol.md, rule 31): first
-every Adopt, then every Capture, so that no offer is formed against an old base.
+All ranks carry out the commands that the *head*, rank 0, has drawn (rule 31): first every Adopt,
+then every Capture, so that no offer is formed against an old base.
 """
 
 from abc import ABC, abstractmethod
@@ -100,10 +99,7 @@ class Obeying(ABC):
         """Put the companion where the transport reads it."""
 
     def obey(self, commands: Iterable[messages.Message]) -> BoundaryWork:
-        """Carry out the commands of a boundary; never waits for the device.
-
-        Raises LearnerError when the job refuses this learner.
-        """
+        """Never waits for the device. Raises LearnerError when the job refuses this learner."""
         work = BoundaryWork()
         captures: dict[Key, None] = {}
         gives: list[bool] = []
@@ -142,10 +138,7 @@ class Obeying(ABC):
         return work
 
     def keep_final(self) -> BoundaryWork:
-        """Put the final values in place once more: a trainer may step on after the end.
-
-        The adopt regions keep them, since nothing is placed there after Finished.
-        """
+        """A trainer may step on after the end; the adopt regions keep the values after Finished."""
         assert self.finished
         work = BoundaryWork()
         for key in self.slices:

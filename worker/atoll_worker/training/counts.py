@@ -47,11 +47,7 @@ class Counts:
     def given(
         self, tokens: int, cursor: int | None, state: DataState | None, *, is_head: bool
     ) -> tuple[int, int]:
-        """What a step of the script counts: tokens, and the cursor after it.
-
-        On another rank than the head it is a guess, until the head has said its own (rule 35); the
-        data state is each rank's own. Raises SpecError as `checked` does.
-        """
+        """Tokens and the next cursor; on other ranks a guess until the head says them (rule 35)."""
         if is_head:
             tokens, cursor = self.checked(tokens, cursor, state)
         else:
@@ -66,7 +62,6 @@ class Counts:
         self.kept.try_once()
 
     def heard(self, tokens: int, cursor: int) -> None:
-        """What the head of this learner has counted, which is what counts (rule 35)."""
         self.tokens, self.cursor = tokens, cursor
 
     def state(self, work: BoundaryWork) -> bytes | None:
@@ -97,11 +92,7 @@ class Counts:
         self.left_at = time.monotonic()
 
     def progress(self, tick: int, length: JobLength, learners: int) -> float:
-        """How much of a job of so many learners is done at its tick, 0.0 to 1.0.
-
-        A length in tokens is estimated, as if every slot trained as many tokens in a step as this
-        one; 0.0 before the first step.
-        """
+        """0.0 to 1.0; estimated, by this slot's tokens per step, where the length is in tokens."""
         ticks = length.steps
         if ticks is None and length.tokens is not None and self.tokens:
             tokens_per_tick = self.tokens / self.own_steps * learners

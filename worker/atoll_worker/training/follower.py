@@ -1,9 +1,7 @@
 """A rank of a learner that is not its head: the same side of a Learner as a Replica.
 
-It carries out the commands that the head has drawn, in the head's order; tokens, cursor and loss
-are the head's (docs/protocol.md, rule 35). The first rank of each further host is an owner as well:
-it has that host's share of every slice in a shared memory, and a lane process beside it, which
-hears from this rank what is in the memory, and from the head's transport what to do with it.
+The first rank of each further host is an owner as well: a lane process beside it hears from this
+rank what is in its memory, and from the head's transport what to do with it (rules 31 and 35).
 """
 
 from collections.abc import Sequence
@@ -74,11 +72,7 @@ def open_follower(
     ranks: Group,
     steps: Sequence[Optimizer] = (),
 ) -> Follower:
-    """Give what this rank holds of the model's first values, as the head asks for it.
-
-    Raises SpecError, on all ranks, for what the head cannot give to the export. If anything fails,
-    no process and no memory is left behind.
-    """
+    """Raises SpecError, on all ranks, for what cannot be exported; if it fails, nothing is left."""
     share = ranks.share
     opened: AbstractContextManager[TrainingOwner | None]
     opened = nullcontext() if share is None else opened_owner(job, layout, share, ranks.device)

@@ -26,10 +26,7 @@ class Losses:
     unread: deque[Number] = field(default_factory=deque)
 
     def note(self, loss: float | Tensor | None, read: Read) -> None:
-        """Put a loss in line, and take the newest that the device has finished.
-
-        Raises SpecError for what is not one number.
-        """
+        """Put it in line, and take the newest one known. SpecError for what is not one number."""
         if loss is not None:
             self.unread.append(_one("loss", loss, read))
         while self.unread and _is_known(self.unread[0]):

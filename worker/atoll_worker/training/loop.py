@@ -1,7 +1,4 @@
-"""What a Learner does at its boundaries, on entering and on leaving; its base class.
-
-The public half, with what a script may ask and set up, is in learner.py.
-"""
+"""The base class of Learner: what it does at its boundaries, on entering and on leaving."""
 
 import atexit
 import time

@@ -1,8 +1,4 @@
-"""How a process opens its side of a learner: checked on all ranks together, then made on each.
-
-A rank that refused by itself would leave the others waiting, so what can be refused before the
-first value moves is refused in `agreed`, in the same words on every rank.
-"""
+"""How a process opens its side of a learner: checked on all ranks together, then made on each."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,11 +25,7 @@ def agreed(
     steps: Sequence[Optimizer],
     told: bool,
 ) -> Job:
-    """The job, which may be entered with these models and optimizers; collective.
-
-    `told`: somebody is told of adoptions. Raises SpecError, on all ranks, for arguments or an
-    environment that cannot be right, and where ranks were started differently.
-    """
+    """Collective. `told`: `on_adopt` was called. SpecError, on all ranks, for what does not fit."""
 
     def checked() -> Job:
         if len(models) > 1 and ranks is None:
@@ -64,11 +56,7 @@ def open_side(
     files: Sequence[object],
     steps: Sequence[Optimizer],
 ) -> Side:
-    """This process's side of the learner; collective.
-
-    Without a job each rank counts its own steps. Raises SpecError, on all ranks, if the model
-    cannot travel; then no process is left behind.
-    """
+    """Collective. SpecError, on all ranks, if the model cannot travel; no process is left then."""
     patterns = job.run_file.sync.mean_patterns
     if ranks is None:
         places = travelling(models[0], patterns)  # alone, too, so that mistakes are found

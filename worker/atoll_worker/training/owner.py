@@ -1,8 +1,7 @@
 """What an owner of values has: shared memory, staging into it, and the process beside it.
 
-Of a learner of one process the only one owns all values; of several ranks the first one of each
-host owns its *parts* of every slice (docs/protocol.md, rule 32). Beside the head runs the transport
-process, beside each other owner a lane process.
+The only process of a learner owns all values; of several ranks the first of each host owns its
+*parts* (rule 32). Beside the head runs the transport process, beside other owners a lane process.
 
 On an accelerator nothing of a boundary's work is finished when the call returns: each copy gives a
 *ticket* (staging.py). A Boundary is sent only when everything that it names is done, and never
@@ -55,10 +54,7 @@ class TrainingOwner(TransportProcess):
     copies_under_way: Counter[Key] = field(default_factory=Counter)  # captures not yet settled
 
     def capture(self, key: Key, pairs: Callable[[Packed[Tensor]], Pairs]) -> Ticket:
-        """Put the copy of a slice into its capture region in line.
-
-        `pairs` gives views of the values beside those of the region.
-        """
+        """Put a copy in line; `pairs` gives views of the values beside those of the region."""
         if not self.copies_under_way[key]:
             self.memory.turn(*key)
         self.copies_under_way[key] += 1
@@ -101,10 +97,7 @@ class TrainingOwner(TransportProcess):
             raise TransportLostError(f"{error}; start this process again") from error
 
     def listening(self) -> int:
-        """The port on which the head's transport waits for the lane processes; waits for it.
-
-        Raises TransportLostError if it ends before.
-        """
+        """Wait for the port on which the head's transport listens. Raises TransportLostError."""
         while (said := self.link.next()) is None:
             if self.link.closed:
                 raise self.lost("transport process")
@@ -134,10 +127,7 @@ class TrainingOwner(TransportProcess):
             self.close_memory()
 
     def _settle_what_ends(self) -> None:
-        """Settle all, but for what a device that has failed does not end: it fails once more.
-
-        The job is told why this process leaves; the error to be seen is that in the user's code.
-        """
+        """Settle all, but for a failed device: the error to be seen is that in the user's code."""
         try:
             self.settle(wait=True)
         except TransportLostError:
@@ -155,10 +145,7 @@ class TrainingOwner(TransportProcess):
 def opened_owner(
     job: Job, layout: Layout, share: Share, device: torch.device
 ) -> Iterator[TrainingOwner]:
-    """The owner with a process beside it, which waits for Configure.
-
-    It gets ready while the model is copied. If the body fails, no process and no memory is left.
-    """
+    """Its process gets ready while the model is copied; nothing is left if the body fails."""
     child = process.begin()
     with ExitStack() as undo:
         undo.callback(child.abandon)

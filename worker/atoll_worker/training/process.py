@@ -55,10 +55,7 @@ def begin() -> TransportProcess:
 
 
 def start(memory_fd: int) -> tuple[subprocess.Popen[bytes], Link]:
-    """The process and the training process' end of its link.
-
-    A fresh interpreter: a fork would copy the accelerator's and torch's state.
-    """
+    """A fresh interpreter: a fork would copy the accelerator's and torch's state."""
     ours, theirs = socket.socketpair()
     with theirs:
         descriptors = ("--link-fd", str(theirs.fileno()), "--memory-fd", str(memory_fd))
@@ -73,10 +70,7 @@ def start(memory_fd: int) -> tuple[subprocess.Popen[bytes], Link]:
 
 
 def stop(process: subprocess.Popen[bytes], link: Link, *, finished: bool = False) -> None:
-    """After a Leaving: let it send what it has and exit by itself; kill it when that takes long.
-
-    That of a learner that has `finished` may have to wait until the export has what it gives.
-    """
+    """Let it send what it has, and kill it when that takes long; `finished`: it owes the export."""
     deadline = time.monotonic() + LEAVE_SECONDS_MAX + WAITS_SECONDS * finished
     while link.unsent and not link.closed and time.monotonic() < deadline:
         link.wait(0.1)

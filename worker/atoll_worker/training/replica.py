@@ -92,11 +92,7 @@ def open_replica(
     files: Sequence[object] = (),
     steps: Sequence[Optimizer] = (),
 ) -> Replica:
-    """Start the transport process, lay the model out, and capture its first value as a seed.
-
-    Raises SpecError, on every rank, for what is wrong with the `files` for the export. If anything
-    fails, no process and no memory is left behind.
-    """
+    """Raises SpecError, on every rank, for wrong `files`; if it fails, nothing of it is left."""
 
     def read() -> Companion:
         with reading(models, ranks) as reader:
@@ -135,9 +131,7 @@ def open_replica(
 
 
 def _configure(owner: TrainingOwner, ranks: Group | None, told: messages.Configure) -> None:
-    """Collective: the transport process says on which port it listens, and the ranks hear its
-    address and a secret over gloo; each further owner tells its lane process, which dials it.
-    """
+    """Collective: ranks hear its address and secret over gloo; owners tell the lane processes."""
     others = len(ranks.owners) - 1 if ranks is not None else 0
     if ranks is None or not others:
         owner.send(told)

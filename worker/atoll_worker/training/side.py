@@ -34,11 +34,7 @@ class Side(Obeying):
         return self.owner.staging if self.owner is not None else DirectStaging()
 
     def apply_commands(self) -> BoundaryWork:
-        """Carry out all commands that have come; never waits.
-
-        Raises LearnerError when the job refuses this process, and TransportLostError when a process
-        that carries its values is gone.
-        """
+        """Never waits. Raises LearnerError (the job refuses it) and TransportLostError."""
         return self.obey(())
 
     def report(
