@@ -1,8 +1,6 @@
-"""A learner that has several lanes, or several hosts: what a learner of one lane never meets.
+"""A learner of several lanes or hosts (docs/protocol.md, "Learners of several processes").
 
-Every slice is divided over the lanes of a session. On several hosts each has a process that carries
-its share: the transport process of the first one, which knows the rules, and on each further host a
-*lane process*. Values of the model never pass through the channel between them (atoll.proto has the
+Values of the model never pass through the channel between its processes (atoll.proto has the
 messages). The package may import what `atoll_worker.transport` may, and that package.
 
 - lane_process.py  the lane process of one host

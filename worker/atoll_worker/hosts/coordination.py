@@ -1,8 +1,7 @@
-"""What the head of a learner waits for: decisions on values, without I/O.
+"""What the head of a learner waits for: decisions on values, without I/O (rules 31, 33 and 34).
 
-A version and an adoption of a learner on several hosts are of all hosts or of none (rules 31, 33
-and 34). Every *party*, which is the head or a lane process, holds its share of a slice, and says
-when its share of a work is done. Here it is decided when the whole is done.
+A *party* is the head or a lane process, which each hold a share of a slice. A version or an
+adoption is whole when all parties have done their share of it.
 """
 
 from collections import deque
@@ -36,9 +35,7 @@ class Arriving:
 class Arrivals:
     """On the head: which parties have their parts of which transfer, by its number in the session.
 
-    A version has arrived once every party has all its parts of one transfer, and all heads are
-    equal. The first party that has a newer one ends the waiting for the older: its parts may never
-    come.
+    The first party that has a newer one ends the waiting for the older: its parts may never come.
     """
 
     parties: frozenset[int]
@@ -76,10 +73,7 @@ class Placing:
 
 @dataclass(slots=True)
 class Placings:
-    """The commands to the training process, in order, behind the places before them.
-
-    So an Adopt is never obeyed by a rank that has no value for it.
-    """
+    """Commands wait behind the places before them: no rank obeys an Adopt without its value."""
 
     line: deque[Placing | Any] = field(default_factory=deque)
 

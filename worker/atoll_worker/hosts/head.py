@@ -1,11 +1,9 @@
 """The carrier of a learner that has several lanes, on its first host, with those on further hosts.
 
-This process carries its share as a learner of one lane carries the whole; each further host has a
-lane process that carries another share. Without further hosts everything here is done at once.
-
 The lane processes dial the head (side.py). What one reports is judged in coordination.py; what
 follows is told to the lane processes first and to the head's own rules after it, so that none of
-them hears of a step before the one that it follows from.
+them hears of a step before the one that it follows from. Without further hosts all of it is done
+at once.
 """
 
 import asyncio
@@ -40,10 +38,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class Asked(Others):
-    """One Prepare, until every lane process has formed its part from the capture that it names.
-
-    One that has lost the capture loses it for all.
-    """
+    """One Prepare, until every lane process has its part; a capture that one has lost is lost."""
 
     order: int
     shard: int

@@ -178,7 +178,6 @@ class LaneProcess:
                 self.values.discard(message.shard, message.fragment, message.version)
 
     def _place(self, wanted: pb.PlaceShare) -> None:
-        """At once, or when the adoption before has been reported."""
         key = wanted.shard, wanted.fragment
         if key in self.given:
             self.places[key] = wanted
@@ -206,7 +205,6 @@ class LaneProcess:
         self.stream.send(prepared=pb.Prepared(order=wanted.order, not_finite=bad))
 
     def _offer(self, parts: Parts) -> None:
-        """Form it from its capture, once that is reported; a newer one has overwritten it."""
         (fragment,) = parts.wanted.fragments
         count = self.values.captures[parts.wanted.shard, fragment]
         if count == parts.wanted.capture:

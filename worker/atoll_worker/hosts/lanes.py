@@ -34,10 +34,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Shared(Outgoing):
-    """Of which other hosts carry parts, too.
-
-    `numbered` is told its number and head before the first part leaves.
-    """
+    """Of which other hosts carry parts, too; `numbered` is told before the first part leaves."""
 
     numbered: Callable[[int, pb.Transfer], None]
 
@@ -51,7 +48,6 @@ class Divided:
     spans: tuple[tuple[range, ...], ...]
 
     def frames(self, lane: int) -> Iterator[bytes]:
-        """The frames of this lane's part; none on lanes that have no part of it."""
         if lane >= len(self.spans):
             return iter(())
         head = pb.Transfer()
@@ -61,7 +57,6 @@ class Divided:
 
 
 def form_of(layout: Layout, shard: int, head: pb.Transfer) -> Form | None:
-    """Of the slice that a transfer is of, either way; None where it is of none."""
     kind, fragment = key_of(head)
     if kind == "companion" or not 0 <= fragment < layout.fragments:
         return None
@@ -94,7 +89,6 @@ class Line:
         self._added = asyncio.Event()
 
     async def next(self, lane: int) -> Divided:
-        """The transfer whose part this lane sends next; waits for one."""
         while self._taken[lane] == self._count:
             await self._more(lane)
         found = self._line[self._taken[lane] - self._count]  # from the end

@@ -1,12 +1,10 @@
 """The side channel: one gRPC stream between the head of a learner and the lane process of a host.
 
-The lane process dials. Where the job has certificates, both ends show theirs, and the head takes
-nobody but learners of its job and region; in any case the caller has to know the learner's secret.
-
-An end is lost when its stream ends before it has said that it leaves, or when it says nothing for
-too long. gRPC's own pings do not show a process that is stopped, so the beats are messages. Silence
-is counted in the own beats and not by the clock: a process that was stopped itself makes one beat
-when it goes on, and has heard what had come meanwhile before the next one.
+The lane process dials; rule 37 says who may. An end is lost when its stream ends before it has said
+that it leaves, or when it says nothing for too long. gRPC's own pings do not show a process that is
+stopped, so the beats are messages. Silence is counted in the own beats and not by the clock: a
+process that was stopped itself makes one beat when it goes on, and has heard what had come
+meanwhile before the next one.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """What a learner does in the protocol: a state machine without I/O, time or arrays.
 
-Nothing here may import torch, numpy, gRPC, asyncio or `time`, and of the worker only
-`atoll_worker.link.messages`. The rules that are cited by number are those of docs/protocol.md.
+It may import no torch, numpy, gRPC, asyncio or `time`, and of the worker only `link.messages`.
 
 - exchange.py       the dispatch of inputs, and what the driver owes the machine
 - validation.py     what shards say, checked before any other rule looks at it

@@ -1,8 +1,7 @@
 """What the registrar asks for beside values: the companion of the export (rule 36).
 
-One learner gives the whole one at its next boundary. At the end every learner gives what training
-has changed of it, and stays until the registrar has said that it has it. The registrar asks for
-that before its Final, and Finished is one command with it: a learner that is finished leaves.
+It asks for what training has changed before its Final, so Finished is one command with that: a
+learner that is finished leaves.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb

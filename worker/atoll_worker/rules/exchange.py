@@ -85,7 +85,6 @@ class Exchange:
         return self._welcomed_message(shard, message, now) if known.welcomed else []
 
     def publish_started(self, shard: int, publish: pb.Publish, now: float) -> bool:
-        """Whether the coming value may be received; if not, the session is to be dropped."""
         if not self.state.shards[shard].open or validation.of_publish(self.state, shard, publish):
             return False
         return adoption.started(self.state, shard, publish, now)
@@ -141,10 +140,7 @@ class Exchange:
         return [*said, *self._report(now)]
 
     def renewed(self, shards: Sequence[int]) -> list[Effect]:
-        """These sessions began with certificates that others have replaced: dial again (rule 41).
-
-        Not while a Call is to be answered, a version is on its way or `step()` waits for one.
-        """
+        """Dial again where a certificate was replaced, if nothing is under way (rule 41)."""
         if self.state.step_waits or not self.state.started:
             return []
         return [HangUp(each) for each in shards if joining.is_quiet(self.state, each)]
@@ -227,11 +223,7 @@ class Exchange:
         return [Command(Tick(tick=state.clock.tick))] if moved else []
 
     def _hear(self, told: Length) -> list[Effect]:
-        """The job may have another length (rule 27).
-
-        One that waits in step() goes on if it was at the former end, or hands everything over at
-        the new one.
-        """
+        """A wait in step() may end here, or a hand-over begin at the new end (rule 27)."""
         state = self.state
         known, length = state.length, state.length.also(told)
         if length == known:
@@ -276,11 +268,7 @@ class Exchange:
         return [*effects, *handover.proceed(self.state)]
 
     def _finish(self) -> list[Effect]:
-        """Finish when every shard's final versions are adopted (rule 27).
-
-        The model may have been trained on since it took the first of them, and with Blend it has
-        only a share of them. So it takes all of them once more.
-        """
+        """When all final versions are adopted, the model takes them once more (rule 27)."""
         state = self.state
         if state.finished or not all(map(state.is_final, state.slices.values())):
             return []

@@ -169,10 +169,7 @@ def hand_over(state: LearnerState, keys: tuple[tuple[int, int], ...]) -> list[Ef
 
 
 def hand_over_again(state: LearnerState, shard: int, newest: Mapping[int, int]) -> list[Effect]:
-    """Send a hand-over that died with its session again, if its base is still the newest version.
-
-    `newest` is the newest version number of every fragment at the shard.
-    """
+    """`newest` is the newest version number of every fragment at the shard."""
     return [
         offer(each, each.captured)
         for each in state.of(shard)

@@ -156,10 +156,7 @@ def hang_up(state: LearnerState, shard: int, reason: str) -> list[Effect]:
 
 
 def start(state: LearnerState) -> list[Effect]:
-    """Begin to train, once every shard has welcomed this instance and every slice is adopted.
-
-    The position on the schedule is taken from the tick (rules 5 and 15).
-    """
+    """Begin to train; the position on the schedule is the tick (rules 5 and 15)."""
     whole = all(each.held is not None for each in state.slices.values())
     if state.started or not whole or not all(each.ever_welcomed for each in state.shards):
         return []
@@ -176,10 +173,7 @@ def start(state: LearnerState) -> list[Effect]:
 
 
 def refused(state: LearnerState, shard: int, end: pb.End) -> list[Effect]:
-    """The shard has refused or ended the session: for good, or until the back-off is over.
-
-    A shard that has lost its store says `retry`: this process trains on with the other shards.
-    """
+    """A shard that has lost its store says `retry`: the learner trains on with the others."""
     state.shards[shard].end_reason = end.reason
     if end.retry:
         return [TelemetryRecord({"event": "refused", "shard": shard, "reason": end.reason})]
@@ -189,10 +183,7 @@ def refused(state: LearnerState, shard: int, end: pb.End) -> list[Effect]:
 
 
 def difference(own: Sequence[TensorSpec], runs: Sequence[pb.Tensor]) -> str:
-    """By which tensors this learner's model differs from the run's, the first with both forms.
-
-    Tensors that are merged in another way are named where no shape and no dtype differs.
-    """
+    """The tensors that differ; those merged in another way only where no form differs."""
     for form in FORMS:
         its = {each.name: form(each) for each in own}
         in_run = {each.name: form(each) for each in runs}
@@ -221,10 +212,7 @@ def backoff_seconds(instance: str, shard: int, attempt: int) -> float:
 
 
 def _note_cursor(progress: Progress, welcome: pb.Welcome) -> None:
-    """The largest cursor of any shard, with the data state that was kept with it (rule 28).
-
-    A shard that lost its store may know a cursor without its data state, which another one has.
-    """
+    """The largest cursor (rule 28); a shard that lost its store may lack the data state of it."""
     if welcome.cursor < progress.cursor:
         return
     if welcome.cursor > progress.cursor:

@@ -182,10 +182,7 @@ class LearnerState:
 
     @property
     def awaits_version(self) -> bool:
-        """Lock-step: the training thread waits in step() for a Publish, and nobody waits for it.
-
-        While it has a command to answer, its silence is that of a process that stands still.
-        """
+        """Whether the training thread can do nothing but wait for a version in step() (rule 40)."""
         owes = any(each.capturing or each.adopting is not None for each in self.slices.values())
         return self.step_waits and not owes
 

@@ -1,8 +1,7 @@
 """What the shards are told of this learner: after every step, every 2 s, and at the end (rule 7).
 
-A report is the whole truth of one moment, so the newest replaces an unsent older one. Those without
-a boundary let a shard tell a learner whose training thread is stuck from one that is gone. `t_m` is
-the learner's *position*. An observer reports nothing, so no shard waits for it or counts it.
+Reports without a boundary let a shard tell a learner whose training thread is stuck from one that
+is gone. An observer reports nothing, so no shard waits for it or counts it.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb

@@ -104,11 +104,7 @@ def order(version: pb.Version) -> tuple[int, int]:
 
 
 def outcome(each: SliceState, merged: pb.Merged, incarnation: int) -> dict[str, int]:
-    """What became of the tokens trained on the base, now that a newer one is adopted.
-
-    `merged` names this slot's last merged offer, however many versions ago that was. It decides
-    about this base only if it names this base and this incarnation.
-    """
+    """`merged` is the slot's last merged offer; it decides about its own base and incarnation."""
     captures, tokens = each.offered.captures, each.tokens
     if (merged.incarnation, merged.base) == (incarnation, each.number):
         captured = captures.get(merged.capture)

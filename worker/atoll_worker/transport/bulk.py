@@ -113,10 +113,7 @@ class Numbered:
 
 
 def once(head: pb.Transfer, sent: bytes | None) -> bytes | None:
-    """A session carries a data state once: not in an offer that has the same one as the last.
-
-    `sent` is the last one so far; returns the last one with this offer.
-    """
+    """A session carries a data state once: `sent` was the last; returns the last one now."""
     if not head.offer.HasField("data_state"):
         return sent
     if head.offer.data_state != sent:

@@ -177,12 +177,7 @@ class ShardClient:
         self._bulk.put_nowait(payload)
 
     async def leave(self, seconds_max: float) -> None:
-        """Close all streams once the shard has read what was sent to it, at most so long after.
-
-        The shard reads no control message any more when it has seen the end of a Bulk stream, which
-        is on another connection. So the control stream is closed first; the shard answers by
-        closing the session.
-        """
+        """Close the control stream first, the others when the shard has answered (rule 24)."""
         if self._task is not None and self._welcomed:
             self._outbox.close()
             await asyncio.wait([self._task], timeout=seconds_max)

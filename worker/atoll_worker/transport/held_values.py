@@ -86,10 +86,7 @@ class Values:
 
 
 def publish_bytes(configure: Configure, shard: int, head: pb.Transfer) -> int | None:
-    """How many bytes a Publish of a known slice must have, all parts together.
-
-    None where it is in no encoding of the run (rule 25).
-    """
+    """The bytes of all parts of a Publish; None where it is in no encoding of the run (rule 25)."""
     layout, wire = configure.layout, configure.run_file.sync.wire_down
     part = layout.slice(shard, head.publish.version.slice)
     base = base_encoding(wire)

@@ -71,10 +71,7 @@ class Numbers:
         self._memory.place(shard, fragment, arrays.encoding_of(base), base.data)
 
     def difference(self, shard: int, fragment: int, base: Base) -> Difference:
-        """The base less what the capture region holds now, formed in f32 (rule 16).
-
-        Heavy, for a thread: who calls it looks at the region's counter before and after.
-        """
+        """In f32 (rule 16). Heavy, for a thread: callers compare the region's counter around it."""
         theta = self._captured(shard, fragment)
         owned = self._layout.slice(shard, fragment)
         rounded = rounded_spans(self._layout, owned, base.coded.dtype, self._memory.plan.share)

@@ -12,10 +12,9 @@ A carrier that has lost another process of the learner can carry nothing any mor
 process gets Fail, and all sessions end (rule 30).
 
 The transport ends when the training process leaves or is gone. What a finished learner owes to the
-export gets WAITS_SECONDS until the registrar has it. Control messages that wait (the Leaves) get
-LEAVE_SECONDS_MAX in all until the shards have read them, then all connections are closed, and only
-after them those of the carrier. It ends at once, with ExitCode.BUG, when the rules
-or this driver raise what they must not: a half-changed state goes on with nobody.
+export gets WAITS_SECONDS until the registrar has it (rule 36). The Leaves get LEAVE_SECONDS_MAX in
+all (rule 24); the carrier's connections are closed after all others. A bug of the rules or of this
+driver ends it at once, with ExitCode.BUG: a half-changed state goes on with nobody.
 """
 
 import asyncio
