@@ -28,10 +28,7 @@ class StepCredit:
 
 @dataclass(slots=True, kw_only=True)
 class JobClock:
-    """Tick t: the K-th largest position of the Training learners, never less than before.
-
-    Most reports need no look at the positions of others, since `ahead` counts those above the tick.
-    """
+    """The tick of rule 8; `ahead` counts positions above it, so most reports look at no others."""
 
     period: int
     tick: int = 0
@@ -49,7 +46,6 @@ class JobClock:
 
     @property
     def ticks_per_second(self) -> float:
-        """The present rate of the clock; 0 while unknown."""
         if len(self.times) < 2:  # noqa: PLR2004 - a rate needs two times
             return 0.0
         (first, low), (last, high) = self.times[0], self.times[-1]

@@ -70,10 +70,7 @@ class Append(Effect):
 
 @dataclass(frozen=True, slots=True)
 class MergeOffers(Effect):
-    """Merge staged offers onto the head, summed in this order, and write the new version's object.
-
-    The data states, by slot, are written in one object. `Shard.merged` follows (rule 12).
-    """
+    """Merge staged offers in this order, write version and data states; then `Shard.merged`."""
 
     slice: int
     participants: tuple[Participant, ...]
@@ -91,10 +88,7 @@ class StoreSeed(Effect):
 
 @dataclass(frozen=True, slots=True)
 class StoreHeld(Effect):
-    """Write the base that a session sent as master of version `number`, with zero momentum.
-
-    `Shard.merged` follows (rule 22).
-    """
+    """Write what a session sent as version `number`, with zero momentum; then `Shard.merged`."""
 
     slice: int
     session: int

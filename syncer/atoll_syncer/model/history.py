@@ -125,10 +125,7 @@ class History:
         self.suspect = set(self.heads)
 
     def apply_after_loss(self, entry: Entry, run: str, epoch: int) -> str:
-        """Take an entry that follows lost ones; returns why it cannot be taken, if so.
-
-        `run` and `epoch` are those under which it was written.
-        """
+        """Take one that was written under `run` and `epoch`; why it cannot be taken, if so."""
         self.run = self.run or run
         if not isinstance(entry, TermBegun):
             self.epoch = max(self.epoch, epoch)

@@ -229,7 +229,6 @@ KINDS: Final[Mapping[str, Any]] = {each.__name__: each for each in get_args(Entr
 
 
 def of_fields(kind: type[T], source: Any) -> T:
-    """A value of the log from another value or a message that has all of its fields."""
     fields: Any = kind
     return kind(**{each.name: getattr(source, each.name) for each in dataclasses.fields(fields)})
 

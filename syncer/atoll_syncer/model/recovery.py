@@ -63,11 +63,7 @@ class Failures:
 
 
 def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
-    """Why no version is chosen yet; empty when it is time.
-
-    The first learner to join may hold an older version than the next one: so all that are alive at
-    the registrar join first, or WAIT_SECONDS pass.
-    """
+    """Why no version is chosen yet; empty when it is time (rule 22)."""
     if now - recovery.began_at >= WAIT_SECONDS:
         return ""
     if recovery.alive is None:
@@ -79,6 +75,5 @@ def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
 
 
 def choose(holders: Iterable[Holder], failures: Failures) -> Holder | None:
-    """The holder of the highest (number, epoch), without those that failed too often, or None."""
     able = [h for h in holders if not failures.are_too_many(h.slot)]
     return max(able, key=lambda h: (h.number, h.epoch, -h.session), default=None)

@@ -1,7 +1,4 @@
-"""Slots and sessions of one shard: who is connected, and what each slot does (rules 5, 6).
-
-A slot's state follows from its session and its reports; nothing sets it (docs/architecture.md).
-"""
+"""Slots and sessions of one shard: who is connected, and what each slot does (rules 5, 6)."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -100,7 +97,6 @@ class Slot:
 
     @property
     def tokens(self) -> int:
-        """Tokens trained by all incarnations, each counted once (rule 35)."""
         return self.trained.total
 
     def open(self, session: int, now: float, incarnation: int = 0, lanes: int = 1) -> None:
@@ -115,10 +111,7 @@ class Slot:
         self.lanes_missing = lanes if lanes > 1 else 0
 
     def take(self, report: pb.Report, now: float, tokens_per_step_max: int | None = None) -> int:
-        """Keep the newest report; returns the steps that are new to the clock (rule 8).
-
-        Steps before the learner trains (what a recovering one catches up with) do not count.
-        """
+        """Returns the steps that are new to the clock; steps before the learner trains are not."""
         was = self.report
         self.progress = {each.slice: each for each in report.slices}
         if report.t_m != was.t_m or not was.training or was.waiting:

@@ -1,20 +1,12 @@
 """One attempt to merge one slice: when it closes, its grace, its momentum (rules 10 to 12, 27).
 
-A round with fewer than K offers never closes: a deadline set by the survivors alone would never let
-a slow link in. How long it waits for more follows from 2604.21428, Eq. 3. Values are adopted tau
-("overlap") ticks after the slice is due; what a round needs in between is known from moving means:
-xi_quorum from its start to the K-th offer, xi_sync from its close to the durable version. In the
-rest of tau it may wait without any learner noticing:
+The grace is that of 2604.21428, Eq. 3 (docs/algorithm.md). Values are adopted tau ("overlap") ticks
+after the slice is due; what a round needs in between is known from moving means: xi_quorum from its
+start to the K-th offer, xi_sync from its close to the durable version. In the rest of tau it may
+wait without any learner noticing. One that needs more than a step offers the next capture instead.
 
-    slack = tau * xi_step - (xi_quorum + xi_sync)
-    grace = min(gamma * slack, xi_step), at least 0
-
-A learner that needs more than one step offers the next capture instead.
-
-The momentum rule `auto` follows Nesterov's sequence k / (k + c): the first merged differences all
-point one way, and 0.9 would multiply them by up to 7. k counts the merges in the slice's momentum,
-R those of a slice in the whole job (400 where its length is in tokens). 64 / H makes the beginning
-last some 64 ticks where periods are very short (docs/algorithm.md):
+The momentum rule `auto` follows Nesterov's sequence k / (k + c), where k counts the merges in the
+slice's momentum, R those of a slice in the whole job (400 where its length is in tokens):
 
     R  = max(1, T / H)
     mu = min(0.9, k / (k + max(sqrt(R), 64 / H)))
@@ -78,7 +70,6 @@ class Round:
             self.quorum_at, self.grace_seconds = now, grace_seconds
 
     def is_over(self, now: float) -> bool:
-        """Whether the time has come from which no missing offer holds it open."""
         if self.last:
             return self.deadline is not None and now >= self.deadline
         return self.quorum_at is not None and now >= self.quorum_at + self.grace_seconds
@@ -103,10 +94,7 @@ class RoundDecision:
 
 
 def closes(round_: Round, *, missing: Sequence[str], quorum: int, now: float) -> RoundDecision:
-    """Rule 11: all awaited are complete, or K are and the grace has passed since the K-th.
-
-    `missing` are those whose offers may still come and count: called, Training, not TooSlow.
-    """
+    """Rule 11; `missing` are those whose offers may still count: called, Training, not too slow."""
     if round_.last:
         if not missing:
             return RoundDecision(True, "last round: all complete")

@@ -7,10 +7,7 @@ from atoll_protos.transfer.arrays import Array, Base
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceTensors:
-    """A commit writes to `master` and `momentum`, never to `base`, which is the published value.
-
-    The master keeps what the rounding of the base left over (rule 16).
-    """
+    """A commit writes to master and momentum, never to `base`, the published value (rule 16)."""
 
     master: Array  # f32[n]
     momentum: Array  # f32[n]

@@ -1,19 +1,19 @@
 """All that a shard knows, in parts; exactly one module of `rules` writes each part.
 
-    part         written by         what it holds
-    history      rules/shard        what the entries add up to (model/history); only `apply` writes
-    run          rules/runs         the search for the run: who holds which; calls of the registrar
-    term         rules/runs         the epoch of this process, and whether its record is durable
-    sessions     rules/sessions     open sessions, slots and their reports, admissions under way
-    shut_out     rules/shut_out     the grace of slots that are not on the job's list
-    seed         rules/seeding      the model's layout, version 0 on its way, the mark "has begun"
-    clock        rules/clock        the tick, the learners' positions, the rate of the clock
-    rounds       rules/rounds       open rounds, starts of slices, moving means, finished slices
-    data_states  rules/data_states  what scripts keep with the cursors of the history
-    recovery     rules/recovery     what is lost and on its way back; None while nothing is lost
-    failures     rules/recovery     whose claims to hold a version are not believed any more
-    companion    rules/companions   what an export needs beside the values, on its way
-    ending       rules/ending       the last rounds, this shard's part of the export, the job's end
+    part         written by          what it holds
+    history      shard               what the entries add up to (model/history); only `apply` writes
+    run          runs                the search for the run: who holds which; calls of the registrar
+    term         runs                the epoch of this process, and whether its record is durable
+    sessions     sessions            open sessions, slots and their reports, admissions under way
+    shut_out     shut_out            the grace of slots that are not on the job's list
+    seed         seeding             the model's layout, version 0 on its way, the mark "has begun"
+    clock        rounds/clock        the tick, the learners' positions, the rate of the clock
+    rounds       rounds/             open rounds, starts of slices, moving means, finished slices
+    data_states  rounds/data_states  what scripts keep with the cursors of the history
+    recovery     recovery            what is lost and on its way back; None while nothing is lost
+    failures     recovery            whose claims to hold a version are not believed any more
+    companion    companions          what an export needs beside the values, on its way
+    ending       ending              the last rounds, this shard's part of the export, the job's end
 
 Every module may read everything; one that wants a change calls a function of the owner
 (tests/unit/syncer/test_state.py reads the source). Only `history` is durable; all else is lost with
@@ -52,8 +52,7 @@ from atoll_syncer.model.state_parts import (
 class Standing:
     """What every rule of a round asks; computed once per input, after the input's own change.
 
-    `training` count for quorum and grace; `quorum` is K, in modes that wait never more than train
-    (rule 10); `grace_seconds` is that of a K-th offer which completes now.
+    `quorum` is K as rule 10 has it now; `grace_seconds` that of a K-th offer which completes now.
     """
 
     training: frozenset[str]
@@ -106,7 +105,6 @@ class ShardState:
 
     @property
     def has_never_begun(self) -> bool:
-        """It has no version, and the registrar has all of its log and no mark of this shard."""
         if self.history.heads or self.seed.marked:
             return False
         if self.registrar:
@@ -130,7 +128,6 @@ class ShardState:
 
     @property
     def unwritten(self) -> dict[str, Trained]:
-        """What slots have trained, where the log does not say it yet (rule 35)."""
         known = self.history.trained
         return {
             name: slot.trained

@@ -67,7 +67,6 @@ class OpenSessions:
 
     @property
     def welcomed(self) -> list[int]:
-        """Numbers of the sessions that may get messages, oldest first."""
         return [number for number, each in sorted(self.open.items()) if each.welcomed]
 
 
