@@ -1,9 +1,7 @@
-"""The rules of a shard: inputs with `now` in, effects out.
+"""The rules of a shard: inputs with `now` in, effects out; no I/O, no waiting, no clock.
 
-Everything here is a function of the State and of one input; nothing does I/O, waits, or reads a
-clock. Imports: `atoll_syncer.model` and `atoll_protos`, never torch, grpc, numbers or storage.
-Each module writes one part of the State (model/state). A module may call those that stand
-above it in this list:
+Imports: `atoll_syncer.model` and `atoll_protos`, never torch, grpc, numbers or storage. Each module
+writes one part of the State (model/state). A module may call those that stand above it here:
 
     validation  whether what others say can be, field by field
     rounds/     the merge of one slice: its rounds, their offers, the clock

@@ -19,10 +19,8 @@ NO_ANSWER: Final = (
 def unanswered(state: ShardState, now: float) -> list[Effect]:
     """End the sessions that have answered a Call for too long with nothing at all (rule 10).
 
-    A learner answers at its next step boundary, and its transfers come one after the other. So a
-    Call is given up only when the learner has made more steps since, and nothing has come on its
-    bulk stream meanwhile. Without this a round of K = M would wait for ever. A round that closed
-    without the learner leaves its Call behind; that one need not be answered any more.
+    A learner answers at its next step boundary, and its transfers come one after the other, so the
+    time since the Call alone says nothing. A Call of a round that has closed need not be answered.
     """
     effects: list[Effect] = []
     for number, session in sorted(state.sessions.open.items()):

@@ -6,11 +6,7 @@
 
     the job has ended --SendCompanion(changed) to all--> the first whole one --> its entry
 
-The shards have no code of the model, so a learner tells the registrar which names tied tensors
-have, which tensors do not travel, and which small files belong to the model. It counts once the
-entry that names all parts is durable. Training may change a tensor that does not travel, so at the
-end all learners are asked for those that have changed, since all leave within a moment. The export
-waits for both while a learner that has one is connected, and WAITS_SECONDS at most.
+The export waits for both while a learner that has one is connected, and WAITS_SECONDS at most.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -29,7 +25,6 @@ from atoll_syncer.model.state import ShardState
 
 
 def ask(state: ShardState) -> list[Effect]:
-    """Ask one learner for the companion, and at the end all for what has changed of it."""
     known = state.history.heads and state.term.durable and state.recovery is None
     if not state.registrar or not known or state.history.closed is not None:
         return []
@@ -55,7 +50,6 @@ def _learners_with_one(state: ShardState) -> list[int]:
 
 
 def session_closed(state: ShardState, session: int) -> None:
-    """The next learner is asked, unless all parts are stored already."""
     companion = state.companion
     companion.changed_asked.discard(session)
     if companion.session == session and not companion.is_logged:
@@ -84,7 +78,6 @@ def objection(state: ShardState, session: int, transfer: pb.Transfer) -> str:
 
 
 def wants(state: ShardState, session: int, part: pb.Companion) -> bool:
-    """Whether a part that is whole is of any use still."""
     companion = state.companion
     if part.changed:
         return session in companion.changed_asked and not companion.is_changed_logged
@@ -92,7 +85,6 @@ def wants(state: ShardState, session: int, part: pb.Companion) -> bool:
 
 
 def stored(state: ShardState, session: int, part: pb.Companion, name: str) -> list[Effect]:
-    """One part is written; with the last one the entry makes the companion count."""
     if not wants(state, session, part):
         return [_taken(session)] if part.changed and _is_whole(state) else []
     companion = state.companion
@@ -129,7 +121,6 @@ def _taken(session: int) -> Effect:
 
 
 def is_awaited(state: ShardState) -> bool:
-    """Whether the export waits for it."""
     if state.companion.given_up or _is_whole(state):
         return False
     under_way = state.companion.is_logged and not state.history.companion

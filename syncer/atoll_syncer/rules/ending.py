@@ -7,15 +7,12 @@
                                                                  |
    registrar only: all parts and the companion --> index written --> Closed is logged: Complete
 
-A last round closes with the offers that are complete when no more are awaited, or at its deadline:
-LAST_ROUND_SECONDS plus the moving transfer bound for every slice. In lock-step, beyond the end or
-with a length in tokens, learners hand a slice over when it is due next, and the deadline gives them
-the time for these steps. A learner that has no work in any version yet is awaited too.
+A last round closes with the offers that are complete when no more are awaited, or at its deadline.
+In lock-step, beyond the end or with a length in tokens, learners hand a slice over when it is due
+next, and the deadline gives them the time for these steps.
 
-The length may change while the job runs. A longer one, before Ended is on its way to the log, puts
-the end off: the last rounds become rounds like others. From then on every length comes too late. A
-registrar that lost its store has lost the parts too: a shard then writes and reports its part
-again.
+A longer length, before Ended is on its way to the log, makes the last rounds rounds like others;
+afterwards every length comes too late.
 """
 
 from typing import Final
@@ -38,7 +35,6 @@ LOGGED: Final = float("inf")  # in place of the time at which the end began
 
 
 def heard(state: ShardState, told: Length) -> list[Effect]:
-    """The job may be longer or shorter than this shard knew (rule 27)."""
     ending = state.ending
     known, length = ending.length, ending.length.also(told)
     if length == known or state.history.ended or ending.began_at == LOGGED:
@@ -73,10 +69,7 @@ def last_rounds(state: ShardState, standing: Standing, now: float) -> list[Effec
 
 
 def _last_round(state: ShardState, fragment: int, standing: Standing, now: float) -> list[Effect]:
-    """Begin one slice's last round, unless its head is final already.
-
-    A round that is open on such a head becomes the last: else it would merge after the end.
-    """
+    """A round that is open on a final head becomes the last: else it would merge after the end."""
     head, end = state.history.heads[fragment], state.ending.length.steps
     reached = end is not None and state.history.due.get(fragment, 0) >= end
     again = state.ending.put_off and not (state.sync.lockstep and reached)
@@ -93,10 +86,7 @@ def _last_round(state: ShardState, fragment: int, standing: Standing, now: float
 
 
 def _last_due(state: ShardState, fragment: int) -> int:
-    """In lock-step, where all hand over next: at the end, or beyond it when the slice is due.
-
-    The clock is beyond an end that an edit has brought nearer, and where the length is in tokens.
-    """
+    """In lock-step, where all hand over next: at T, or beyond it, after an edit or with tokens."""
     tick = state.clock.tick
     if not state.sync.lockstep or tick == state.ending.length.steps:
         return tick
@@ -104,7 +94,6 @@ def _last_due(state: ShardState, fragment: int) -> int:
 
 
 def end_when_finished(state: ShardState) -> list[Effect]:
-    """Every slice has had its last round: log it."""
     finished = len(state.rounds.finished) >= len(state.fragments)
     if state.ending.began_at in (None, LOGGED) or not finished or state.history.ended:
         return []
@@ -132,21 +121,16 @@ def appended(state: ShardState, entry: log.Ended | log.ShardFinal | log.Closed) 
 
 
 def say_final(state: ShardState) -> list[Effect]:
-    """Final to every session; this shard's part of the export is written, or written again.
-
-    A learner leaves once it is finished, so what it is to give then is asked for before.
-    """
+    """A learner leaves once it is finished, so what it is to give then is asked for before."""
     finals: list[Effect] = [Send(number, final(state)) for number in state.sessions.welcomed]
     return [*companions.ask(state), *finals, WritePart()]
 
 
 def final(state: ShardState) -> pb.ToLearner:
-    """Final, with the versions that a learner must hold before it is finished."""
     return pb.ToLearner(final=pb.Final(versions=state.heads()))
 
 
 def part_written(state: ShardState, file: str, digest: str) -> list[Effect]:
-    """This shard's part of the export is there: report it to the registrar."""
     if state.registrar:
         if state.number in state.history.finals:
             return index_when_whole(state)
@@ -172,7 +156,6 @@ def report_again(state: ShardState, reply: pb.HelloReply) -> list[Effect]:
 
 
 def index_when_whole(state: ShardState) -> list[Effect]:
-    """The registrar writes the index once it has every shard's part, and the companion."""
     ending, finals = state.ending, state.history.finals
     if ending.index_requested or ending.complete or len(finals) < state.run_file.shards:
         return []

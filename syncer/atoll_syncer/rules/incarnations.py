@@ -1,10 +1,7 @@
 """Incarnations: which instance of a slot gets one, and what shows the other shards that it did.
 
-`admit` decides (rules 4 and 5). The registrar's Welcome brings a *proof*, the Joins at the other
-shards carry it: an HMAC over the run and the incarnation's name, with a key that only shards know.
-The entry that starts the run has it, and the other shards learn it from the answer to their Hello,
-so a shard looks at a proof without asking. A registrar that has lost that entry has another key,
-while shards with the former one in their logs go on: both count.
+`admit` decides, and a *proof* shows it (rules 4 and 5). A registrar that has lost the entry with
+its key has another one, while shards with the former one in their logs go on: both count.
 """
 
 import hmac
@@ -89,11 +86,7 @@ def admit(
 
 
 def _may_have_given(join: pb.Join, history: History) -> bool:
-    """Whether the registrar gave this incarnation, although its log does not name it.
-
-    Only if a part of its log is lost. Then learners that it had admitted come with incarnations
-    that it does not know, and their values are needed (rule 22). The Join must name the run.
-    """
+    """Whether the registrar may have given it, with a part of its log lost (rules 4, 22)."""
     named = join.incarnation <= history.named.get(join.slot, 0)
     return join.run == history.run and (history.incomplete or named)
 
@@ -104,12 +97,7 @@ def of_another_run(reason: str) -> pb.End:
 
 
 def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.End | None:
-    """Whether the operator's word, or a live session, keeps the slot from this instance (rule 4).
-
-    A word that names this pod lets it in at once, over a live session of another one. A word that
-    names another pod refuses this one for good if it has had the slot before; else it is newer
-    than the word, and waits for the operator's next one.
-    """
+    """Whether the operator's word, or a live session, keeps this instance out (rule 4)."""
     owned, taken = history.owned.get(join.slot), history.taken.get(join.slot)
     if owned is not None:
         if owned.uid == join.uid:

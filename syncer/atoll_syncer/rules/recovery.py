@@ -73,7 +73,6 @@ def found_empty(state: ShardState, now: float) -> list[Effect]:
 
 
 def versions_claimed(state: ShardState, session: Session, now: float) -> list[Effect]:
-    """An admitted learner holds versions above the heads, or nothing new."""
     if state.recovery is not None:
         state.recovery.turned_away.discard(session.slot)  # it is here now
     heads = state.history.heads
@@ -144,7 +143,6 @@ def joined(state: ShardState) -> frozenset[str]:
 
 
 def move(state: ShardState, now: float) -> list[Effect]:
-    """Ask for what is lost, and end the recovery when all of it is here."""
     recovery = state.recovery
     if recovery is None or not state.term.durable:
         return []
@@ -208,10 +206,7 @@ def _ask(state: ShardState, recovery: Recovery, fragment: int, now: float) -> li
 
 
 def _lay_out(state: ShardState, recovery: Recovery, holder: Holder) -> list[Effect] | None:
-    """The layout of the holder's model, if the log is lost too; None when it cannot be taken now.
-
-    It changes only while no other value is on its way: all must come in one layout.
-    """
+    """None while other values are on their way: all must come in one layout."""
     session = state.sessions.open[holder.session]
     digest = "" if state.layout is None else state.layout.digest
     if recovery.asked and session.join.layout_digest != digest:
@@ -230,7 +225,6 @@ def _count_all(state: ShardState, recovery: Recovery) -> None:
 
 
 def _give_up_on_silent(state: ShardState, recovery: Recovery, now: float) -> list[Effect]:
-    """A holder that has not begun to answer for ANSWER_SECONDS counts as a failure."""
     ends: list[Effect] = []
     for fragment, asked in list(recovery.asked.items()):
         session = state.sessions.open.get(asked.holder.session)
@@ -244,7 +238,6 @@ def _give_up_on_silent(state: ShardState, recovery: Recovery, now: float) -> lis
 
 
 def _count_failure(state: ShardState, recovery: Recovery, fragment: int) -> None:
-    """What was asked for did not come; a holder that fails three times is not asked again."""
     slot = recovery.asked.pop(fragment).holder.slot
     state.failures.counts[slot] = state.failures.counts.get(slot, 0) + 1
 
@@ -284,7 +277,6 @@ def refusal(state: ShardState, join: pb.Join) -> pb.End | None:
 
 
 def session_closed(state: ShardState, session: int) -> None:
-    """A session is gone: `move` asks the next best holder."""
     recovery = state.recovery
     if recovery is not None:
         for fragment, asked in list(recovery.asked.items()):
@@ -304,7 +296,6 @@ def rejected(state: ShardState, session: int, transfer: pb.Transfer) -> None:
 
 
 def objection(state: ShardState, session: int, held: pb.Held) -> str:
-    """Why a held version may not come; empty when it may."""
     fragment, version = held.version.slice, held.version.version
     asked = None if state.recovery is None else state.recovery.asked.get(fragment)
     if asked is None or asked.storing or asked.holder.session != session:
@@ -315,7 +306,6 @@ def objection(state: ShardState, session: int, held: pb.Held) -> str:
 
 
 def arrived(state: ShardState, session: int, held: pb.Held) -> list[Effect]:
-    """It is whole, and it has the digest of its version."""
     fragment, recovery = held.version.slice, state.recovery
     asked = None if recovery is None else recovery.asked.get(fragment)
     if asked is None or asked.storing or asked.holder.session != session:
@@ -332,7 +322,6 @@ def number(state: ShardState, held: pb.Held) -> int:
 
 
 def stored(state: ShardState, fragment: int, digest: str, name: str) -> list[Effect]:
-    """Its object is written; its entry makes it count."""
     assert state.recovery is not None, "nothing is lost"
     held = state.recovery.asked[fragment].held
     assert held is not None, "nothing came"
@@ -361,7 +350,6 @@ def stored(state: ShardState, fragment: int, digest: str, name: str) -> list[Eff
 
 
 def committed(state: ShardState, entry: log.Committed) -> list[Effect]:
-    """The version is durable: every session gets it, and its next round comes when it is due."""
     recovery = state.recovery
     assert recovery is not None, "nothing is lost"
     asked = recovery.asked.pop(entry.slice)

@@ -57,10 +57,7 @@ MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first
 
 
 def begin_term(state: ShardState, epoch: int, slot: str | None = None) -> Effect:
-    """Append the record; what an older term of this process has under way stops counting.
-
-    `slot`: whose Join has named a later term.
-    """
+    """What an older term has under way stops counting; `slot`: whose Join has named a later one."""
     if slot is not None:
         state.term.raised_by.add(slot)
     state.term.epoch, state.term.durable = epoch, False
@@ -68,7 +65,6 @@ def begin_term(state: ShardState, epoch: int, slot: str | None = None) -> Effect
 
 
 def term_begun(state: ShardState, now: float) -> list[Effect]:
-    """The record is durable: from now on this process may welcome and commit."""
     state.term.durable = True
     known = state.history.heads or state.recovery is not None
     if state.registrar and _is_begun(state, state.number):
@@ -100,10 +96,7 @@ def higher_epoch(state: ShardState, join: pb.Join) -> int:
 
 
 def of_another_job(history: History, run_file: RunFile) -> str:
-    """Why this run file cannot carry on what the log holds (rule 2); empty when it can.
-
-    It would merge old state under other settings, or find no fragment where it looks for one.
-    """
+    """Why this run file cannot carry on what the log holds (rule 2); empty when it can."""
     if history.run_hash and history.run_hash != run_file.hash:  # "": of an earlier version
         return f"its run hash is {history.run_hash}, that of the run file is {run_file.hash}"
     if not history.tensors:
@@ -118,14 +111,12 @@ def of_another_job(history: History, run_file: RunFile) -> str:
 
 
 def first(state: ShardState) -> list[Effect]:
-    """At a job's first start the registrar mints at once."""
     if state.registrar and not state.history.run and state.run.fresh:
         return [Append(_started(state, state.run.new_id))]
     return []
 
 
 def time_passed(state: ShardState, now: float) -> list[Effect]:
-    """Other shards say Hello; a registrar without a run may have asked for long enough."""
     effects: list[Effect] = []
     waited = now - state.run.hello_sent_at
     if not state.registrar and waited >= HELLO_SECONDS and not state.ending.complete:
@@ -152,11 +143,7 @@ def mint(state: ShardState, now: float) -> list[Effect]:
 
 
 def _held(state: ShardState) -> str:
-    """The run that others hold; empty without one.
-
-    A shard's log is believed before any learner. Without one it is the run that most learners of
-    the job name, so that one of them alone does not put its own in the place of the others'.
-    """
+    """The run that others hold (rule 2); empty without one."""
     if state.run.stored:
         return min(each.run for each in state.run.stored.values())
     listed, named = state.expected.every, state.run.named
@@ -265,7 +252,6 @@ def hello(state: ShardState) -> pb.HelloRequest:
 
 
 def hello_answered(state: ShardState, reply: pb.HelloReply, now: float) -> list[Effect]:
-    """The registrar's answer: its run, this shard's mark, the slots that are alive."""
     ending.registrar_says(state, complete=reply.complete)
     state.run.ticks[REGISTRAR_SHARD] = reply.tick
     effects = ending.heard(state, length.heard(reply.length))
@@ -283,7 +269,6 @@ def hello_answered(state: ShardState, reply: pb.HelloReply, now: float) -> list[
 
 
 def mark_answered(state: ShardState, reply: pb.MarkBegunReply) -> list[Effect]:
-    """The registrar has marked this shard, or is in another run and has not."""
     if other := _other_run(state, reply.run):
         return other
     seeding.marked(state)
@@ -291,7 +276,6 @@ def mark_answered(state: ShardState, reply: pb.MarkBegunReply) -> list[Effect]:
 
 
 def _other_run(state: ShardState, registrars: str) -> list[Effect]:
-    """End this process when its store holds another run than the registrar (rule 2)."""
     if registrars in ("", state.history.run) or not state.history.run:
         return []
     reason = f"this store holds run {state.history.run}, the registrar has {registrars}"
@@ -302,7 +286,6 @@ def _other_run(state: ShardState, registrars: str) -> list[Effect]:
 
 
 def requested(state: ShardState, token: int, request: Any) -> list[Effect]:
-    """A call of another shard or of the operator; its Reply follows what it changes."""
     match request:
         case pb.HelloRequest():
             return _hello(state, token, request)
@@ -347,10 +330,7 @@ def _is_begun(state: ShardState, shard: int) -> bool:
 
 
 def _mark_begun(state: ShardState, token: int, request: pb.MarkBegunRequest) -> list[Effect]:
-    """Rule 1: the mark of a run. A call that names another run comes too late and marks nothing.
-
-    A shard of an earlier version names no run, and a registrar without its log has none to compare.
-    """
+    """Rule 1. An earlier version names no run; a registrar without its log has none to compare."""
     run = state.history.run
     of_another = bool(run and request.run and request.run != run)
     reply = SendReply(token, pb.MarkBegunReply(run=run))

@@ -4,20 +4,14 @@
        ^                             |                        entry      the layout
        +------- session closed ------+
 
-A shard without version 0 asks one admitted learner for it, all its slices, and the next one if
-that learner dies half-way or sends nothing (rules/answers). One log entry makes all slices count at
-once, and fixes the layout: until then the model of a learner that left binds nobody. The job's seed
-fixes the values, so it does not matter which learner sends them.
+One log entry makes all slices count at once, and fixes the layout: until then the model of a
+learner that left binds nobody. The job's seed fixes the values, so it does not matter which learner
+sends them.
 
-Learners begin together: else a learner that is quick to start could do all of a short job. The
-registrar keeps version 0 back until every learner that the job has (`expected`) has a session, or
-`start_seconds` after the first one; without the slices of all shards no learner makes a step, so it
-is enough that the registrar waits. A slot whose newest learner was refused for good is not waited
-for: each start of it ends the same way until its user has changed something.
-
-Before its first commit above version 0 the shard has itself marked begun at the registrar. From
-then on an empty store means that committed data was lost, and the shard never takes a seed again
-(rule 22): a random seed would silently throw the training away.
+Learners begin together: else a learner that is quick to start could do all of a short job. Without
+the slices of all shards no learner makes a step, so it is enough that the registrar waits. A slot
+whose newest learner was refused for good is not waited for: each start of it ends the same way
+until its user has changed something.
 """
 
 from typing import Final
@@ -78,7 +72,6 @@ def lay_out(state: ShardState, session: Session) -> list[Effect] | None:
 
 
 def does_not_fit(state: ShardState, digest: str, reason: str) -> list[Effect]:
-    """This machine has no memory for a model: the sessions that brought it end."""
     state.set_layout(None)
     state.seed.models.pop(digest, None)
     sessions = sorted(state.sessions.open.items())
@@ -87,7 +80,6 @@ def does_not_fit(state: ShardState, digest: str, reason: str) -> list[Effect]:
 
 
 def end_others(state: ShardState) -> list[Effect]:
-    """The layout is durable: sessions with another model end."""
     digest, sessions = state.history.layout_digest, sorted(state.sessions.open.items())
     state.seed.models = {}
     ends: list[Effect] = []
@@ -131,7 +123,6 @@ def _layout_of(state: ShardState, model: pb.Model) -> Layout:
 
 
 def ask(state: ShardState) -> list[Effect]:
-    """Ask one admitted learner for version 0, if this shard may take one now."""
     seed = state.seed
     unmarked = seed.registrar_says_unmarked or (state.registrar and not seed.marked)
     unwanted = state.history.heads or seed.session is not None or state.recovery is not None
@@ -171,7 +162,6 @@ def objection(state: ShardState, session: int) -> str:
 
 
 def arrived(state: ShardState, session: int, seed: pb.Seed) -> list[Effect]:
-    """One slice's seed is whole."""
     state.seed.arrived.add(seed.slice)
     if state.seed.session == session and is_whole(state):
         return [StoreSeed(session)]
@@ -179,7 +169,6 @@ def arrived(state: ShardState, session: int, seed: pb.Seed) -> list[Effect]:
 
 
 def stored(state: ShardState, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
-    """All slices are written; their one entry makes them count."""
     if state.recovery is not None:
         state.seed.session = None
         return []
@@ -197,7 +186,6 @@ def stored(state: ShardState, digests: tuple[str, ...], objects: tuple[str, ...]
 
 
 def seeded(state: ShardState) -> list[Effect]:
-    """Version 0 is durable: every session with this model gets it."""
     state.seed.session = None
     effects: list[Effect] = [TapeLine({"event": "seeded", "epoch": state.history.epoch})]
     ends = end_others(state)
@@ -249,7 +237,6 @@ def seconds_left(state: ShardState, now: float) -> float:
 
 
 def release(state: ShardState, now: float) -> list[Effect]:
-    """Give version 0 to the learners once all are there, one trains already, or time is up."""
     if not state.seed.kept_back or not state.history.heads:
         return []
     slots = state.sessions.slots.values()
@@ -271,7 +258,6 @@ def release(state: ShardState, now: float) -> list[Effect]:
 
 
 def mark(state: ShardState) -> list[Effect]:
-    """Have this shard marked begun at the registrar."""
     if not state.registrar:
         return [Ask(pb.MarkBegunRequest(shard=state.number, run=state.history.run))]
     if state.number in state.history.begun:
@@ -281,7 +267,6 @@ def mark(state: ShardState) -> list[Effect]:
 
 
 def marked(state: ShardState) -> None:
-    """The mark is durable at the registrar."""
     state.seed.marked = True
 
 
@@ -294,7 +279,6 @@ def registrar_says(state: ShardState, *, begun: bool) -> bool:
 
 
 def tensors(state: ShardState) -> tuple[dict[str, object], ...]:
-    """The model's tensors as the log names them."""
     assert state.layout is not None, "no model yet"
     return tuple(
         {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "merge": t.merge}

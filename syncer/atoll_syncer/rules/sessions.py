@@ -4,19 +4,15 @@
            |          |
            +- End     +- End: superseded, slot held, not ready
 
-`check` compares what must be equal everywhere (rule 3), also the run: what comes from another run
-is refused before anything of it is used. `admit` decides on the incarnation (rules/incarnations); a
-higher one is a log entry, and the Welcome waits for it. Then the lower session ends, and its offers
-leave the open rounds.
+`check` compares what must be equal everywhere (rule 3). `admit` decides on the incarnation
+(rules/incarnations); a higher one is a log entry, and the Welcome waits for it.
 
 Before that, `opened` notes what the Join says about the run, for a registrar that has lost its
 store. If the learner has seen a higher epoch of this shard, a still higher term begins, and the
-learner joins again; while the record of the term is not durable, it does so too. A Join that comes
-before a run is known waits.
+learner joins again; while the record of the term is not durable, it does so too.
 
-When a session closes, or a rule ends it, the slot is Lost (or Left), Calls die with the session,
-complete offers stay, and a seed or a held version that was on its way is asked for at another
-learner. An observer has no slot, moves no clock and never offers.
+When a session closes, or a rule ends it, a seed or a held version that was on its way is asked for
+at another learner.
 """
 
 from dataclasses import replace
@@ -52,7 +48,6 @@ REASON_LETTERS_MAX: Final = 500  # of a Leave, as Status shows it
 def opened(
     state: ShardState, session: int, join: pb.Join, certificate: Certificate, now: float
 ) -> list[Effect]:
-    """A Join; answered by Welcome or by the session's end."""
     if (out := shut_out.refusal(state, join, certificate, now)) is not None:
         return [EndSession(session, out)]
     runs.note_join(state, join, now)
@@ -81,7 +76,6 @@ def opened(
 
 
 def admit_early(state: ShardState, now: float) -> list[Effect]:
-    """A run is known: answer the Joins that came before it, in their order."""
     early, state.sessions.early = state.sessions.early, {}
     return [
         effect
@@ -91,7 +85,6 @@ def admit_early(state: ShardState, now: float) -> list[Effect]:
 
 
 def _admitted(state: ShardState, session: int, join: pb.Join, now: float) -> list[Effect]:
-    """What follows from `admit`: a refusal, a Welcome, or an entry that the Welcome waits for."""
     answer = incarnations.admit(
         join,
         state.history,
@@ -114,7 +107,6 @@ def _admitted(state: ShardState, session: int, join: pb.Join, now: float) -> lis
 
 
 def taken(state: ShardState, entry: Taken, standing: Standing, now: float) -> list[Effect]:
-    """A higher incarnation is durable: the lower one's session and open offers go (rule 5)."""
     session = state.sessions.pending.pop(entry.slot, None)
     effects = _end_others(state, entry.slot, session, pb.SUPERSEDED)
     effects += rounds.withdraw(state, entry.slot, standing)
@@ -126,7 +118,6 @@ def taken(state: ShardState, entry: Taken, standing: Standing, now: float) -> li
 
 
 def welcome(state: ShardState, session: int, incarnation: int, now: float) -> list[Effect]:
-    """Its incarnation is durable; it gets what it lacks."""
     sessions, history = state.sessions, state.history
     joined = sessions.open[session]
     joined.welcomed = True
@@ -224,13 +215,11 @@ def recovered(state: ShardState) -> None:
 
 
 def leaves(state: ShardState, sender: Session, leave: pb.Leave) -> None:
-    """A learner says that it ends on purpose."""
     reason = " ".join(leave.reason[:REASON_LETTERS_MAX].split())
     state.sessions.slots[sender.slot].left = reason or "left"
 
 
 def evaluated(state: ShardState, evaluation: pb.Evaluation) -> list[Effect]:
-    """An observer has measured the newest model."""
     state.sessions.evaluation = evaluation
     return [TapeLine({"event": "evaluation", "tick": evaluation.tick, "loss": evaluation.loss})]
 
@@ -274,7 +263,6 @@ def closed(state: ShardState, session: int) -> list[Effect]:
 
 
 def check(join: pb.Join, run_file: RunFile, history: History) -> pb.End | None:
-    """What must be equal everywhere (rule 3); None when all is equal."""
     run = history.run
     if (end := _check_form(join)) is not None:
         return end

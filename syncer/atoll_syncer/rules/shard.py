@@ -13,7 +13,7 @@ model/effects says for each effect which input follows:
    process holds that position of the log, call `deposed`.
 4. Receive no transfer without an Accept of its head. When it is whole, verify length, checksum and
    values outside this machine, then call `transfer_verified` or `transfer_rejected`. Keep an offer
-   whose Stage comes back until a Merge takes it or a Drop names it. Of a companion's part, ask
+   whose Stage comes back until MergeOffers takes or Drop names it. Of a companion's part, ask
    `companions.wants`, write it as an object, call `part_stored`.
 5. Ask `publish` for a head only when the session's stream is free; a newer PublishHead of the same
    slice replaces one that has not been sent.
@@ -73,11 +73,9 @@ class Shard:
         self._periodic_at = now
 
     def publish(self, session: int, fragment: int) -> pb.Publish | None:
-        """The head as this session gets it, asked for when it is actually sent."""
         return publishing.publish(self.state, session, fragment)
 
     def start(self, now: float) -> list[Effect]:
-        """Begin this process's term (rule 20)."""
         history = self.state.history  # each lost entry may have been the record of a term
         record = runs.begin_term(self.state, history.epoch + history.lost_entries + 1)
         return [record, *runs.first(self.state), *self.tick_time(now)]
@@ -124,7 +122,6 @@ class Shard:
         return [Append(log.Counted(trained=unwritten))] if unwritten else []
 
     def deadline(self) -> float:
-        """When `tick_time` is due at the latest."""
         ends = [self._periodic_at + PERIODIC_SECONDS, *rounds.deadlines(self.state)]
         return max(min(ends), self._periodic_at + 0.001)
 
@@ -143,12 +140,10 @@ class Shard:
 
     @ends_sessions
     def length_heard(self, length: Length, now: float) -> list[Effect]:
-        """The operator's file says how long the job is; it is read again and again."""
         return [*ending.heard(self.state, length), *self._move(now)]
 
     @ends_sessions
     def expected_heard(self, expected: Expected, now: float) -> list[Effect]:
-        """The operator's file names the job's learners; it is read again and again."""
         ends = self._without_ended(shut_out.heard(self.state, expected, now))
         return [*ends, *seeding.release(self.state, now), *self._move(now)]
 
@@ -158,14 +153,12 @@ class Shard:
     def session_opened(
         self, session: int, join: pb.Join, now: float, certificate: Certificate = PLAIN_TEXT
     ) -> list[Effect]:
-        """A Join; answered by Welcome or by the session's end."""
         if objection := validation.of_join(self.state, join):
             return [end_session(session, pb.BAD_MESSAGE, objection)]
         effects = sessions.opened(self.state, session, join, certificate, now)
         return [*effects, *seeding.release(self.state, now)]
 
     def lane_opened(self, session: int, now: float) -> list[Effect]:
-        """One more lane of a session that has several; once for each (rule 34)."""
         sessions.lane_opened(self.state, session, now)
         return self._move(now)
 
@@ -200,7 +193,6 @@ class Shard:
 
     @ends_sessions
     def transfer_started(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
-        """Its head has come: an Accept, or its session's end."""
         return transfers.started(self.state, session, transfer, now)
 
     @ends_sessions
@@ -213,7 +205,7 @@ class Shard:
     def part_stored(
         self, session: int, transfer: pb.Transfer, name: str, now: float
     ) -> list[Effect]:
-        """A part of a companion is whole, and stored as this object; empty: it was not wanted."""
+        """`name` is the object of a companion's part; empty: it was not wanted."""
         return transfers.part_stored(self.state, session, transfer, name, now)
 
     def transfer_rejected(
@@ -225,10 +217,7 @@ class Shard:
         *,
         final: bool = False,
     ) -> list[Effect]:
-        """Truncated, corrupt: that session ends and nothing else. Not finite: the offer is late.
-
-        `transfer` is None where it has not begun. `final`: the values are wrong as they were sent.
-        """
+        """`transfer`: None where none has begun. `final`: it came as it was sent, and is wrong."""
         ends = transfers.rejected(self.state, session, reason, now, transfer, final=final)
         return [*self._without_ended(ends), *self._move(now)]
 
@@ -249,7 +238,6 @@ class Shard:
         return seeding.does_not_fit(self.state, digest, reason)
 
     def seeded(self, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
-        """Version 0 is written, by slice."""
         return seeding.stored(self.state, digests, objects)
 
     def merged(
@@ -263,7 +251,7 @@ class Shard:
     ) -> list[Effect]:
         """A round's version is written, without the offers of `left_out`, or one that was held.
 
-        `data_states` is the object with those of the Merge; empty where it had none.
+        `data_states` is the object with those of the MergeOffers; empty where it had none.
         """
         lost = self.state.recovery
         if lost is not None and fragment in lost.asked:
@@ -279,7 +267,6 @@ class Shard:
     # ------------------------------------------------------------ inputs: registrar
 
     def answered(self, reply: Any, now: float) -> list[Effect]:
-        """The registrar's answer to an Ask."""
         match reply:
             case pb.HelloReply():
                 return [*runs.hello_answered(self.state, reply, now), *self._move(now)]
@@ -297,17 +284,15 @@ class Shard:
 
     @ends_sessions
     def registrar_request(self, token: int, request: Any, now: float) -> list[Effect]:
-        """A call of another shard or of the operator; Reply follows once it is durable."""
         return runs.requested(self.state, token, request)
 
     # ------------------------------------------------------------ what follows from an input
 
     def _move(self, now: float, only: Slot | None = None) -> list[Effect]:
-        """Do all that an input, whichever it was, and the time have made possible.
+        """Do all that an input and the time have made possible.
 
-        With `only` the input was a report of this slot. As long as it moves neither the tick nor
-        the set of learners in training, no other slot is asked, so that the cost of a report does
-        not grow with the number of learners.
+        As long as a report of `only` moves neither the tick nor who is Training, no other slot is
+        asked, so that the cost of a report does not grow with the number of learners.
         """
         state = self.state
         back = self._without_ended(recovery.move(state, now))

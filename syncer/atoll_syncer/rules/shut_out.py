@@ -1,17 +1,12 @@
 """Who is shut out: slots that are not on the job's list, or not any more (rule 41).
 
-The list (`atoll_protos.job.expected`) comes to each shard at another moment, and the learners of an
-edit may come before it. So whoever is not on it has GRACE_SECONDS:
+Who is not on the list (`atoll_protos.job.expected`) has a grace of GRACE_SECONDS, which begins
 
-    was on the list     from the moment at which this shard has read a list without it
-    was on none         from the first Join of such a slot of its region
+    was on the list     at the moment at which this shard has read a list without it
+    was on none         at the first Join of such a slot of its region
 
-A process that finds a slot or region of its log not on the list with which it starts gives it no
-grace: a restart lets nobody in again. After the grace its Joins are refused, its session ends, and
-its offers leave the rounds, until a list has it again. Without a list every slot may join.
-
-Certificates shut out, too, without a grace: when the one that a session's peer has shown expires,
-and when the list raises the generation of its region, by which lower ones are revoked.
+A process gives none to a slot or region of its log that is not on the list with which it starts: a
+restart lets nobody in again. Certificates that are revoked, or have expired, shut out at once.
 """
 
 from typing import Final
@@ -30,7 +25,6 @@ NEVER: Final = float("inf")
 
 
 def heard(state: ShardState, expected: Expected, now: float) -> list[Effect]:
-    """The list as it is now; it is read again and again."""
     known, before = state.shut_out, state.expected
     state.expected = expected
     for slot in before.every - expected.every:
@@ -72,7 +66,6 @@ def refusal(
 
 
 def is_out(state: ShardState, slot: str, now: float) -> bool:
-    """Whether the grace of a slot that is not on the list is over."""
     if _is_listed(state, slot):
         return False
     since = state.shut_out.unlisted.get(slot)
@@ -103,7 +96,6 @@ def _offered(state: ShardState) -> list[str]:
 
 
 def _outdated(state: ShardState, now: float) -> list[Effect]:
-    """End the sessions whose certificates have expired or are revoked."""
     ends = (
         (number, _of_certificate(state, session.certificate, now))
         for number, session in sorted(state.sessions.open.items())

@@ -1,10 +1,9 @@
 """What the Status call answers: the shard's state and reason, its slots, its counters.
 
-Nothing is kept for it; every field is computed from the State when it is asked for. The state of
-the shard is the first of these that holds (rules/shard draws them): Failed, Complete, Recovering,
-Final, Starting, Seeding, Serving. `quorum` is K as it is now (in modes that wait never more than
-the slots that are Training), and `grace_seconds` is the longest grace of the open rounds.
-`refused_zombies` counts since the start of this process, `commits` since the beginning of the log.
+The state of the shard is the first of these that holds: Failed, Complete, Recovering, Final, then
+Starting or Seeding until it has all that rounds need, Serving. `quorum` is K as it is now, and
+`grace_seconds` is the longest grace of the open rounds. `refused_zombies` counts since the start of
+this process, `commits` since the beginning of the log.
 """
 
 from collections.abc import Iterable
@@ -20,10 +19,7 @@ TROUBLE_LETTERS_MAX = 500  # of what a learner says of itself
 
 
 def status(state: ShardState, now: float) -> pb.StatusReply:
-    """The shard's state at `now`; the service adds the bytes that it has moved.
-
-    The operator and `atoll status` read it, and the metrics are taken from it.
-    """
+    """The shard's state at `now`; the service adds the bytes that it has moved."""
     rounds = [each for each in state.rounds.open.values() if each.closed_at is None]
     does, reason = _state(state, now)
     standing = state.standing(now)
@@ -51,7 +47,6 @@ def status(state: ShardState, now: float) -> pb.StatusReply:
 
 
 def _state(state: ShardState, now: float) -> tuple[pb.ShardState, str]:
-    """The shard's state, and what it waits for."""
     if state.failed:
         return pb.SHARD_FAILED, state.failed
     if state.ending.complete:
@@ -81,7 +76,6 @@ def why_no_export(state: ShardState, run_hash: str, now: float) -> str:
 
 
 def _slot(state: ShardState, slot: Slot, now: float) -> pb.SlotStatus:
-    """One slot: who has it, what it reported last, and how long ago."""
     taken = state.history.taken.get(slot.name)
     owned = state.history.owned.get(slot.name)
     report, alive = slot.report, slot.session is not None

@@ -8,9 +8,7 @@
 Slice, permission and encoding are checked when the head arrives, before any memory is allocated;
 the number of bytes follows from the layout alone. Where a session has several lanes, `started` is
 asked with the first part of a transfer, and `verified` follows when all parts are here; so the
-rules know nothing of parts (rule 33). What is wrong ends that session and touches no other. Only an
-offer that came whole and is not finite ends nothing: the learner has diverged, which the next
-version that it adopts may heal, and another session would not.
+rules know nothing of parts (rule 33).
 """
 
 from typing import Final
@@ -31,7 +29,6 @@ COMPANION: Final = -1  # in place of the slice of a transfer that has none
 
 
 def started(state: ShardState, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
-    """A transfer's head has come: accept it, or end its session."""
     sender = _sender(state, session)
     if sender is None or state.layout is None:
         return _end(session, "a transfer came before the Welcome")
@@ -102,7 +99,7 @@ def overlong(state: ShardState, now: float) -> list[Effect]:
 def _part_started(
     state: ShardState, sender: Session, transfer: pb.Transfer, now: float
 ) -> list[Effect]:
-    """A part of a companion: it belongs to no slice, and its size follows from its head."""
+    """It belongs to no slice, and its size follows from its head."""
     reason = companions.objection(state, sender.number, transfer)
     if reason:
         return _end(sender.number, reason)
@@ -113,7 +110,7 @@ def _part_started(
 def part_stored(
     state: ShardState, session: int, transfer: pb.Transfer, name: str, now: float
 ) -> list[Effect]:
-    """A part of a companion is whole and written as an object; empty: nobody needed it."""
+    """`name` is empty where nobody needed the part."""
     sender = _sender(state, session)
     if sender is None:
         return []
@@ -149,11 +146,9 @@ def rejected(
     *,
     final: bool = False,
 ) -> list[Effect]:
-    """Truncated, corrupt, another digest, a seed that is not finite: that session ends.
+    """The session ends. An offer that came as it was sent (`final`) is late instead (rule 12).
 
-    `transfer` is the head of the one that is rejected, None where it has not begun. `final`: it
-    came as it was sent, so that the same offer would be rejected again. Such an offer is late, and
-    the session goes on.
+    `transfer` is the head of what is rejected, None where it has not begun.
     """
     sender = _sender(state, session)
     coming = None if sender is None or transfer is None else _came(sender, transfer)
@@ -196,7 +191,6 @@ def _sender(state: ShardState, session: int) -> Session | None:
 
 
 def slice_of(transfer: pb.Transfer) -> int:
-    """The slice that a transfer from a learner names."""
     match transfer.WhichOneof("kind"):
         case "offer":
             return transfer.offer.slice

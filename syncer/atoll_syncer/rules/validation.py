@@ -1,14 +1,9 @@
 """What others say is checked here, field by field, before any other rule looks at it (rule 38).
 
-Every control message of a session, every head of a transfer and every call of the registrar passes
-one function of this module. It answers with an objection in words; empty when the message can be
-true. Then that session ends, or that call is refused, and nothing else has happened: nothing is
-kept of the message, and nothing of it is durable.
-
-A counter is below 2^53, so that every sum of counters fits the fields in which it travels and is
-kept. What starts a new epoch or takes an incarnation is at most AHEAD_MAX above what this shard
-knows. What is plausible and yet untrue is another matter: rule 22 says how far a claim to hold a
-version is believed, and rule 39 how far a claim about the clock is.
+Each function answers with an objection in words; empty when the message can be true. A counter is
+below 2^53, so that every sum of counters fits the fields in which it travels and is kept. What is
+plausible and yet untrue is another matter: rule 22 says how far a claim to hold a version is
+believed, and rule 39 how far a claim about the clock is.
 """
 
 import math
@@ -147,7 +142,6 @@ def _of_version(version: pb.Version) -> str:
 
 
 def of_call(state: ShardState, request: Any) -> str:
-    """A call of another shard or of the operator to the registrar."""
     match request:
         case pb.HelloRequest():
             return _of_shard(state, request.shard) or _of_hello(state, request)
@@ -200,7 +194,6 @@ def _of_shard(state: ShardState, shard: int) -> str:
 
 
 def of_slot(state: ShardState, slot: str) -> str:
-    """Whether it is the name of a slot, of a region that may take part."""
     try:
         region, _ = split_slot(slot)
     except SpecError as error:

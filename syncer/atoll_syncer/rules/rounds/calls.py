@@ -18,7 +18,6 @@ DAMAGED_OFFERS_MAX: Final = 3  # in a row of one slot, until a round does withou
 
 
 def start_due(state: ShardState, now: float) -> list[Effect]:
-    """Begin the rounds that the clock makes due; in lock-step the hand-overs begin them."""
     if state.sync.lockstep or state.ending.began_at is not None:
         return []
     effects: list[Effect] = []
@@ -96,10 +95,7 @@ def spend_credit(sender: Session, fragment: int) -> CallCredit | None:
 
 
 def refused(state: ShardState, slot: str, fragment: int, reason: str, *, final: bool) -> None:
-    """An offer of the slot was not taken. With `final` its round does without it.
-
-    What was damaged on its way is asked for again, but not for ever.
-    """
+    """Its round does without it if it is `final`, or damaged on its way too often (rule 11)."""
     before = state.rounds.refused.get(slot)
     count = 1 if before is None else before.count + 1
     state.rounds.refused[slot] = RefusedOffers(reason=reason, count=count)

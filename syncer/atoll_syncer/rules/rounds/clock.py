@@ -1,10 +1,9 @@
-"""Reports move the shard's clock, and every session gets the new tick (rules 7 and 8).
+"""Reports move the shard's clock, and every session gets the new tick (rules 7, 8 and 39).
 
 The tick is the K-th largest position of the Training learners (model/clock). Three more things
 raise it, and none of them tells how fast learners step: a durable commit (`reach`), a tick that a
 joining learner has seen (`catch_up`, which also forgets the rate of the clock), and, in lock-step,
-the end of the job (`all_wait_at_the_end`). One learner alone cannot drive the clock beyond what its
-steps can have been (rule 39). Whatever moved it, `move` announces it once, at the end of the input.
+the end of the job (`all_wait_at_the_end`). `move` announces it once, at the end of the input.
 """
 
 from bisect import bisect_right
@@ -26,8 +25,8 @@ FASTER_THAN_OTHERS_MAX: Final = 64.0  # than the median: one job may have all ki
 def advance(state: ShardState, slot: str, steps: int, now: float) -> None:
     """A slot reports new steps; they count while it is Training, as far as they can have been done.
 
-    In lock-step a learner that was away for more than a round takes its position from the tick.
-    That jump is no work: counted as steps, it would drive the tick, and so other learners' jumps.
+    In lock-step the jump of a learner that was away is no work: counted as steps, it would drive
+    the tick, and so other learners' jumps.
     """
     clock, period = state.clock, state.sync.period
     if slot not in clock.positions:
@@ -75,9 +74,6 @@ def catch_up(state: ShardState, now: float) -> None:
     """To a tick that joining learners have seen, as far as it is confirmed (rule 39).
 
     It may be confirmed later than the learner joins, so this is asked again and again.
-
-    Another shard has said it in Hello, or, before the first commit of this process, more than half
-    of the learners say it: an earlier process may have gone on after its last entry.
     """
     recovery = state.recovery
     if recovery is None and not state.history.heads:
@@ -100,7 +96,6 @@ def catch_up(state: ShardState, now: float) -> None:
 
 
 def move(state: ShardState, standing: Standing, now: float) -> list[Effect]:
-    """The tick follows the positions of the Training learners; sessions get a new one."""
     _note_steps(state, now)
     state.clock.set_training(standing.training)
     if all_wait_at_the_end(state, standing):
@@ -111,10 +106,7 @@ def move(state: ShardState, standing: Standing, now: float) -> list[Effect]:
 
 
 def all_wait_at_the_end(state: ShardState, standing: Standing) -> bool:
-    """In lock-step no learner steps beyond T: if a hand-over there was lost, no other will come.
-
-    Nobody is there who waits for a version that is due before (rule 39).
-    """
+    """In lock-step no learner steps beyond T: if a hand-over there was lost, no other will come."""
     end, slots = state.ending.length.steps, state.sessions.slots
     if not state.sync.lockstep or end is None or not standing.training:
         return False

@@ -1,8 +1,6 @@
 """Where a slot's data goes on, and the data state that its script gave with that cursor (rule 28).
 
-A data state is bytes of the learner's own script. It comes with an offer and is merged with it, so
-it counts only together with the cursor of that offer: the version before its entry is durable
-holds both, and so does the history afterwards. A cursor that came without one leaves none behind.
+A cursor that came without a data state leaves none behind.
 """
 
 from collections.abc import Mapping
@@ -12,10 +10,9 @@ from atoll_syncer.model.state import ShardState
 
 
 def cursor(state: ShardState, slot: str) -> tuple[int, bytes | None]:
-    """Where the slot's data goes on, and the data state that belongs to this cursor (rule 28).
+    """The largest cursor of any version, also of one whose entry is not durable yet.
 
-    It is the largest cursor of any version, those included whose entry is not durable yet. A
-    successor may be welcomed meanwhile, and must not train on that data again.
+    A successor may be welcomed meanwhile, and must not train on that data again.
     """
     known: list[tuple[int, bytes | None]] = [
         (state.history.cursors.get(slot, 0), state.data_states.kept.get(slot))
@@ -27,7 +24,6 @@ def cursor(state: ShardState, slot: str) -> tuple[int, bytes | None]:
 
 
 def keep(state: ShardState, entry: Committed, new: Mapping[str, bytes]) -> None:
-    """After an entry: the data states that belong to the cursors of the history, and no others."""
     kept, named = state.data_states.kept, state.history.data_states
     for slot, data_state in new.items():
         if slot in named and named[slot] == entry.data_states.get(slot):
@@ -37,5 +33,4 @@ def keep(state: ShardState, entry: Committed, new: Mapping[str, bytes]) -> None:
 
 
 def read(state: ShardState, data_states: Mapping[str, bytes]) -> None:
-    """What the store holds of the data states that the history names, by slot."""
     state.data_states.kept = dict(data_states)

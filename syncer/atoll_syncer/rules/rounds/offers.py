@@ -1,12 +1,7 @@
-"""Who may hand over, whom a round waits for, and which offers may come (rules 6, 10, 13 to 15).
+"""Who may hand over, whom a round waits for, and which offers may come (rules 6, 10, 11, 13 to 15).
 
 Questions about a round and its learners; nothing here changes the State. rules/rounds asks them
 and acts on the answers.
-
-A round's quorum is K, with one exception. A slot whose offer was *refused* in this round (its
-values are not finite, or it answers no Call) has had its turn: the round neither calls it again
-nor waits for it. When too few others are left, K falls by the number of such slots, to 1 at
-least: one learner that has diverged must not make a slice stand still for all.
 """
 
 from collections.abc import Set
@@ -37,7 +32,6 @@ def usable(state: ShardState, slot: Slot, each: Round, now: float) -> bool:
 
 
 def missing(state: ShardState, each: Round, standing: Standing) -> list[str]:
-    """The slots whose offers have not come, and may still come and count."""
     names: Set[str] = standing.training
     if not state.sync.lockstep:
         names = state.sessions.slots.keys() if each.last else each.called.keys()
@@ -92,7 +86,7 @@ def _may_hand_over(slot: Slot, each: Round) -> bool:
 
 
 def quorum(state: ShardState, each: Round, standing: Standing) -> int:
-    """How many complete offers this round needs; see the module. In lock-step all hand over."""
+    """How many complete offers this round needs (rule 11). In lock-step all hand over."""
     refused = each.refused - each.complete.keys()
     if max(len(each.complete), len(standing.training) - len(refused)) >= standing.quorum:
         return standing.quorum
@@ -118,7 +112,6 @@ def why_left_out(state: ShardState, slot: str, each: Round, now: float) -> str:
 
 
 def objection(state: ShardState, sender: Session, offer: pb.Offer) -> str:
-    """Why an offer may not come; empty when it may."""
     if offer.capture < 1 or offer.counters.steps != offer.capture:
         return f"slice {offer.slice}: an offer of {offer.capture} steps"
     if len(offer.data_state) > DATA_STATE_BYTES_MAX:
@@ -134,11 +127,7 @@ def objection(state: ShardState, sender: Session, offer: pb.Offer) -> str:
 
 
 def _hand_over_objection(state: ShardState, sender: Session, offer: pb.Offer) -> str:
-    """Rule 15: a hand-over is at a due tick of the slice, which the learner can have reached.
-
-    The two streams are not ordered against each other, so an offer may come before the report of
-    its step, but not a period before it. A learner that joins, or was away, starts at the tick.
-    """
+    """Rule 15. Streams are not ordered, so an offer may come before the report of its step."""
     head = state.history.heads.get(offer.slice)
     if not state.is_lost(offer.slice) and (head is None or offer.base > head.number):
         return f"slice {offer.slice}: base {offer.base} is not known here"
@@ -169,15 +158,11 @@ def data_state(sender: Session, offer: pb.Offer) -> bytes | None:
 
 
 def tokens_per_step_max(state: ShardState, slot: str) -> int | None:
-    """The most that a learner of the slot's region may report for a step; None: no limit."""
     return state.expected.limit(split_slot(slot)[0]).tokens_per_step
 
 
 def participant(state: ShardState, slot: str, offer: pb.Offer) -> Participant:
-    """The offer as the entry of its commit will name it.
-
-    What is above the most that a learner of its region may say for a step counts as that.
-    """
+    """What is above the limit of its region's learners counts as the limit (rule 41)."""
     tokens, most = offer.counters.tokens, tokens_per_step_max(state, slot)
     if most is not None:
         tokens = min(tokens, most * offer.counters.steps)

@@ -21,10 +21,7 @@ from atoll_syncer.model.state import ShardState
 
 
 def publish(state: ShardState, session: int, fragment: int) -> pb.Publish | None:
-    """The head as this session gets it, named and with its lineage.
-
-    None when the session is closed, or when the version is lost; then nothing is sent.
-    """
+    """The head as this session gets it; None when the session is closed or the version is lost."""
     receiver, head = state.sessions.open.get(session), state.history.heads.get(fragment)
     if receiver is None or head is None or state.is_lost(fragment):
         return None
@@ -93,7 +90,6 @@ def is_version(progress: pb.SliceProgress, version: HeadVersion) -> bool:
 
 
 def lacking(state: ShardState, joined: Session) -> list[Effect]:
-    """At a Welcome: the heads that this session does not hold."""
     return [
         PublishHead(joined.number, fragment)
         for fragment, head in sorted(state.history.heads.items())

@@ -15,7 +15,6 @@ from atoll_syncer.rules.rounds import offers
 
 
 def commit(state: ShardState, entry: Committed, each: Round, now: float) -> dict[str, Any]:
-    """The tape's line: how long the round waited, who took part, and who did not and why."""
     quorum_at = each.quorum_at or each.closed_at or now
     closed_at = each.closed_at or now
     present = {part.slot for part in entry.participants}

@@ -16,8 +16,8 @@
    session; only a higher incarnation of its slot removes it (`withdraw`, rule 5).
 4. `look` asks model/round.closes after every complete offer, and for every open round after every
    input, since a learner that is lost may be the one awaited.
-5. `_close`: the effect Merge, with the offers in slot order, so that a replay sums in the same
-   order. From here on the round takes no offer.
+5. `_close`: the effect MergeOffers, with the offers in slot order, so that a replay sums in the
+   same order. From here on the round takes no offer.
 6. `merged`: the new version's objects are written, and its entry is appended.
 7. `committed`: the entry is durable, which alone makes the version count.
 
@@ -53,7 +53,6 @@ SHARES_MIN: Final = 3  # learners of a merge of which one may have too much
 def completed(
     state: ShardState, sender: Session, coming: Coming, standing: Standing, now: float
 ) -> list[Effect]:
-    """An offer is whole: it counts for its round, in place of an older one of its slot, or late."""
     offer = coming.head.offer
     part = offers.participant(state, sender.slot, offer)
     state.rounds.above.pop(part.slot, None)
@@ -95,14 +94,12 @@ def _is_final(state: ShardState, fragment: int) -> bool:
 
 
 def late(state: ShardState, fragment: int, part: Participant, reason: str = "") -> list[Effect]:
-    """An offer that is in no version; `reason` if it was refused."""
     record = {"event": "late", "slot": part.slot, "slice": fragment, "base": part.base}
     counts = {"capture": part.capture, "tokens": part.tokens}
     return [TapeLine({**record, **counts, **({"reason": reason} if reason else {})})]
 
 
 def _note_transfer(state: ShardState, seconds: float) -> None:
-    """How long a slot took from its Call to the whole offer; also of an offer that is late."""
     took = state.rounds.timings.transfer.add(seconds)
     state.rounds.timings = dataclasses.replace(state.rounds.timings, transfer=took)
 
@@ -156,10 +153,7 @@ def look_at_all(
 def look(
     state: ShardState, fragment: int, standing: Standing, now: float, only: Slot | None = None
 ) -> list[Effect]:
-    """Call learners that have become usable, and close when it is time.
-
-    Most looks find one learner that the round still waits for, and end there.
-    """
+    """Most looks find one learner that the round still waits for, and end there."""
     each = state.rounds.open[fragment]
     if each.closed_at is not None:
         return []
@@ -183,11 +177,7 @@ def look(
 
 
 def _close(state: ShardState, each: Round, reason: str, now: float) -> list[Effect]:
-    """Merge what is complete; a last round without any offer leaves its slice as it is.
-
-    But where the head is rounded by the wire, a version is made all the same, of nothing: it has
-    the values in all their bits, as every last version (rule 17).
-    """
+    """A last round without offers leaves its slice, unless the head is rounded (rule 17)."""
     if not each.complete:
         assert each.last, "only a last round may close with nothing"
         if not _is_rounded(state, each.slice):
@@ -230,10 +220,7 @@ def merged(
     left_out: frozenset[str],
     data_states: str,
 ) -> list[Effect]:
-    """The version's objects are written, `data_states` too; its entry makes it count.
-
-    The offers of `left_out` are not in it, since it would not be finite with them: they are late.
-    """
+    """Offers of `left_out` are late: the version would not be finite with them (rule 12)."""
     each = state.rounds.open[fragment]
     effects: list[Effect] = []
     for slot in sorted(left_out):
@@ -267,7 +254,6 @@ def merged(
 
 
 def committed(state: ShardState, entry: log.Committed, now: float) -> list[Effect]:
-    """The version is durable: every session gets it."""
     each = state.rounds.open.pop(entry.slice)
     data_states.keep(state, entry, each.data_states)
     reach(state, entry.tick)
@@ -312,12 +298,10 @@ def deadlines(state: ShardState) -> list[float]:
 
 
 def note_start(state: ShardState, fragment: int, due: int) -> None:
-    """A version of this due tick exists: the next start is measured from it."""
     state.rounds.starts[fragment] = max(state.rounds.starts.get(fragment, 0), due)
 
 
 def seeded(state: ShardState) -> None:
-    """Version 0 exists: distances count from its due ticks."""
     state.rounds.starts = dict(state.history.due)
 
 
@@ -335,7 +319,6 @@ def abandon(state: ShardState, fragment: int) -> list[Effect]:
 
 
 def recovered(state: ShardState, entry: log.Committed) -> None:
-    """A lost version is back: the slice's next round comes when it is due."""
     data_states.keep(state, entry, {})
     state.rounds.finished.discard(entry.slice)
     note_start(state, entry.slice, entry.due)
