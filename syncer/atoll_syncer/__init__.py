@@ -1,8 +1,6 @@
 """One shard of the syncer: rounds, quorum and grace, the merge, and the durable log.
 
-A process of this package owns one shard of every fragment of the model. Learners connect to it
-and hand in offers; it merges them, makes each result durable, and publishes it. Shard 0 is the
-registrar as well. Imports go downwards in this list only; pyproject.toml checks it:
+Shard 0 is the registrar as well. Imports go downwards in this list only; pyproject.toml checks it:
 
     __main__           `atoll-syncer`: flags and environment, and a machine of real parts
     serving            the life of one process: wait for the shard, restore, serve, stop

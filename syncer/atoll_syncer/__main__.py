@@ -50,7 +50,6 @@ FLAGS: Final = (
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags of one shard's process."""
     parser = argparse.ArgumentParser(prog="atoll-syncer", description=__doc__)
     for flag, name, kind, words in FLAGS:
         given = os.environ.get(name, default(name))
@@ -124,10 +123,7 @@ def open_places(flags: argparse.Namespace) -> tuple[Any, Any, Any]:
 
 @contextmanager
 def opening(flag: str) -> Iterator[None]:
-    """Raises SpecError that names the flag where only another path or setting helps.
-
-    Other trouble stays a StoreError.
-    """
+    """Raises SpecError that names the flag where only another setting helps, else StoreError."""
     try:
         yield
     except StoreError as error:
@@ -175,7 +171,6 @@ def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | No
 
 
 async def serve(flags: argparse.Namespace) -> int:
-    """One shard, from its log to its last session, on this machine."""
     import structlog
     from prometheus_client import CollectorRegistry
 

@@ -157,7 +157,6 @@ class Driver:
         self.recording.close()
 
     def feed(self, effects: list[Effect]) -> None:
-        """Perform effects in order."""
         for effect in effects:
             self.metrics.count(effect)
             self._perform(effect)

@@ -1,13 +1,8 @@
 """The life of one shard's process: wait for its turn, restore, serve, stop.
 
-`serve_shard` is all of it but the machine: store, server, clock, threads and random names come in
-`outside.Machine`. `__main__` makes one from flags and the environment, tests/sim makes one in
-virtual time.
-
-A process reads the log and waits until it may take the shard over (rule 20); only then does it
-accept connections, so a learner that dials a waiting process is refused and dials again. It
-serves until a signal stops it or its own rules ask for the exit; then sessions get a second to
-end, and the log's queue two.
+The machine comes from outside: `__main__` makes one of real parts, tests/sim one in virtual time. A
+process accepts connections only when it has the shard (rule 20). It serves until a signal stops it
+or its own rules ask for the exit; then sessions get a second to end, and the log's queue two.
 """
 
 import asyncio

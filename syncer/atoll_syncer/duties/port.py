@@ -87,7 +87,6 @@ class SessionPort:
         return self.transfers
 
     def take(self, lane: int) -> int:
-        """The slice of which this lane sends a part next."""
         own = self.lanes[lane]
         begun = (each for each in self.sendings.items() if lane in each[1].left)
         order = {fragment: sending.number for fragment, sending in begun}

@@ -1,11 +1,8 @@
 """Who may call what: decided from the identity in a peer's certificate (rule 37).
 
 gRPC has verified the certificate before: it is in date, and an authority of ours has issued it.
-What is left is whether it is that of this run of the job, and of a role and region that may make
-this call. Functions here take the identity and what is asked for, and return None or a
-`CallRefusal`, which names what was presented and what was needed. They do no I/O.
-
-A shard that serves plain text knows nobody's identity and asks nothing of this module.
+Functions here take the identity and what is asked for, and return None or a `CallRefusal`. They do
+no I/O, and a shard that serves plain text asks nothing of them.
 """
 
 from collections.abc import Collection, Sequence
@@ -68,10 +65,7 @@ class CallRefusal:
 
 
 def identify(owner: JobIdentity, uris: Sequence[str], asked: str) -> Identity | CallRefusal:
-    """The peer that a verified certificate with these URI names belongs to, if it is one of ours.
-
-    `owner` is the job of this shard.
-    """
+    """The peer with these URI names, if it is of `owner`, the job of this shard."""
     needed = f"a process of {owner}"
 
     def refused(reason: Reason, presented: object) -> CallRefusal:
@@ -92,7 +86,6 @@ def identify(owner: JobIdentity, uris: Sequence[str], asked: str) -> Identity | 
 
 
 def of_roles(peer: Identity, roles: Collection[Role], asked: str) -> CallRefusal | None:
-    """A call that some roles may make, whatever their region."""
     if peer.role in roles:
         return None
     needed = f"role {' or '.join(sorted(roles))}"
@@ -100,10 +93,7 @@ def of_roles(peer: Identity, roles: Collection[Role], asked: str) -> CallRefusal
 
 
 def of_join(peer: Identity, join: pb.Join) -> CallRefusal | None:
-    """A learner joins as a slot of its own region; an observer has no slot.
-
-    A name that is no slot is not refused here: the rules do so in their own words.
-    """
+    """A name that is no slot is not refused here: the rules do so in their own words."""
     if join.observer:
         return of_roles(peer, OBSERVERS, "observing")
     asked = f"joining as {join.slot[:LETTERS_MAX]!r}"
@@ -115,7 +105,6 @@ def of_join(peer: Identity, join: pb.Join) -> CallRefusal | None:
 
 
 def of_owner(peer: Identity, slot: str) -> CallRefusal | None:
-    """Naming the owner of a slot: only the operator of its region."""
     try:
         region, _ = split_slot(slot)
     except SpecError:
@@ -124,7 +113,6 @@ def of_owner(peer: Identity, slot: str) -> CallRefusal | None:
 
 
 def of_intent(peer: Identity, region: str) -> CallRefusal | None:
-    """Saying what becomes of the job: the operator of the region where the syncer runs."""
     return _of_region(peer, Role.OPERATOR, region, "saying what becomes of the job")
 
 

@@ -1,16 +1,11 @@
-"""The Bulk streams of a shard's sessions: transfers in frames, both ways.
-
-A session has one stream, or as many lanes as its Join says (rule 34). A stream names the session's
-number, the secret of its Welcome, which no other process knows, and its lane. Each lane opens once;
-whoever else asks for one is refused. The end of any lane ends the session.
+"""The Bulk streams of a shard's sessions: transfers in frames, both ways (rules 10, 24 and 34).
 
     learner --lane k--> _receive --> Gathering --> Shard.transfer_started   (a first part)
                                                --> Driver.transferred       (all parts are here)
             <---------- _publish <-- SessionPort.sending, one transfer at a time
 
 A transfer under way in which nothing comes for STALLED_SECONDS ends its session, else a peer that
-answers pings could hold a slice for ever. The same holds for a lane on which nothing comes at all
-while its part of a transfer is awaited.
+answers pings could hold a slice for ever.
 
 Memory of a slow receiver is bounded: of each slice a lane remembers only that the receiver lacks
 it. What is sent is looked up when the stream is free (`Shard.publish`), so it is always the newest.
@@ -48,11 +43,7 @@ log = structlog.get_logger()
 
 @contextmanager
 def bugs_end(driver: Driver) -> Iterator[None]:
-    """What the rules or the driver raise on a peer's input is a bug and ends the process.
-
-    Without this gRPC would close that one stream, say nothing, and the process would go on with a
-    half-changed state.
-    """
+    """A bug ends the process: gRPC alone would close the stream, and go on with half a change."""
     try:
         yield
     except Exception as error:
@@ -67,7 +58,6 @@ class BulkStreams:
         self.driver, self.door = driver, door
 
     async def serve(self, context: Any) -> None:
-        """One lane's raw frames, both ways; its end ends the session."""
         number, port, lane = await self._tied(context)
         port.lanes[lane].task = asyncio.current_task()
         if port.incoming is None:
@@ -131,7 +121,6 @@ class BulkStreams:
                     )
 
     async def _receive(self, number: int, port: SessionPort, lane: int, context: Any) -> None:
-        """Transfers of a learner, one after the other on each lane."""
         driver, gathering = self.driver, port.incoming
         assert gathering is not None, "frames before a lane"
         while (frame := await self._frame(gathering, lane, context)) is not grpc.aio.EOF:
@@ -142,14 +131,12 @@ class BulkStreams:
                     await driver.transferred(number, whole.head, whole.payload)
 
     def _admit(self, number: int, head: pb.Transfer) -> int | None:
-        """The rules admit each transfer by its head, with the first of its parts."""
         driver = self.driver
         with bugs_end(driver):
             driver.feed(driver.shard.transfer_started(number, head, driver.now()))
         return driver.accepted.pop(number, None)
 
     def _form(self, head: pb.Transfer) -> Form | None:
-        """Of the slice that an admitted head names."""
         layout = self.driver.state.layout
         if head.HasField("companion") or layout is None:
             return None
@@ -181,11 +168,7 @@ class BulkStreams:
     # ------------------------------------------------------------ what it is sent
 
     async def _publish(self, number: int, port: SessionPort, lane: int, context: Any) -> None:
-        """The slices that a learner lacks, one transfer at a time.
-
-        What is sent is looked up here, and not when it was asked for. The payload is a difference
-        if the learner holds the version before, bit for bit, and the wire has differences.
-        """
+        """One transfer at a time; what is sent is looked up here, and not when it was asked for."""
         driver, own = self.driver, port.lanes[lane]
         while True:
             while own.lacking:

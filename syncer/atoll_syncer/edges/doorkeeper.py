@@ -1,8 +1,6 @@
 """Who calls: looks at the certificate of each call's peer before the rules see anything of it.
 
-The identity stands in the only URI of the certificate, and `admission` has the rules. A refusal is
-a line in the log and counts in a metric. In plain text there is nobody to look at, and all is let
-through.
+`admission` has the rules. In plain text there is nobody to look at, and all is let through.
 """
 
 import time
@@ -27,7 +25,6 @@ log = structlog.get_logger()
 
 
 def anybody(peer: Identity) -> CallRefusal | None:
-    """The rule of a call that every process of the job may make."""
     del peer
     return None
 
@@ -72,14 +69,12 @@ class Doorkeeper:
         )
 
     def speaks(self, peer: Identity) -> CallRefusal | None:
-        """The rule of saying what becomes of the job: only the operator of the shard's region."""
         assert self.identity is not None, "plain text has no peers"
         return admission.of_intent(peer, self.identity.region)
 
     async def admit(
         self, context: Any, asked: str, rule: Callable[[Identity], CallRefusal | None]
     ) -> Identity | None:
-        """Who calls; ends the call of whoever may not."""
         found = self.look(context, asked, rule)
         if isinstance(found, CallRefusal):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(found))

@@ -1,16 +1,11 @@
 """An export of a job that trains: by `python -m` of this module, and on a schedule (rule 36).
 
-Each shard gives its values as its learners hold them, and shard 0 the companion, by the call
-Export. Nothing of the training waits for it or changes by it:
-
     each shard   Export --> run, tick and model, then files in pieces --> parts/received-<n>-<file>
                  all of them --> storage/export.assemble in a hidden folder, then renamed
 
-Slices are merged at different times. In the export each is the newest that its shard had, whole and
-from one version; the tick in the index is the lowest of the shards' when they began to answer.
-
-The registrar takes one every `spec.export.everySteps` ticks into FOLDER/step-N (`keep_taking`), and
-the last KEPT of them stay. What fails is logged, and the next one is due as planned.
+The tick in the index is the lowest of the shards' when they began to answer. The registrar takes an
+export every `spec.export.everySteps` ticks into FOLDER/step-N (`keep_taking`), and the last KEPT of
+them stay. What fails is logged, and the next one is due as planned.
 """
 
 import argparse
@@ -168,10 +163,7 @@ async def keep_taking(
     folder: Path,
     clock: Callable[[], tuple[int, int | None]],
 ) -> None:
-    """Take an export whenever the tick passes a multiple of the run file's `export_every`.
-
-    `clock` tells the tick, and the job's present length in ticks, if it has one.
-    """
+    """`clock` tells the tick, and the job's present length in ticks, if it has one."""
     every = run_file.export_every
     assert every is not None, "no schedule"
     await asyncio.to_thread(_remove_half_written, folder)
@@ -207,7 +199,6 @@ def _remove_half_written(folder: Path) -> None:
 
 
 def _send(model: Path) -> None:
-    """Write a folder to the standard output as a tar."""
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as tar:
         tar.add(model, ".")
     sys.stdout.buffer.flush()

@@ -1,8 +1,7 @@
 """The files that say what a running job may change: how long it is, and who its learners are.
 
-On a cluster both are mounted from a ConfigMap that the operator changes in place; the kubelet has
-a change in the pod within about a minute. They are read again and again, so an edit restarts no
-shard. A file that is not there, or cannot be read, says nothing: what was known stays.
+The operator changes them in place (rules 27 and 41). A file that is not there, or cannot be read,
+says nothing: what was known stays.
 """
 
 import asyncio
@@ -32,7 +31,6 @@ class JobFile(Generic[T]):
         self._said = ""
 
     def read(self) -> T | None:
-        """What it says now; None: nothing."""
         try:
             found = self._parse(Path(self._path).read_text(encoding="utf-8"))
         except (OSError, ValueError, SpecError) as error:

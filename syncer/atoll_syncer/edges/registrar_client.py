@@ -28,11 +28,7 @@ def open_channel(endpoint: str, credentials: Credentials | None) -> grpc.aio.Cha
 
 
 class RegistrarClient:
-    """Calls shard 0.
-
-    The channel is opened with the first call and connects again by itself from then on; renewed
-    credentials get a new one. An outage of the registrar is logged once, when it begins.
-    """
+    """Calls shard 0, on one channel, and a new one for renewed credentials; logs an outage once."""
 
     def __init__(self, open_channel: OpenChannel, folder: Folder = PLAIN_TEXT) -> None:
         self._open_channel, self._folder = open_channel, folder

@@ -1,19 +1,11 @@
-"""The gRPC edge of a shard: Session streams, Status, and the registrar's calls.
-
-Each session has two kinds of streams (rule 24), so that a large transfer never delays a control
-message: one for control, and its Bulk streams (bulk.py):
+"""The gRPC edge of a shard: Session streams, Status, and the registrar's calls (rules 24, 37).
 
     learner --Session--> _read    --> Shard.message
             <----------- _write   <-- SessionPort.control, in order
 
-The session begins with its Join, and the end of any of its streams ends it.
-
 Memory of a slow receiver is bounded: of unsent ticks only the newest stays, and of each slice only
 the fact that the receiver lacks it. The number of sessions is bounded too: RESOURCE_EXHAUSTED
 refuses a Join, and never ends a session.
-
-With mutual TLS every call is looked at before the rules see anything of it (`doorkeeper`): a Join
-is answered with an End, other calls with PERMISSION_DENIED.
 """
 
 import asyncio
@@ -160,7 +152,6 @@ class SyncerService:
         return reply
 
     async def Export(self, request: Any, context: Any) -> None:  # noqa: N802
-        """What an export of a job that trains is made of, to whoever may observe (rule 36)."""
         driver, asked = self.driver, "observing"
         observers = partial(admission.of_roles, roles=admission.OBSERVERS, asked=asked)
         await self.door.admit(context, asked, observers)
@@ -177,7 +168,6 @@ class SyncerService:
         await self.streams.serve(context)
 
     async def _read(self, number: int, context: Any) -> None:
-        """Control messages of a learner, until it closes its side."""
         driver = self.driver
         while (message := await context.read()) is not grpc.aio.EOF:
             with bugs_end(driver):
@@ -202,19 +192,15 @@ class RegistrarService:
         self.driver, self.door = driver, Doorkeeper(identity, driver)
 
     async def Hello(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A shard names itself, and learns the run and who is alive."""
         return await self._of_shard("Hello", request, context)
 
     async def MarkBegun(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A shard is marked begun, durably before the answer."""
         return await self._of_shard("MarkBegun", request, context)
 
     async def ReportFinal(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A shard has written its part of the export."""
         return await self._of_shard("ReportFinal", request, context)
 
     async def SetOwner(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The operator names the pod that owns a slot."""
         of_slot = partial(admission.of_owner, slot=request.slot)
         await self.door.admit(context, "SetOwner", of_slot)
         return await self._call(request, context)

@@ -1,11 +1,8 @@
 """The companion at the registrar: its parts as objects, and a whole one as a file (rule 36).
 
-Each part that arrives becomes one object, which is a safetensors file with the part's bytes in it.
-So it is durable and named by its content like every other object, and one that no entry came to
-name is removed like every other object (storage/versions).
-
-It came from a learner: what does not hold what it should is no companion, and never a reason to
-fail.
+Each part is a safetensors file with the part's bytes in it: durable, named by its content, and
+removed where no entry names it, like every other object (storage/versions). It came from a learner:
+what does not hold what it should is no companion, and never a reason to fail.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,10 +41,7 @@ class CompanionContents:
 
 
 def write_part(store: Store, run: str, epoch: int, part: int, data: Buffer) -> str:
-    """The object's name; the epoch says which term may remove it.
-
-    Raises StoreFull and StoreUnavailable.
-    """
+    """`epoch` says which term may remove it. Raises StoreFull and StoreUnavailable."""
     metadata = {"run": run, "epoch": str(epoch), "part": str(part)}
     return store.put(encode_parts({BYTES: np.frombuffer(data, np.uint8)}, metadata))
 
@@ -63,15 +57,11 @@ def read_part(store: Store, name: str) -> bytes:
 
 
 def read_parts(store: Store, names: Sequence[str]) -> Iterator[bytes]:
-    """The parts of a companion, in order, as they are asked for."""
     return (read_part(store, name) for name in names)
 
 
 def join(path: Path, parts: Iterable[bytes]) -> bool:
-    """Write the parts as one file; False, and no file, where there are none.
-
-    Raises StoreFull and StoreUnavailable, and what reading the parts raises.
-    """
+    """False, and no file, without parts. Raises StoreFull, StoreUnavailable and what `parts` do."""
     iterator = iter(parts)
     for first in iterator:
         with whole_file(path) as file:

@@ -1,10 +1,4 @@
-"""The data states of one commit as an object of the store (rule 28).
-
-A data state is what a learner's script keeps with its cursor: bytes that mean nothing here. One
-object holds those of all participants of a commit, a tensor of bytes for each slot, so that a
-commit costs one more file at most, and none where no script gives any. It is written before the
-entry that names it, and removed when no slot's cursor in the history belongs to it any more.
-"""
+"""The data states of one commit as an object of the store (rule 28), a tensor for each slot."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,10 +11,7 @@ LOST = "learners of these slots find their place in the data by the cursor alone
 
 
 def write(store: Store, origin: VersionOrigin, data_states: Mapping[str, bytes]) -> str:
-    """Store the bytes of every slot; returns the object's name. Again is the same.
-
-    `origin` is the version whose commit they belong to. Raises StoreFull and StoreUnavailable.
-    """
+    """`origin` is the version of the commit. Raises StoreFull and StoreUnavailable."""
     header = encode_header(
         {slot: ("U8", (len(each),)) for slot, each in data_states.items()},
         {key: str(value) for key, value in dataclasses.asdict(origin).items()},
@@ -29,10 +20,7 @@ def write(store: Store, origin: VersionOrigin, data_states: Mapping[str, bytes])
 
 
 def read(store: Store, name: str) -> dict[str, bytes]:
-    """The bytes of every slot.
-
-    Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again).
-    """
+    """Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again)."""
     data = read_object(store, name, LOST)
     try:
         entries = decode_header(data).entries

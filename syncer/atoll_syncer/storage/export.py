@@ -5,13 +5,10 @@
                 model.safetensors (or model-<i>-of-<n>.safetensors ...)
                 --> model.safetensors.index.json
 
-The companion (rule 36, storage/companions) says under which keys the values stand, and has the
-tensors that do not travel: so the files load into the learner's own model, strictly. Keys of tied
-tensors each have the values. Of an adapter for PEFT the files are called adapter_model. Without a
-companion the keys are the names of the tensors that travel.
-
-Each step may be repeated after a crash and then writes the same files. The index comes last, so
-a reader that finds it finds the whole model. Parts are removed after that.
+The companion (rule 36, storage/companions) says under which keys the values stand. Of an adapter
+for PEFT the files are called adapter_model. Each step may be repeated after a crash and then writes
+the same files. The index comes last, so a reader that finds it finds the whole model. Parts are
+removed after that.
 """
 
 import errno
@@ -104,15 +101,11 @@ class Export:
         *,
         tick: int | None = None,
     ) -> Path:
-        """Write the model's files and their index from the parts of all shards.
+        """Write the model's files and their index from the parts of all shards; returns its path.
 
-        `companion` are the run's companions, each by its parts; a later one's tensors replace an
-        earlier one's. `tick` is named in the index, where the values are not the final ones.
-
-        Streams one tensor after the other, so memory stays at READ_BYTES. Each file gets its name
-        when it is whole. A call after the index is there changes nothing, and a call after a crash
-        starts from the beginning. Returns the path of the index.
-        Raises StoreCorrupt (a part was changed).
+        Of `companion`, each by its parts, a later one's tensors replace an earlier one's. `tick` is
+        named where the values are not the final ones. Memory stays at READ_BYTES. A call after the
+        index is there changes nothing. Raises StoreCorrupt (a part was changed).
         """
         folder = self.folder
         known = {stem: _read_index(_index(folder, stem)) for stem in STEMS}
@@ -206,10 +199,7 @@ def _items(layout: Layout, contents: CompanionContents, parts: Sequence[Path]) -
 
 
 def _write_files(folder: Path, contents: CompanionContents) -> dict[str, str]:
-    """config.json, a tokenizer: small files, as the learner gave them; returns why one is not.
-
-    What stands in the way of one, as a folder of its name, is no reason to wait.
-    """
+    """Returns why a file is not written: a folder of its name, say, is no reason to wait."""
     trouble: dict[str, str] = {}
     for name, place in contents.files.items():
         try:
@@ -244,7 +234,6 @@ def _write_model(
 def _write_index(
     index: Path, items: Sequence[Item], weight_map: Mapping[str, str], about: Mapping[str, Any]
 ) -> None:
-    """Write which file holds which tensor; `run` says whose model the folder holds."""
     metadata = {"total_size": sum(item.byte_count for item in items), **about}
     content = {"metadata": metadata, "weight_map": weight_map}
     with whole_file(index) as file:

@@ -30,17 +30,13 @@ class WholeFile:
         return self._digest.hexdigest()
 
     def write(self, data: Buffer) -> None:
-        """Append."""
         self._file.write(data)
         self._digest.update(data)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[WholeFile]:
-    """Write `path` so that it is durable at the end, and until then what it was before.
-
-    Raises StoreFull and StoreUnavailable.
-    """
+    """Durable at the end, and until then what it was. Raises StoreFull and StoreUnavailable."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     with storage_errors(path):
         make_folder(path.parent)

@@ -264,7 +264,6 @@ class Journal:
         return with_checksum(document)
 
     def _note(self, entry: Entry, checksum: str) -> None:
-        """The entry is durable and known; the next position follows it."""
         self.position, self.checksum = self.position + 1, checksum
         if isinstance(entry, RunStarted):
             self._run = entry.run

@@ -1,9 +1,7 @@
 """Arrays as safetensors bytes and back, without a copy on the way out.
 
-The format is a header (its length in 8 bytes, then JSON with dtype, shape and place of each
-tensor) followed by the tensors' bytes without gaps. The library's own writer makes a copy of all
-tensors in memory, or writes the file itself. Here the parts go to the store, which writes and
-hashes them as they lie.
+The library's own writer makes a copy of all tensors in memory, or writes the file itself. Here the
+parts go to the store, which writes and hashes them as they lie.
 """
 
 import json
@@ -98,10 +96,7 @@ def read_header(file: BinaryIO) -> ObjectHeader:
 
 
 def decode(data: bytearray) -> tuple[dict[str, Array], Mapping[str, str]]:
-    """The arrays of a file, sharing its memory, and its metadata; raises ObjectError.
-
-    Raises KeyError for a type that no object of this program has.
-    """
+    """The arrays share its memory. Raises ObjectError, and KeyError for an unknown type."""
     contents = decode_header(data)
     if contents.byte_count != len(data):
         raise ObjectError(f"{len(data)} bytes where the header says {contents.byte_count}")

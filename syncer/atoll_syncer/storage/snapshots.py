@@ -100,10 +100,7 @@ def read_newest(store: Store) -> LogSnapshot | None:
 
 
 def write(store: Store, taken: LogSnapshot, time: float) -> None:
-    """Make it durable; again is the same. `time` is in Unix seconds, for people.
-
-    Raises StoreFull and StoreUnavailable.
-    """
+    """Again is the same. `time`: Unix seconds, for people. Raises StoreFull, StoreUnavailable."""
     history = documents.to_document(taken.history)
     document = {
         "seq": taken.position,

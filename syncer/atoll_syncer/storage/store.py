@@ -107,7 +107,6 @@ class Store(Protocol):
 
 
 def object_name(digest: str) -> str:
-    """The name of the object whose bytes have this sha256."""
     return f"{OBJECTS}{digest}.safetensors"
 
 
@@ -129,10 +128,7 @@ class FileStore:
         self.root = root
 
     def open(self) -> None:
-        """Make the folders, durably, and tidy up.
-
-        Raises StoreFull and StoreUnavailable, also where the folders could not be used later.
-        """
+        """Raises StoreFull and StoreUnavailable, also where the folders could not be used later."""
         for folder in (LOG, OBJECTS, SNAPSHOTS, TEMPORARY):
             with storage_errors(self.root):
                 make_folder(self.root / folder)

@@ -1,15 +1,9 @@
 """The event tape: one JSON line per commit and event, each with `run` and `time` (rule 29).
 
-With recorded offers, the tape is enough to recompute every commit bit for bit, as the tests do.
-It is for people and tools: no decision is taken from it, and no trouble with it delays a commit.
-
 It may lie on the volume of the log, whose place it must not take. So it *rotates*: a file of
 `bytes_max` bytes becomes the older one, `PATH.1`, and takes the place of the one before. And it
 *gives way*: when that volume is full, the older file goes, and then what the newer one has. With
 `bytes_max` 0 neither happens, and the one file has every line.
-
-A line is written after its entry of the log is durable, so a kill in between leaves a commit that
-is on no tape. The next process looks for such commits (`commits`) and writes their lines.
 """
 
 import errno
@@ -31,10 +25,9 @@ FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class Tape:
-    """Appends records to a JSON Lines file.
+    """While the disk is full, lines wait in memory, and every later write tries again.
 
-    While the disk is full, lines wait in memory, and every later write tries again. Beyond
-    WAITING_LINES_MAX the oldest are dropped and counted. A line is written whole or not at all.
+    Beyond WAITING_LINES_MAX the oldest are dropped and counted. A line is whole or not there.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float], bytes_max: int = BYTES_MAX) -> None:
@@ -85,10 +78,7 @@ class Tape:
                 os.fsync(handle)
 
     def give_way(self, full: str) -> int:
-        """Free bytes on the volume of the path that found no room there; returns how many.
-
-        The older file goes first. Never raises.
-        """
+        """Free bytes on the volume of the path that found no room; how many. Never raises."""
         if not self.bytes_max or _device(Path(full)) != _device(self.path):
             return 0
         with suppress(OSError):
@@ -123,7 +113,6 @@ class Tape:
         return None
 
     def close(self) -> None:
-        """Try once more, and close the file; lines that cannot be written are lost."""
         if self._handle is not None:
             self.flush()
             os.close(self._handle)
@@ -164,7 +153,6 @@ class Tape:
 
 
 def _whole_lines_end(handle: int) -> int:
-    """Where the last whole line ends."""
     end = os.fstat(handle).st_size
     while end:
         start = max(0, end - READ_BYTES)

@@ -30,11 +30,7 @@ LOST = "let it be taken back from a learner, or restore a checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionOrigin:
-    """Which version an object holds.
-
-    It is part of the bytes, so that no two versions share an object, and the name of an object
-    that was removed is never given again.
-    """
+    """A part of the object's bytes: no two versions share one, and no name is given again."""
 
     run: str
     shard: int
@@ -46,10 +42,7 @@ class VersionOrigin:
 def write_slice(
     store: Store, origin: VersionOrigin, state: SliceTensors, wire_down: Wire
 ) -> tuple[str, str]:
-    """Store master, momentum and base; returns the digest of the base and the object's name.
-
-    A base that is its master, rounded, is not stored. Raises StoreFull and StoreUnavailable.
-    """
+    """The digest of the base, and the object's name. Raises StoreFull and StoreUnavailable."""
     content = {"master": state.master, "momentum": state.momentum}
     if BY_WIRE[wire_down].scaled and encoding_of(state.base) != pb.F32:
         content["base"] = state.base.coded
@@ -73,9 +66,8 @@ def read_slice(
     form: Form,
     wire_down: Wire,
 ) -> Base:
-    """Fill `master` and `momentum`, both f32[n], from the head's object; returns its base.
+    """Fill `master` and `momentum`, f32[n]; returns the base, which is f32 of a last version.
 
-    Whether it was the last version, whose base is f32, is told by its digest.
     Raises StoreMissing and StoreCorrupt (committed data is lost), StoreUnavailable (try again).
     """
     data = read_object(store, head.object, LOST)
@@ -103,10 +95,8 @@ def read_slice(
 class Collector:
     """Removes objects, but for those that a start needs (`History.live_objects`).
 
-    It removes objects of entries that this process has read (`note`, then `remove`) and, at its
-    first term, objects without an entry whose epoch is below its own (`sweep`): such an entry can
-    no longer be created. So even a process that was deposed while it slept removes no object of
-    its successor.
+    An object without an entry goes when its epoch is below that of this term: such an entry can no
+    longer be created. So even a deposed process that slept removes no object of its successor.
     """
 
     def __init__(self, store: Store) -> None:
@@ -115,11 +105,7 @@ class Collector:
         self._unneeded: deque[str] = deque()
 
     def sweep(self, live: set[str], epoch: int) -> int:
-        """Remove what processes before term `epoch` left; returns how many.
-
-        Not for a second term of one process: a merge of its first may be under way, whose object
-        has no entry yet.
-        """
+        """Remove what older terms left; once in a process: its own merges have no entry yet."""
         removed = 0
         for name in self._store.names(OBJECTS):
             if name not in live and self._epoch(name) < epoch:
@@ -128,11 +114,7 @@ class Collector:
         return removed
 
     def note(self, live: set[str], named: Set[str] = frozenset()) -> None:
-        """After each entry: what was alive before it and is not any more may be removed.
-
-        So may what this entry names and nobody needs. May be called while `remove` runs in another
-        thread.
-        """
+        """After each entry: what it made unneeded may go. Safe while `remove` runs in a thread."""
         self._unneeded.extend(sorted((self._live | named) - live))
         self._live = set(live)
 
