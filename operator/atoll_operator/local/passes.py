@@ -29,6 +29,7 @@ from atoll_operator.api.status.reasons import STORE_LOST
 from atoll_operator.api.status.seen_status import missing
 from atoll_operator.local.folder.run_files import SLOTS_FILE, STATUS_FILE, Files, shown
 from atoll_operator.local.progress import local_status
+from atoll_operator.local.progress.local_status import RunSnapshot
 from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.show.curves import Curves
 from atoll_operator.local.show.live import RunView
@@ -97,7 +98,7 @@ class LocalRun:
             return False
         self.stopped(f"stopped, since it still ran after {LEAVING_SECONDS_MAX:.0f} s")
         # Who has left since may have said something.
-        last = self.poller.poll(now, reports_of(self.supervisor.children, now))
+        last = self._last_look(now)
         if all(last.replies):
             self.write(last.status)
         return True
@@ -123,13 +124,18 @@ class LocalRun:
     def _left(self) -> Status:
         """Let the learners leave; returns the status with what they have trained until then."""
         self.supervisor.stop(ROLES[:-1])
-        running = all(child.process is not None for child in self.supervisor.in_roles("shard"))
-        last = self.poller.poll(time.monotonic(), wait=running).status.progress
+        last = self._last_look(time.monotonic()).status.progress
         if last is None:
             return self.status
         known = self.status.progress or last  # a run may end before a pass has seen any
         reached = known.model_copy(update={"step": last.step, "tokens": last.tokens})
         return self.status.model_copy(update={"progress": reached})
+
+    def _last_look(self, now: float) -> RunSnapshot:
+        """Once nobody speaks to the shards any more: none is passed over that is only slow."""
+        running = all(child.process is not None for child in self.supervisor.in_roles("shard"))
+        ends = reports_of(self.supervisor.children, now)
+        return self.poller.poll(now, ends, wait=running)
 
     def _write_absent(self) -> None:
         """Shards read in slots.json which learners are given up, and wait for them no more."""
@@ -140,7 +146,7 @@ class LocalRun:
             if self.files.write(SLOTS_FILE, wanted.to_json()):
                 self.slots = wanted
 
-    def _check(self, seen: local_status.RunSnapshot, *, final: bool) -> None:
+    def _check(self, seen: RunSnapshot, *, final: bool) -> None:
         """Raise JobFailedError when a shard or too many learners are lost for good."""
         for reply in seen.replies:
             if reply is not None and reply.state == pb.SHARD_FAILED:
@@ -166,7 +172,7 @@ class LocalRun:
         reason = (row.reason if row else "") or "ProcessFailed"
         raise JobFailedError(reason, f"{first.planned.name}: {why}; log: {shown(first.log)}")
 
-    def _calm(self, seen: local_status.RunSnapshot, now: float) -> bool:
+    def _calm(self, seen: RunSnapshot, now: float) -> bool:
         """Whether all train for CHAOS_SECONDS: fixed times might leave no time to train."""
         away = set(missing(seen.job, seen.replies)) - set(self.slots.absent)
         if away or not all(seen.replies):
