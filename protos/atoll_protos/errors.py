@@ -2,10 +2,7 @@
 
 
 class SpecError(Exception):
-    """Bad input, which only the user can fix: trying again does not help.
-
-    The text is `field: problem; remedy`, one line: what is wrong, where, and what to do.
-    """
+    """Bad input, which only the user can fix. The text is one line: `field: problem; remedy`."""
 
     def __init__(self, field: str, problem: str, remedy: str) -> None:
         super().__init__(f"{field}: {problem}; {remedy}")
@@ -16,6 +13,5 @@ class SpecError(Exception):
 
 
 def require(holds: bool, field: str, problem: str, remedy: str) -> None:
-    """Raise SpecError unless the condition holds."""
     if not holds:
         raise SpecError(field, problem, remedy)

@@ -45,11 +45,8 @@ def returned_early(tick: int, steps: int | None, loops_on: str = "learner") -> s
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """What an exit code means.
-
-    `reason` and `remedy` are those of the job's condition Failed; none where another start may
-    help. `failure`: counts among those in a row after which the local supervisor gives the process
-    up.
+    """What an exit code means. `reason` and `remedy` are those of the job's condition Failed, empty
+    where another start may help. `failure`: the local supervisor counts those in a row.
     """
 
     code: ExitCode
@@ -103,7 +100,6 @@ def is_failure(code: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class EndMeaning:
     """What the code of an `End` means: the learner ends with `exit_code`; None: it dials again.
-
     `remedy` goes with the code where the refusing rule knows no better one.
     """
 

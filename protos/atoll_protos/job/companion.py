@@ -1,7 +1,6 @@
 """The companion of a model: what an export needs beside the values that travel (rule 36).
 
-Shards hold flat slices and no code of the model. Further names of tied tensors, frozen parameters,
-integer buffers, config.json and tokenizer come from one learner, as one safetensors file:
+One learner gives it, as one safetensors file:
 
     metadata "atoll"     the ExportTable, as JSON
     tensor "tensor/KEY"  a tensor that does not travel, under its key in the export
@@ -39,10 +38,8 @@ OWN_SUFFIXES: Final = (".safetensors", ".safetensors.index.json", ".bin", ".pt",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportTable:
-    """How the export is made of the travelling tensors and the companion's own.
-
-    `stem` is the name of the export's files before ".safetensors". `keys` are the export's keys of
-    the values that travel, tied ones under each of their names, with the name in the layout.
+    """`stem` is the name of the export's files before ".safetensors". `keys` are the export's keys
+    of the values that travel, tied ones under each of their names, with the name in the layout.
     `absent` are keys that the model has and the export lacks, with the reason.
     """
 

@@ -1,8 +1,8 @@
 """The learners that a job has at present: whom the registrar asks, and waits for, at a start.
 
 The executors write this file again whenever that changes, also `atoll run` when it gives a learner
-up (`absent`). Shards read it again and again, on a cluster from a ConfigMap, so that a change of it
-starts nobody again. Rules 1 and 2 need it; a registrar without it knows of no learner.
+up (`absent`). Shards read it again and again, so a change of it starts nobody again. Rules 1 and 2
+need it; a registrar without it knows of no learner.
 """
 
 import dataclasses
@@ -30,10 +30,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The regions with their learners, and how long the start of a run waits for all of them.
-
-    The first values are kept back until all have joined, at most `start_seconds` after the first
-    was heard of. `absent` are slots in these regions whose learners are not started again.
+    """The first values are kept back until all learners have joined, at most `start_seconds` after
+    the first was heard of. `absent` are slots whose learners are not started again.
     """
 
     regions: tuple[Region, ...] = ()

@@ -3,23 +3,16 @@
 Tensors are spread over P *fragments*, which take turns, and each fragment over the shards: the part
 that one shard owns is a *slice*, a list of pieces without gaps. Pieces of averaged buffers, which
 travel in f32 on any wire (`codecs.Form`), come first, then the others, both in the order of names.
+Every element is in exactly one slice, and no slice is empty.
 
 The layout is a pure function of the table of tensors, the number of fragments and of shards; only
 its digest is compared when a learner joins. So nothing here may differ between machines: no hash
 order, no float arithmetic, no clock.
 
-How it balances (docs/algorithm.md, Fragments and shards):
-
-1. `_parts`: a tensor merged by a plain mean may be cut between rows, since the mean of parts is the
-   part of the mean: into small parts, which fill up whatever is smallest. One that is merged by RDA
-   stays whole: the merge needs its norm.
-2. `_spread` over fragments: the largest part first into the smallest, ties by name; the largest is
-   then at most 4/3 of the best possible. Parts that are just enough go to fragments that lack some.
-3. `_spread` of each fragment over the shards; its largest slice goes to the shard with the least,
-   so that shards are balanced over the whole model.
-4. `_cut`: each slice gets one run of consecutive elements of each of its tensors.
-
-Every element is in exactly one slice, and no slice is empty.
+docs/algorithm.md (Fragments and shards) has the balance of fragments. A tensor that is merged by
+RDA stays whole: the merge needs its norm. Parts that are just enough go to fragments that lack
+some. A fragment's largest slice goes to the shard with the least, so that shards are balanced over
+the whole model. Each slice gets one run of consecutive elements of each of its tensors.
 """
 
 import hashlib
@@ -115,11 +108,9 @@ class Layout:
         return self.slices[shard * self.fragments + fragment]
 
     def final_encoding(self, owned: Slice, base: pb.Encoding) -> pb.Encoding:
-        """How the last version of a slice is held and travels; `base` is that of all others (rule
-        17).
-
-        F32 where the model's own tensors have more bits than bf16: the wire does not round the
-        model that people get.
+        """How the last version of a slice is held and travels: F32 where the model's own tensors
+        have more bits than bf16, so that the wire does not round them (rule 17); else `base`, as
+        all others.
         """
         wide = any(self.tensors[piece.tensor].dtype != "bfloat16" for piece in owned.pieces)
         return pb.F32 if wide else base
@@ -220,7 +211,6 @@ def _size(parts: Iterable[_Part]) -> int:
 
 
 def _parts(table: Sequence[TensorSpec], bins: int) -> list[_Part]:
-    """Whole tensors, and small runs of rows of those that may be cut; largest first."""
     fine = max(1, sum(tensor.element_count for tensor in table) // (bins * PARTS_OF_A_SLICE))
     parts = []
     for number, tensor in enumerate(table):
@@ -233,7 +223,7 @@ def _parts(table: Sequence[TensorSpec], bins: int) -> list[_Part]:
 
 
 def _spread(parts: Sequence[_Part], bins: int, parts_min: int) -> list[list[_Part]]:
-    """Greedy balance over `bins`, each of which gets at least `parts_min` parts."""
+    """Greedy balance, largest part first, ties by name; each bin gets at least `parts_min`."""
     filled: list[list[_Part]] = [[] for _ in range(bins)]
     heap = [(0, number) for number in range(bins)]
     missing = bins * parts_min

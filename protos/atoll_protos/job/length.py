@@ -36,9 +36,8 @@ class LengthFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """What was heard: the length of the highest revision, in ticks or in tokens, and the ends.
-
-    `steps` is T, None for a length in tokens; `tokens` is 0 for one in ticks; `ends` ascend.
+    """What was heard: `steps` is T, None for a length in tokens; `tokens` is 0 for one in ticks;
+    `ends` ascend.
     """
 
     revision: int = 0

@@ -56,11 +56,10 @@ class Momentum(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """What is computed (2604.21428; symbols of docs/algorithm.md).
-
-    `fragments` is P, a word until the model is known. `quorum` is K, `overlap` tau in ticks,
-    `blend` the share of its own value that a learner keeps on adoption. With `lockstep` learners
-    hand over by themselves and `step()` waits at hand-over + overlap (rule 15).
+    """What is computed (2604.21428; symbols of docs/algorithm.md). `fragments` is P, a word until
+    the model is known. `quorum` is K, `overlap` tau in ticks, `blend` the share of its own value
+    that a learner keeps on adoption. With `lockstep` learners hand over by themselves and `step()`
+    waits at hand-over + overlap (rule 15).
     """
 
     fragments: int | Fragments = Fragments.AUTO
@@ -199,7 +198,6 @@ class RunFile:
 
     @property
     def must_equal(self) -> str:
-        """What must be equal everywhere, as canonical JSON."""
         sync = dataclasses.asdict(self.sync)
         if self.sync.quorum is Quorum.ALL:
             del sync["quorum"]
@@ -234,8 +232,7 @@ def hash_of(must_equal: str) -> str:
 
 
 def first_difference(file: RunFile, theirs: str) -> Difference | None:
-    """What of another process's `must_equal` is not this file's; None: they may work together.
-
+    """The first field of another process's `must_equal` that differs; None: they may work together.
     `theirs` may be of another version of Atoll. Raises ValueError for what is no such text.
     """
     mine, other = (_flat(json.loads(text)) for text in (file.must_equal, theirs))

@@ -6,15 +6,13 @@ mod H. With P = 4 and H = 8:
     tick        0   1   2   3   4   5   6   7   8   9  10  ...
     due         0       1       2       3       0       1
 
-A shard's tick may jump over a due tick, since newest reports replace older ones. So it asks "which
-is the newest due tick, and did its round start?" (`newest_due`, `starts`). Rule 9 keeps rounds at
-their distance: the *due* tick is recorded as the start, two starts of a slice lie at least H/2
-apart, and after a long jump only the newest rounds start; the next offers hold the skipped work.
+A shard's tick may jump over a due tick, since newest reports replace older ones. So it asks which
+is the newest due tick and whether its round started (`newest_due`, `starts`, rule 9). The *due*
+tick is recorded as the start; the next offers hold the work of rounds that were skipped.
 
 A learner has a copy of a slice ready when the Call comes, which is answered from the last finished
-step (`ahead`); in modes that wait it hands over by itself (`hands_over`, rule 15).
-
-Version 0 of every slice counts as a round that started at tick 0.
+step (`ahead`); in modes that wait it hands over by itself (`hands_over`, rule 15). Version 0 of
+every slice counts as a round that started at tick 0.
 """
 
 import math
@@ -61,10 +59,9 @@ def ahead(sync: Sync, tick: float, ticks_per_second: float, step_seconds: float)
     """Fragments that a learner asks for at a step boundary, to be copied at the next one.
 
     `tick` is the clock now, estimated to a fraction. What is copied one step from now answers the
-    Calls of the step that follows: so these come due between one and two steps from now, and each
-    lies in the window of one boundary alone. Both ends are a little early: a Call just before the
-    copy waits a moment, one just after the next boundary a whole step. None while the rate is not
-    known.
+    Calls of the step that follows: these come due between one and two steps from now, each in the
+    window of one boundary alone. Both ends are a little early: a Call just before the copy waits a
+    moment, one just after the next boundary a whole step. None while the rate is not known.
     """
     step = step_seconds * ticks_per_second  # in ticks
     early = min(step * EARLY_SHARE, EARLY_TICKS_MAX)
@@ -73,10 +70,8 @@ def ahead(sync: Sync, tick: float, ticks_per_second: float, step_seconds: float)
 
 
 def hands_over(sync: Sync, fragment: int, position: int) -> bool:
-    """Whether a learner in a mode that waits hands the fragment over at this position (rule 15).
-
-    It depends on the position alone: if each counted H/2 from its own start, two learners could
-    wait for each other's slices for ever.
+    """Whether a learner in a mode that waits hands the fragment over at this position (rule 15). If
+    each counted H/2 from its own start, two learners could wait for each other for ever.
     """
     first = offset(sync, fragment)
     return (position - first) % sync.period == 0 and position >= start_distance(sync)

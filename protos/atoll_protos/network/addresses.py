@@ -6,10 +6,7 @@ def joined(host: str, port: int) -> str:
 
 
 def split(address: str) -> tuple[str, int]:
-    """The reverse of `joined`. Raises ValueError.
-
-    An IPv6 address without brackets is refused: its last part could be the port or its own.
-    """
+    """Raises ValueError, also for an IPv6 address without brackets: its end may be no port."""
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()):
         raise ValueError(f"{address!r} is not host:port")

@@ -49,10 +49,8 @@ def _shared(message_bytes_max: int) -> Options:
 
 
 def control_options() -> Options:
-    """Of a channel that carries Session and unary calls.
-
-    gRPC itself would wait up to 120 s before it dials a peer again that was away for long, and a
-    second after the first refusal; all calls meanwhile fail at once.
+    """Without these gRPC would wait up to 120 s before it dials a peer again that was away for
+    long, and a second after the first refusal; all calls meanwhile fail at once.
     """
     return [
         *_shared(CONTROL_BYTES_MAX),
@@ -63,7 +61,6 @@ def control_options() -> Options:
 
 
 def bulk_options() -> Options:
-    """Of a channel that carries one Bulk stream."""
     return [*_shared(BULK_BYTES_MAX), ("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -85,9 +82,7 @@ class Folder:
     clock: Callable[[], float] = time.time
 
     def read(self) -> Credentials | None:
-        """Checked; None means plain text. Raises CredentialsError, OutOfDateError for what
-        heals.
-        """
+        """Checked; None: plain text. Raises CredentialsError, or OutOfDateError for what heals."""
         if not self.path:
             return None
         found = Credentials.read(self.path)
@@ -101,9 +96,7 @@ PLAIN_TEXT: Final = Folder(path="")
 def open_channel(
     endpoint: str, options: Options, credentials: Credentials | None = None, name: str = ""
 ) -> grpc.aio.Channel:
-    """In plain text without credentials; in the event loop. `name`: of another server than a
-    shard.
-    """
+    """In the event loop; plain text without credentials. `name`: of a server that is no shard."""
     if credentials is None:
         return grpc.aio.insecure_channel(endpoint, options=options)
     return grpc.aio.secure_channel(
@@ -116,9 +109,7 @@ def open_channel(
 
 
 class ServerFiles:
-    """A server's credentials, read again for each handshake; while that fails the last good ones
-    stay.
-    """
+    """A server's credentials, read for each handshake; while that fails the last good ones stay."""
 
     def __init__(self, folder: Folder, first: Credentials) -> None:
         self._folder, self._used, self._said = folder, first, ""

@@ -1,10 +1,4 @@
-"""The certificate, key and authorities with which a process of a job proves who it is.
-
-They lie in one folder, as a Secret of the type kubernetes.io/tls has them when it is mounted:
-
-    tls.crt   the process's certificate, first, and any between it and an authority (PEM)
-    tls.key   its private key (PEM)
-    ca.crt    the authorities by which peers are believed: two while one replaces another (PEM)
+"""The credentials with which a process of a job proves who it is (docs/security.md, Files).
 
 A peer whose certificate is not believed sees no more than a closed connection. So each process
 looks at its own files before it dials (`Credentials.fault`). Dates are healed by the next renewal,
@@ -43,10 +37,7 @@ REPLACE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong with which file, and what to do. Its text is one line.
-
-    `heals`: the next renewal may put it right, or the clock.
-    """
+    """What is wrong with a file, and what to do. `heals`: a renewal or the clock may mend it."""
 
     field: str  # the file
     problem: str
@@ -133,9 +124,8 @@ class Credentials:
         return self._certificates()[0].not_valid_after_utc.timestamp()
 
     def fault(self, now: float, needed: Needed = ANY) -> Fault | None:
-        """What is wrong with them at `now` (UNIX seconds); None if they can be used.
-
-        What no time heals comes first: nobody waits for the renewal of a foreign certificate.
+        """None if they can be used at `now` (UNIX seconds). What no time heals comes first: nobody
+        waits for the renewal of a foreign certificate.
         """
         try:
             return self._first_fault(now, needed)
@@ -143,9 +133,8 @@ class Credentials:
             return error.fault
 
     def check(self, now: float, needed: Needed = ANY) -> Identity:
-        """Whose these are, if they can be used at `now` (UNIX seconds).
-
-        Raises OutOfDateError for dates, which a renewal heals, and CredentialsError for the rest.
+        """Whose these are. `now` is in UNIX seconds. Raises OutOfDateError for dates, which a
+        renewal heals, and CredentialsError for the rest.
         """
         fault = self.fault(now, needed)
         if fault is None:

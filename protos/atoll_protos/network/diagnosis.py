@@ -26,9 +26,7 @@ PLAIN: Final = "WRONG_VERSION_NUMBER"  # OpenSSL's word for an answer that is no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweringPeer:
-    """What answers: plain text, or TLS with a certificate (DER) that `spoke` after it had seen
-    ours.
-    """
+    """What answers: plain text, or TLS with a certificate (DER). `spoke`: after it saw ours."""
 
     certificate: bytes | None
     spoke: bool = False

@@ -1,15 +1,9 @@
-"""Who a process of a job is, as its certificate says it.
-
-Every certificate of a job holds one identity as its only URI name (SPIFFE):
-
-    spiffe://atoll.dev/ns/NAMESPACE/job/NAME/uid/UID/region/REGION/role/ROLE[/generation/N]
+"""Who a process of a job is, as its certificate says it (docs/security.md, Identities).
 
 Namespace, name and UID are those of the job's object in the cluster where its syncer lives; the UID
-tells a run from a former one of the same name. The generation grows each time the certificates of a
-region are revoked: shards refuse those of a lower one (rule 41). 0 is not written.
-
-Shards serve under one DNS name per job (`server_name`), the first host of a learner under one of
-its region (`learner_name`). Clients verify that whatever address they dial.
+tells a run from a former one of the same name. Shards refuse a generation below that of their list
+(rule 41). Shards serve under `server_name`, the first host of a learner under `learner_name`;
+clients verify that whatever address they dial.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Listening sockets, and plain HTTP on them.
 
-A pod has an IPv4 address, an IPv6 address, or both. So a process that listens on all addresses does
-so with one socket for both families, of IPv4 alone where the kernel has no IPv6.
+A pod has an IPv4 address, an IPv6 address, or both: one socket for both families listens on all
+addresses, of IPv4 alone where the kernel has no IPv6.
 """
 
 import socket
@@ -39,6 +39,5 @@ class _Server(ThreadingMixIn, TCPServer):
 def serve_http(
     listening: socket.socket, handler: type[BaseHTTPRequestHandler], thread_name: str
 ) -> None:
-    """Answer requests from threads of their own, until this process ends."""
     server = _Server(listening, handler)
     threading.Thread(target=server.serve_forever, name=thread_name, daemon=True).start()

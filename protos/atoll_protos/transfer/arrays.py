@@ -74,9 +74,8 @@ def encoding_of(base: Base) -> pb.Encoding:
 def difference(
     base: Base, theta: Array, *, rounded: Sequence[tuple[slice, np.dtype[Any]]] = ()
 ) -> Array:
-    """What was trained since `base`: `base - theta`, a new array F32 [n]; `theta` is F32 [n].
-
-    In the spans of `rounded` the learner holds the base in a narrower type, so the difference is to
+    """A new array F32 [n]: `base - theta`, what was trained since `base`; `theta` is F32 [n]. In
+    the spans of `rounded` the learner holds the base in a narrower type, so the difference is to
     the base after that rounding; else everybody's offers would carry one and the same rounding.
     """
     assert base.form.element_count == theta.size, (base.form, theta.size)
@@ -103,10 +102,9 @@ def all_finite(values: Array) -> bool:
 def moved(
     base: Base, data: Buffer, encoding: pb.Encoding, *, to: pb.Encoding | None = None
 ) -> Base:
-    """The base that a difference to `base` leads to (rule 17): `data` is what a Publish carries.
-
-    It is of the type `to`, by default that of `base`. Exact values come whole; the others are
-    `base` plus the encoded difference, formed in f32 and rounded once.
+    """The base that a difference to `base` leads to (rule 17): `data` is what a Publish carries. It
+    is of the type `to`, by default that of `base`. Exact values come whole; the others are `base`
+    plus the encoded difference, formed in f32 and rounded once.
     """
     codec, count = codecs.of(encoding), base.form.coded
     to = to or encoding_of(base)
@@ -132,9 +130,8 @@ def pack(values: Array, encoding: pb.Encoding, form: Form) -> memoryview:
 
 
 def encode(values: Array, encoding: pb.Encoding) -> memoryview:
-    """The bytes of F32 [n], laid out as `codecs` says. Raises ValueError for an unknown encoding.
-
-    A value that is not finite stays so, or makes its whole block so: the receiver refuses the norm.
+    """The bytes of F32 [n], laid out as `codecs` says. Raises ValueError for an unknown encoding. A
+    value that is not finite stays so, or makes its whole block so: the receiver refuses the norm.
     """
     data = np.empty(codecs.encoded_size(values.size, encoding), "u1")
     _encode_into(data, values, encoding)
@@ -152,9 +149,8 @@ def _encode_into(data: Array, values: Array, encoding: pb.Encoding) -> None:
 def encode_part(
     data: Array, codec: Codec, element_count: int, part: slice, values: Array, work: Array
 ) -> None:
-    """Write elements `part`, at most RUN, to where they lie in `data`, uint8 of all elements.
-
-    In an encoding with scales the part begins with a block. `work` is f32, at least as long.
+    """Write elements `part`, at most RUN, to where they lie in `data`, uint8 of all elements. In an
+    encoding with scales the part begins with a block. `work` is f32, at least as long.
     """
     if not codec.scaled:
         data.view(FLOATS[codec.encoding])[part] = values
@@ -244,9 +240,8 @@ def _unpacked(packed: Array) -> Array:
 
 
 def decode_part(data: Buffer, codec: Codec, element_count: int, part: slice, out: Array) -> Array:
-    """Elements `part` of all as f32: in `out`, or as a view of f32 `data`.
-
-    In an encoding with scales the part begins with a block.
+    """Elements `part` of all as f32: in `out`, or as a view of f32 `data`. In an encoding with
+    scales the part begins with a block.
     """
     if not codec.scaled:
         return widened(from_bytes(data, codec.encoding)[part], out)
@@ -256,9 +251,8 @@ def decode_part(data: Buffer, codec: Codec, element_count: int, part: slice, out
 
 
 def levels_part(data: Buffer, codec: Codec, element_count: int, part: slice, out: Array) -> Array:
-    """Elements `part` of an encoding with scales, not yet multiplied: fills `out`, f32.
-
-    The part begins with a block. Returns the scales of its blocks.
+    """Elements `part`, which begins with a block, not yet multiplied: fills `out`, f32. Returns the
+    scales of its blocks.
     """
     scale, given = _split(np.frombuffer(data, np.uint8), codec, element_count, part)
     is_whole = codec.bits == BYTE_BITS

@@ -48,11 +48,9 @@ class Wire(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """One way to write f32 values as bytes.
-
-    `bits` is the size of one value without its share of a scale. `block` values share a scale (1:
-    there are none), `levels` is the largest level of either sign (0: none). `base` is the encoding
-    in which both sides hold versions that were published with this codec: F32 or BF16.
+    """`bits` is the size of one value without its share of a scale. `block` values share a scale
+    (1: there are none), `levels` is the largest level of either sign (0: none). `base` is the
+    encoding in which both sides hold versions that were published with this codec: F32 or BF16.
     """
 
     wire: Wire
@@ -102,7 +100,7 @@ def base_encoding(wire_down: Wire) -> pb.Encoding:
 
 
 def encoded_size(element_count: int, encoding: pb.Encoding) -> int:
-    """Bytes that so many values take. Raises ValueError for a number without a codec."""
+    """Raises ValueError for a number without a codec."""
     return of(encoding).byte_count(element_count)
 
 
@@ -126,16 +124,14 @@ class Form:
         return self.exact_bytes + encoded_size(self.coded, encoding)
 
     def cut(self, data: bytes | bytearray | memoryview) -> tuple[memoryview, memoryview]:
-        """Views of the bytes of the exact values and of the coded ones."""
         view = memoryview(data)
         return view[: self.exact_bytes], view[self.exact_bytes :]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed(Generic[Values]):
-    """The whole values of a slice: its bytes, and the values as views of them.
-
-    `exact` is f32 [form.exact], `coded` f32 or bf16 [form.coded].
+    """The bytes of the whole values of a slice, and views of them: `exact` is f32 [form.exact],
+    `coded` f32 or bf16 [form.coded].
     """
 
     form: Form

@@ -23,9 +23,8 @@ LANES_MAX: Final = 256  # parts of a slice on the wire
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which parts of every slice one process holds: `first` .. `stop` of `parts` in all.
-
-    What it holds of a slice is one run of elements, laid out as a small slice with `form(...)`.
+    """Parts `first` .. `stop` of `parts` of every slice, which one process holds. They are one run
+    of elements, laid out as a small slice with `form(...)`.
     """
 
     first: int = 0
@@ -46,15 +45,13 @@ class Share:
         return range(edges[self.first], edges[self.stop])
 
     def form(self, form: Form) -> Form:
-        """Of what is held of a slice."""
         held = self.elements(form)
         exact = min(held.stop, form.exact) - min(held.start, form.exact)
         return Form(exact, len(held) - exact)
 
     def spans(self, form: Form, encoding: pb.Encoding) -> tuple[tuple[range, ...], ...]:
-        """By part: where its bytes lie in the bytes of what is held; none of others' parts.
-
-        Raises ValueError for an encoding without a codec.
+        """By part: where its bytes lie in the bytes of what is held; none of others' parts. Raises
+        ValueError for an encoding without a codec.
         """
         if self.is_whole:
             return part_spans(form, encoding, self.parts)
@@ -72,10 +69,8 @@ ALL: Final = Share()  # of a process that holds everything
 
 
 def part_edges(form: Form, parts: int) -> tuple[int, ...]:
-    """Part k is elements edges[k] .. edges[k + 1]; parts may be empty.
-
-    They are equal but for one block of a codec with scales; the blocks begin behind the exact
-    values.
+    """Part k is elements edges[k] .. edges[k + 1]; parts may be empty. They are equal but for one
+    block of a codec with scales; the blocks begin behind the exact values.
     """
     count, exact = form.element_count, form.exact
     equal = (count * part // parts for part in range(parts))
@@ -84,8 +79,7 @@ def part_edges(form: Form, parts: int) -> tuple[int, ...]:
 
 def part_spans(form: Form, encoding: pb.Encoding, parts: int) -> tuple[tuple[range, ...], ...]:
     """By part: which bytes of the encoded slice it has, as ranges in order; none of them is empty.
-
-    All together tile the slice. Raises ValueError for an encoding without a codec.
+    Raises ValueError for an encoding without a codec.
     """
     if parts == 1:
         return (_some(range(form.byte_count(encoding))),)

@@ -68,9 +68,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A transfer that is complete and whose length and checksum are right.
-
-    `payload` is empty where the bytes went to a Destination; `number` is the sender's.
+    """A transfer whose length and checksum are right; `number` is the sender's. `payload` is empty
+    where the bytes went to a Destination.
     """
 
     head: pb.Transfer
@@ -136,10 +135,9 @@ class Destination(Protocol):
 
 
 class Assembler:
-    """One direction of one Bulk stream: frames in, whole transfers out.
-
-    `admit(head)` says how many bytes the transfer must have or where they go, or None to refuse it;
-    it is asked before anything is allocated (rule 25), and may look at `transfer`.
+    """One direction of one Bulk stream: frames in, whole transfers out. `admit(head)` says how many
+    bytes the transfer must have or where they go, or None to refuse it; it is asked before
+    anything is allocated (rule 25), and may look at `transfer`.
     """
 
     def __init__(self, admit: Callable[[pb.Transfer], int | Destination | None]) -> None:

@@ -1,21 +1,17 @@
 """The transfers of one session in one direction, put together from the parts on its lanes.
 
-A session has N lanes, each a Bulk stream of its own. Every transfer of a slice goes over all of
-them, part k on lane k (division). Parts arrive in any order against each other, and a lane may be
-several transfers ahead. The sender numbers the transfers of a session, and all parts have the
-number; on a lane the numbers grow:
+Parts arrive in any order against each other, and a lane may be several transfers ahead. All parts
+of a transfer have its number, which the sender counts up; on a lane the numbers grow (rule 33):
 
     number = that of the slice's open transfer   it is one more part of it; the heads must be equal
     number > ...                                 the first part of a newer transfer, which drops the
                                                  older one: parts of two captures never meet
     number < ...                                 of one that was dropped: read, and thrown away
 
-Only a first part is asked about (`admit`, rule 33): it takes the credit and reserves the memory of
-the whole, one buffer for each slice at most.
-
-A transfer of no slice (a part of a companion) is not divided: lane 0 has it alone. With one lane
-numbers are not looked at. A process that has some of the lanes only (a `Share`) gathers what it
-holds.
+Only a first part is asked about (`admit`): it takes the credit and reserves the memory of the
+whole, one buffer for each slice at most. A transfer of no slice (a part of a companion) is not
+divided: lane 0 has it alone. With one lane numbers are not looked at. A process that has some of
+the lanes only (a `Share`) gathers what it holds.
 """
 
 from collections.abc import Callable
@@ -68,9 +64,8 @@ class Part:
 
 
 class Gathering:
-    """`admit(head)` says how many bytes the whole transfer must have, or None to refuse it.
-
-    `form` gives the Form of the slice that an admitted head names, None where it is of no slice.
+    """`admit(head)` says how many bytes the whole transfer must have, or None to refuse it. `form`
+    gives the Form of the slice that an admitted head names, None where it is of no slice.
     `share` are the lanes that end here, by default all.
     """
 
@@ -196,7 +191,6 @@ def _of(lane: int, spans: tuple[tuple[range, ...], ...]) -> tuple[range, ...]:
 
 
 def _is_same(whole: pb.Transfer, head: pb.Transfer) -> bool:
-    """Whether a part's head is that of the whole, but for its bytes."""
     named = pb.Transfer()
     named.CopyFrom(head)
     named.byte_count = whole.byte_count
