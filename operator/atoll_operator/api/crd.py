@@ -126,10 +126,9 @@ def schema() -> dict[str, Any]:
 
 
 def _without_defaults_in_lists(node: dict[str, Any], *, inside: bool = False) -> None:
-    """Take the defaults out of lists' items: the models fill them in when an object is read.
-
-    What the API server adds to an entry of a list is a difference for tools that compare lists as
-    a whole with what was applied (Argo CD, Terraform).
+    """Take the defaults out of lists' items: the models fill them in when an object is read. An
+    addition of the API server is a difference for tools that compare lists as a whole with what
+    was applied (Argo CD, Terraform).
     """
     if inside:
         node.pop("default", None)
@@ -227,9 +226,8 @@ def _open_object(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loosen(node: dict[str, Any], name: str = "") -> None:
-    """No defaults, and nothing is required but REQUIRED and the keys of list maps.
-
-    An object may hold what an older operator has written.
+    """No defaults, and nothing is required but REQUIRED and the keys of list maps: an object may
+    hold what an older operator has written.
     """
     node.pop("default", None)
     node.pop("required", None)

@@ -5,18 +5,16 @@ and region (`atoll_protos.network.identity`). A leaf lives LEAF_DAYS and is due 
 thirds of its life, so that a third is left for it to reach every pod and every other cluster.
 
 An authority lives AUTHORITY_DAYS. Its successor must be believed everywhere before it signs
-anything, and the former one until its last leaf is gone. So `Authorities` holds up to three:
+anything, and the former one until its last leaf is gone (docs/security.md, Renewal):
 
     signer      issues the leaves
-    successor   at two thirds of the signer's life: believed by all (it is part of `bundle`, the
-                ca.crt of every leaf), and signs nothing yet. It becomes the signer at five sixths.
+    successor   at two thirds of the signer's life: part of `bundle`, the ca.crt of every leaf, and
+                signs nothing yet. It becomes the signer at five sixths.
     former      believed until they expire
 
-`turned` takes each of these steps when its time has come, and `renewal` renews every leaf whose
-signer or bundle is no longer the present one. A leaf never outlives its authority.
-
-Keys are ECDSA on P-256. Certificates begin an hour back, for clocks that differ. Times are UNIX
-seconds, lives are seconds.
+`renewal` renews every leaf whose signer or bundle is no longer the present one. A leaf never
+outlives its authority. Keys are ECDSA on P-256. Certificates begin an hour back, for clocks that
+differ. Times are UNIX seconds, lives are seconds.
 """
 
 from collections.abc import Mapping
@@ -63,7 +61,6 @@ class Authorities:
         return self.signer.certificate + successor + self.former
 
     def to_files(self) -> dict[str, bytes]:
-        """The entries of the Secret that holds them."""
         files = {"tls.crt": self.signer.certificate, "tls.key": self.signer.key}
         if self.successor:
             files |= {"next.crt": self.successor.certificate, "next.key": self.successor.key}
@@ -73,7 +70,7 @@ class Authorities:
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Self:
-        """What `to_files` has written. Raises SpecError for a missing or damaged entry."""
+        """Raises SpecError for a missing or damaged entry."""
         for name in ("tls.crt", "tls.key", *(["next.key"] if "next.crt" in files else [])):
             if not files.get(name):
                 remedy = "delete the Secret: a new authority is made, and all leaves again"
@@ -93,7 +90,6 @@ class Authorities:
 def make_authorities(
     owner: JobIdentity, now: float, life: float = AUTHORITY_DAYS * DAY_SECONDS
 ) -> Authorities:
-    """The first authority of a job."""
     return Authorities(signer=make_authority(owner, now, life))
 
 
@@ -126,10 +122,8 @@ def make_authority(
 def issue(
     authorities: Authorities, identity: Identity, now: float, life: float = LEAF_DAYS * DAY_SECONDS
 ) -> Credentials:
-    """A certificate and new key for one process, or for all of its role and region.
-
-    Those who serve get the DNS name under which they do besides. It ends no later than its
-    authority.
+    """A certificate and new key for one process, or for all of its role and region. Those who serve
+    get the DNS name under which they do besides. It ends no later than its authority.
     """
     authority = x509.load_pem_x509_certificate(authorities.signer.certificate)
     signer = serialization.load_pem_private_key(authorities.signer.key, password=None)
@@ -163,9 +157,8 @@ def turned(
     now: float,
     life: float = AUTHORITY_DAYS * DAY_SECONDS,
 ) -> tuple[Authorities, str]:
-    """The authorities as they should be at `now`, and what has changed, empty for nothing.
-
-    At most one step: the caller writes it down before it issues anything.
+    """The authorities as they should be at `now`, and what has changed, empty for nothing. At most
+    one step: the caller writes it down before it issues anything.
     """
     signer = x509.load_pem_x509_certificate(authorities.signer.certificate)
     if _past(signer, now, 1):
@@ -184,9 +177,8 @@ def turned(
 
 
 def renewal(authorities: Authorities, leaf: Credentials, identity: Identity, now: float) -> str:
-    """Why `leaf`, as it is stored, is to be issued again for `identity`; empty: it is not.
-
-    What cannot be read or belongs to somebody else is issued again as well.
+    """Why `leaf`, as it is stored, is to be issued again for `identity`; empty: it is not. What
+    cannot be read or belongs to somebody else is issued again as well.
     """
     fault = leaf.fault(now)
     if fault is not None:

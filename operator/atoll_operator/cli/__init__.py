@@ -1,8 +1,7 @@
 """The command `atoll`, which is `kubectl atoll` too: one module for each verb.
 
-A module imports only what reading its arguments needs, and a verb the rest when it runs, so that
-`atoll --help`, `validate` and `status DIR` start without gRPC, Kubernetes' client, matplotlib or
-rich.
+A module imports only what reading its arguments needs, and a verb the rest when it runs: `atoll
+--help`, `validate` and `status DIR` start without gRPC, Kubernetes' client, matplotlib or rich.
 
     app.py        the verbs under their names, --version, exit code 2 for bad input
     validate.py   checks a manifest without a cluster

@@ -56,7 +56,6 @@ for verb in VERBS:
 
 
 def main() -> None:
-    """Run a verb; bad input becomes one line that names field and remedy, and exit code 2."""
     program = Path(sys.argv[0]).name
     try:
         app(prog_name=PLUGIN if program == "kubectl-atoll" else None)
@@ -66,10 +65,8 @@ def main() -> None:
 
 
 def complete() -> None:
-    """Offer words for `kubectl atoll ...`, as kubectl asks a plugin for them.
-
-    kubectl gives the words so far, of which the last one may be empty, and reads one offer a line,
-    and a last line that says what else to offer.
+    """Offer words for `kubectl atoll ...`: kubectl gives the words so far, of which the last one
+    may be empty, and reads one offer a line, and a last line that says what else to offer.
     """
     *whole, begun = sys.argv[1:] or [""]
     words = shlex.join(["atoll", *whole]) + f" {begun}"

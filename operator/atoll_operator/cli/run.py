@@ -202,7 +202,6 @@ def _complete(job: Job, out: Path) -> str:
 
 
 def _of_folder(what: Path, out: Path | None, *, resume: bool) -> tuple[Path, Path | None]:
-    """The manifest to read and the run's folder, where a run's folder may stand for both."""
     if what.is_dir():
         if not resume:
             problem = "is a folder"

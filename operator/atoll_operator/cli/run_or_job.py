@@ -53,10 +53,7 @@ Context = Annotated[str, typer.Option("--context", help="Of the kubeconfig, for 
 
 
 def folder_of(which: str, namespace: str, context: str) -> Path | None:
-    """The folder of a run; None: it is the name of a job, as every name with a namespace is.
-
-    Raises SpecError for what can be neither.
-    """
+    """None: it is a job's name, as every name with a namespace is. Raises SpecError for neither."""
     if namespace or context:
         return None
     if files.holds_run(Path(which)):

@@ -1,8 +1,8 @@
 """What is obviously wrong in a pod template, for `atoll validate`: unknown fields and wrong kinds.
 
-Templates are the cluster's to check, in its own version (docs/kubernetes.md). This is the check
-without one, by the fields of the Kubernetes client's models, which know the API of one version. So
-only what no version would take is refused, and a number in place of a text is left to the cluster.
+Templates are the cluster's to check, in its own version (docs/kubernetes.md). The models of
+Kubernetes' client know the API of one version. So only what no version would take is refused, and a
+number in place of a text is left to the cluster.
 """
 
 import importlib
@@ -28,7 +28,6 @@ OVERRIDES = {  # fields of podOverrides that a pod template has under another na
 
 
 def check(job: Job) -> None:
-    """Raise SpecError for the first thing that is wrong in the job's templates."""
     if (error := next(_all_wrong(job), None)) is not None:
         raise error
 
@@ -49,7 +48,6 @@ def _all_wrong(job: Job) -> Iterator[SpecError]:
 
 
 def _wrong(value: Any, kind: str, path: str) -> Iterator[SpecError]:
-    """Everything that is wrong with a value of a type, as the client's models name types."""
     if value is None:
         return
     part = PARTS.fullmatch(kind)

@@ -1,7 +1,7 @@
 """A region's credentials for another cluster, for `atoll credentials`: by a person's own rights.
 
 The person may read the job and the Secret with its authority in the cluster where the syncer runs;
-the operator takes no part. What is printed holds private keys.
+what is printed holds private keys.
 """
 
 import base64
@@ -69,10 +69,9 @@ def credentials_of(
 
 
 def revoked(job: str, region: str, *, namespace: str, context: str) -> str:
-    """Shut out the certificates that a region has so far; what was done, in words.
-
-    The operator tells the shards within seconds, and they read it when the kubelet shows them the
-    list. Raises SpecError.
+    """Shut out the certificates that a region has so far; what was done, in words. The operator
+    tells the shards within seconds, and they read it when the kubelet shows them the list.
+    Raises SpecError.
     """
     here = reach("", namespace, context)
     with _asking(job, here.namespace):
@@ -119,7 +118,6 @@ def _job(here: ClusterReach, job: str) -> Any:
 
 @contextmanager
 def _asking(job: str, namespace: str) -> Iterator[None]:
-    """Raises SpecError for what the cluster refuses or does not answer."""
     with asking(job):
         try:
             yield
@@ -137,7 +135,6 @@ def _asking(job: str, namespace: str) -> Iterator[None]:
 
 
 def _check(job: Job, region: str) -> None:
-    """Raises SpecError where there is nothing to print for this region."""
     tls, regions = job.spec.syncer.tls, [each.name for each in job.spec.regions]
     if region not in regions:
         others = [each for each in regions if each != job.spec.syncer_region]

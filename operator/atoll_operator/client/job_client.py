@@ -235,9 +235,8 @@ class _AwayError(SpecError):
 
 
 def is_there(job: TrainingJob, condition: str | Callable[[TrainingJob], bool]) -> bool:
-    """Whether the job is what is waited for; raises FailedError if it cannot become that.
-
-    What was said of an earlier manifest is passed over, but Complete stays.
+    """Whether the job is what is waited for; raises FailedError if it cannot become that. What was
+    said of an earlier manifest is passed over, but Complete stays.
     """
     if not job.is_current and not job.is_true("Complete"):
         return False
@@ -278,7 +277,6 @@ def _checked(document: Mapping[str, Any] | str | Path) -> dict[str, Any]:
 
 
 def _refused(name: str, namespace: str, error: client.ApiException) -> SpecError:
-    """What the API server has refused, by its words."""
     said = message(error)
     if error.status == NOT_FOUND:
         problem = f"the namespace {namespace} has no such job ({said})"

@@ -1,8 +1,7 @@
 """The logs of a job's pods, for `atoll logs JOB`: as a person reads them, with their own rights.
 
-Pods are found by the label of their job, and a process
-has the name that it has under `atoll run`: its slot, shard-N or evaluator. A host of a learner of
-several hosts is called by slot and number, and the slot means all of them.
+A process has the name that it has under `atoll run`: its slot, shard-N or evaluator. A host of a
+learner of several hosts is called by slot and number, and the slot means all of them.
 
 Following goes through restarts: one thread for each pod reads the stream of its container, and a
 stream that ends is begun again for as long as the pod is there. The API can say "since" only in
@@ -35,7 +34,7 @@ Line = tuple[str, str]  # process, line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedPod:
-    """A pod of the job: what it runs, and whether its container has begun to write."""
+    """A pod of the job. `began`: its container has begun to write."""
 
     name: str
     uid: str
@@ -61,10 +60,9 @@ class Logs:
     refused: set[str] = field(default_factory=set)  # UIDs of pods whose log was refused
 
     def lines(self, process: str, *, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Pairs of a process and a line; `process` empty: all. Raises SpecError.
-
-        Begins with the last `tail` lines of each pod (None: all). With `follow` it continues until
-        the job has no pods any more.
+        """Pairs of a process and a line; `process` empty: all. Begins with the last `tail` lines of
+        each pod (None: all). With `follow` it continues until the job has no pods any more.
+        Raises SpecError.
         """
         pods = self.pods()
         if not pods:
@@ -82,7 +80,6 @@ class Logs:
                 yield from self._read(pod, tail, follow=False)
 
     def pods(self) -> list[LoggedPod]:
-        """The job's pods, learners by slot, in the order of their names."""
         found = (_pod(self.job, each) for each in self.listed())
         return sorted(found, key=lambda pod: pod.process)
 
@@ -165,13 +162,12 @@ class Logs:
 
 
 def connect(job: str, namespace: str, context: str) -> Logs:
-    """The logs of a job, with the kubeconfig of whoever calls; raises SpecError without one."""
+    """Raises SpecError without a kubeconfig that can be used."""
     found = reach(job, namespace, context)
     return Logs(client.CoreV1Api(found.api), found.namespace, job)
 
 
 def _pod(job: str, raw: Any) -> LoggedPod:
-    """A pod as the client has it."""
     labels = raw.metadata.labels or {}
     role, container = labels.get(Label.ROLE, ""), raw.spec.containers[0].name
     process = {
@@ -192,10 +188,7 @@ def _pod(job: str, raw: Any) -> LoggedPod:
 
 
 def _seconds_since(moment: str) -> int:
-    """Whole seconds from a time in RFC 3339 until now, and one more; at least 1.
-
-    A time without a zone is UTC; a node may write its own.
-    """
+    """Whole seconds since a time in RFC 3339 (UTC without a zone), and one more; at least 1."""
     begun = datetime.fromisoformat(moment)
     begun = begun if begun.tzinfo else begun.replace(tzinfo=UTC)
     return max(1, int(time.time() - begun.timestamp()) + 2)

@@ -1,7 +1,6 @@
 """How a person reaches a cluster: with their own kubeconfig and rights, as kubectl does.
 
-This is no part of the operator, which has a service account and watches (`edges`). Inside a pod,
-without a kubeconfig, the pod's service account is used.
+Inside a pod, without a kubeconfig, the pod's service account is used.
 """
 
 import json
@@ -39,10 +38,9 @@ class ClusterReach:
 
 
 def reach(what: str, namespace: str, context: str) -> ClusterReach:
-    """The cluster of a context; both may be empty, as kubectl's options may be left out.
-
-    Raises SpecError without a kubeconfig, or with one that cannot be used; `what` is the
-    name that the person gave, if any: a job's, or that of a run folder which is not there.
+    """The cluster of a context; both may be empty, as kubectl's options may be left out. Raises
+    SpecError without a kubeconfig, or with one that cannot be used; `what` is the name that the
+    person gave, if any: a job's, or that of a run folder which is not there.
     """
     settings = client.Configuration()
     try:
@@ -67,7 +65,6 @@ def reach(what: str, namespace: str, context: str) -> ClusterReach:
 
 
 def message(error: client.ApiException) -> str:
-    """What the API server says of its refusal."""
     try:
         return str(json.loads(error.body or "")["message"])
     except (ValueError, KeyError, TypeError):

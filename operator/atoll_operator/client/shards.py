@@ -1,7 +1,7 @@
 """Where the shards of a job in a cluster are, for `atoll export`, `top` and `plot`.
 
-They are found by a person's own rights. The addresses of shards mean something only inside the
-cluster, so they are read in a shard's pod, and what was read comes back through `kubectl exec`.
+Their addresses mean something only inside the cluster, so they are read in a shard's pod, and what
+was read comes back through `kubectl exec`.
 """
 
 from dataclasses import dataclass
@@ -43,9 +43,8 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
 
 
 def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
-    """By slot, shard-N or evaluator, the node on which it runs. Raises SpecError.
-
-    Of a learner of several hosts that of the first, and how many nodes it has besides.
+    """By slot, shard-N or evaluator, its node; of several hosts the first one's, and how many nodes
+    there are besides. Raises SpecError.
     """
     found: dict[str, dict[str, None]] = {}
     for each in connect(job, namespace, context).pods():
@@ -58,7 +57,6 @@ def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
 
 
 def _order(pod: Any) -> tuple[bool, str]:
-    """Pods that run come first."""
     running = pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
     return not running, str(pod.metadata.name)
 

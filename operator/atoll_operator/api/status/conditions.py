@@ -7,10 +7,9 @@ answer wins:
     1. Does anything run?   If the phase is not Running or Finishing, SyncerReady,
                             LearnersAvailable, Progressing and Degraded are False and their reason
                             is the phase, so that a finished job does not look broken.
-    2. Can it be seen?      If what the condition is about gives no answer, it is Unknown (NoAnswer,
-                            SyncerSilent). The last value is never repeated. A known trouble comes
-                            before this: a pod that cannot be scheduled makes Degraded True and
-                            SyncerReady False, even while shards are silent.
+    2. Can it be seen?      What gives no answer is Unknown (NoAnswer, SyncerSilent). A known
+                            trouble comes before this: a pod that cannot be scheduled makes Degraded
+                            True and SyncerReady False, even while shards are silent.
     3. What is wrong?       The most specific reason that is known; the message holds the details.
     4. Nothing is wrong.
 
@@ -250,10 +249,9 @@ def _over(facts: Facts, kind: str, wanted: PhaseKind) -> Condition:
 
 
 def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Said:
-    """Whether the job is as its user wants it: it trains, or has trained. Else what it waits for.
-
-    A job that trains without some of its learners is Ready: that is what it is made for. So is one
-    of which the API server refuses an object that no pod needs now, such as a larger volume.
+    """Whether the job is as its user wants it: it trains, or has trained. Else what it waits for. A
+    job that trains without some of its learners is Ready; so is one of which the API server
+    refuses an object that no pod needs now, such as a larger volume.
     """
     if facts.phase.kind not in RUNS:
         return str(facts.phase.kind), facts.phase.message

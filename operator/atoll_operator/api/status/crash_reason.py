@@ -102,7 +102,6 @@ def _plain(line: str) -> str:
 
 
 def _traceback(lines: list[str], at: int, found: Found) -> int:
-    """Read the traceback whose first frame is at this line; returns where the text continues."""
     head = lines[max(0, at - 2) : at]
     frames: list[tuple[str, str]] = []
     while at < len(lines) and lines[at][0].isspace():

@@ -1,7 +1,6 @@
 """The table of what conditions can say: every reason with its status, meaning and remedy.
 
-A reason without an entry cannot be used. docs/conditions.md contains the table. The order of the
-types is that of the conditions in a status.
+A reason without an entry cannot be used. The order of the types is that of a status.
 """
 
 import re
