@@ -46,7 +46,7 @@ def returned_early(tick: int, steps: int | None, loops_on: str = "learner") -> s
 @dataclass(frozen=True, slots=True)
 class Exit:
     """What an exit code means. `reason` and `remedy` are those of the job's condition Failed, empty
-    where another start may help. `failure`: the local supervisor counts those in a row.
+    where another start may help. `failure`: after some in a row the local supervisor gives up.
     """
 
     code: ExitCode

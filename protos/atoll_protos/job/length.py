@@ -36,9 +36,7 @@ class LengthFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """What was heard: `steps` is T, None for a length in tokens; `tokens` is 0 for one in ticks;
-    `ends` ascend.
-    """
+    """`steps` is T, None for a length in tokens; `tokens` is 0 for one in ticks; `ends` ascend."""
 
     revision: int = 0
     steps: int | None = None

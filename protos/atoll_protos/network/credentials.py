@@ -133,9 +133,7 @@ class Credentials:
             return error.fault
 
     def check(self, now: float, needed: Needed = ANY) -> Identity:
-        """Whose these are. `now` is in UNIX seconds. Raises OutOfDateError for dates, which a
-        renewal heals, and CredentialsError for the rest.
-        """
+        """Raises OutOfDateError for dates, which may heal, and CredentialsError for the rest."""
         fault = self.fault(now, needed)
         if fault is None:
             return self.identity

@@ -240,9 +240,7 @@ def _unpacked(packed: Array) -> Array:
 
 
 def decode_part(data: Buffer, codec: Codec, element_count: int, part: slice, out: Array) -> Array:
-    """Elements `part` of all as f32: in `out`, or as a view of f32 `data`. In an encoding with
-    scales the part begins with a block.
-    """
+    """As f32, in `out` or as a view of f32 `data`. With scales `part` begins with a block."""
     if not codec.scaled:
         return widened(from_bytes(data, codec.encoding)[part], out)
     scale = levels_part(data, codec, element_count, part, out)
@@ -251,9 +249,7 @@ def decode_part(data: Buffer, codec: Codec, element_count: int, part: slice, out
 
 
 def levels_part(data: Buffer, codec: Codec, element_count: int, part: slice, out: Array) -> Array:
-    """Elements `part`, which begins with a block, not yet multiplied: fills `out`, f32. Returns the
-    scales of its blocks.
-    """
+    """Fill `out` (f32) with unscaled levels; `part` begins with a block. Returns its scales."""
     scale, given = _split(np.frombuffer(data, np.uint8), codec, element_count, part)
     is_whole = codec.bits == BYTE_BITS
     np.copyto(out, given.view(np.int8) if is_whole else _unpacked(given)[: out.size])

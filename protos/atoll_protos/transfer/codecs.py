@@ -130,9 +130,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed(Generic[Values]):
-    """The bytes of the whole values of a slice, and views of them: `exact` is f32 [form.exact],
-    `coded` f32 or bf16 [form.coded].
-    """
+    """A slice's bytes, and views: `exact` f32 [form.exact], `coded` f32 or bf16 [form.coded]."""
 
     form: Form
     data: memoryview

@@ -50,9 +50,7 @@ class Share:
         return Form(exact, len(held) - exact)
 
     def spans(self, form: Form, encoding: pb.Encoding) -> tuple[tuple[range, ...], ...]:
-        """By part: where its bytes lie in the bytes of what is held; none of others' parts. Raises
-        ValueError for an encoding without a codec.
-        """
+        """By part, in the bytes of what is held. Raises ValueError for an unknown encoding."""
         if self.is_whole:
             return part_spans(form, encoding, self.parts)
         held, edges = self.elements(form), part_edges(form, self.parts)
@@ -78,9 +76,7 @@ def part_edges(form: Form, parts: int) -> tuple[int, ...]:
 
 
 def part_spans(form: Form, encoding: pb.Encoding, parts: int) -> tuple[tuple[range, ...], ...]:
-    """By part: which bytes of the encoded slice it has, as ranges in order; none of them is empty.
-    Raises ValueError for an encoding without a codec.
-    """
+    """By part, in the encoded slice; no range is empty. Raises ValueError for unknown encodings."""
     if parts == 1:
         return (_some(range(form.byte_count(encoding))),)
     edges = pairwise(part_edges(form, parts))

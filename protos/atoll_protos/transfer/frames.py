@@ -68,9 +68,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A transfer whose length and checksum are right; `number` is the sender's. `payload` is empty
-    where the bytes went to a Destination.
-    """
+    """A verified transfer; `number` is the sender's. A Destination leaves `payload` empty."""
 
     head: pb.Transfer
     payload: bytearray
