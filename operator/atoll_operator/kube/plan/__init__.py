@@ -1,9 +1,8 @@
 """Every decision of a pass: functions of an observation that return values, without any I/O.
 
 What belongs here: what is to be done about a job, with the reason in words. What does not: calls,
-clocks, memory (those are in `atoll_operator.kube`), and how raw objects are read (`objects`).
-Modules here import values and names of `atoll_operator.kube`, `atoll_operator.api` and
-`atoll_protos`, and nothing of `edges`; no time, randomness, network or cluster. From the top:
+clocks, memory (those are in `atoll_operator.kube`), and how raw objects are read (`objects`). From
+the top:
 
     planner        the plan of one pass, made from all of the following
     inquiry        first: which manifest is in force, and what else has to be looked at

@@ -1,7 +1,4 @@
-"""What one pass does and says, as frozen values: the plan and its parts.
-
-Each action carries all that is needed to do it, so that the effectful side decides nothing.
-"""
+"""What one pass does and says, as frozen values: the effectful side decides nothing."""
 
 from dataclasses import dataclass, field
 

@@ -1,7 +1,4 @@
-"""The first decision of a pass: which manifest is in force, and what else has to be looked at.
-
-Whom to ask, and which Secrets to read, follows from that and from the pods that the watches show.
-"""
+"""The first decision of a pass: which manifest is in force, and what else has to be looked at."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

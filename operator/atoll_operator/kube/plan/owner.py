@@ -36,7 +36,6 @@ class JobOwner:
         )
 
     def labels(self, role: str, **more: str) -> dict[str, str]:
-        """Labels of an object of this role."""
         return {
             "app.kubernetes.io/name": "atoll",
             INSTANCE: self.name,
@@ -49,7 +48,6 @@ class JobOwner:
         }
 
     def selector(self, role: str, **more: str) -> dict[str, str]:
-        """Labels that tell the pods of a role."""
         return {Label.JOB: self.name, Label.JOB_UID: self.uid, Label.ROLE: role, **more}
 
     def child(

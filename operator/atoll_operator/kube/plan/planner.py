@@ -1,10 +1,9 @@
 """The plan of one pass: from an observation to everything that is to be done and said.
 
 `plan` reads nothing but its arguments and changes none of them, so the same observation always
-gives the same plan; `inquiry` comes before. The plan says *what*, in the order in which `apply`
-does it, and carries all that a sequence of effects needs, which `repair` walks through. Everything
-is decided in one place from one observation, because the parts depend on each other: a pod that is
-being replaced must not be named owner, and a shard that moves must not be held back by a rollout.
+gives the same plan. Everything is decided in one place from one observation, because the parts
+depend on each other: a pod that is being replaced must not be named owner, and a shard that moves
+must not be held back by a rollout.
 
 To add a decision: a function of values in one of the modules of this package, its inputs as fields
 of `Observation`, its result as a field of `Plan`, a line in `apply` that does it, and a test in
@@ -40,10 +39,8 @@ EXPIRED = "spec.ttlSecondsAfterFinished have passed"
 
 
 def plan(seen: Observation, settings: Settings, now: float) -> Plan:
-    """Decide everything about one job in one pass.
-
-    `now` is wall time in UNIX seconds; it dates statuses and Events, and measures deadlines, which
-    outlive this process. All shorter times are ages in the observation.
+    """`now` is wall time in UNIX seconds; it dates statuses and Events, and measures deadlines,
+    which outlive this process. All shorter times are ages in the observation.
     """
     if seen.job is not None and seen.unread:
         return Plan(
@@ -100,10 +97,10 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
 def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
     """Pods that may be deleted now, and whether another waits for its controller.
 
-    Of each: a silent Lease must still be unchanged when the pod is deleted, but a Node that is
-    NotReady or gone needs no last look; a learner's slot must have no owner, as far as the
-    registrar can be reached, but shards and evaluators have no slots. What is left of a learner
-    that the job no longer asks for is made nowhere again, so nothing has to exclude the node.
+    A silent Lease must still be unchanged when the pod is deleted, but a Node that is NotReady or
+    gone needs no last look; a learner's slot must have no owner, as far as the registrar can be
+    reached. What is left of a learner that the job no longer asks for is made nowhere again, so
+    nothing has to exclude the node.
     """
     seen, job, placement = case.seen, case.job, case.placement
     found, waits = [], False

@@ -40,7 +40,6 @@ class Situation:
 
 
 def situation_of(seen: Observation, job: Job, settings: Settings, now: float) -> Situation:
-    """Decide the phase and the placement of a job whose manifest could be read."""
     before = before_of(seen, now)
     joined = sessions.joined(seen.registrar, seen.pods)
     exited = phases.exited_for_good(job, seen.pods, joined, seen.workloads)
@@ -93,13 +92,11 @@ def _certificates(seen: Observation, job: Job, settings: Settings, now: float) -
 
 
 def before_of(seen: Observation, now: float) -> Before:
-    """What earlier passes have written of the job."""
     generation = None if seen.error else seen.raw["metadata"]["generation"]
     return phases.before(seen.status, now, generation=generation, retry=retry_of(seen))
 
 
 def retry_of(seen: Observation) -> str:
-    """The value of the annotation with which a person asks for another try."""
     annotations = seen.raw["metadata"].get("annotations") or {}
     return str(annotations.get(Annotation.RETRY, ""))
 

@@ -1,16 +1,10 @@
 """The certificates of a job that talks over TLS: which there are, and what is to be made now.
 
-    JOB-ca                   the job's authorities, for the operator alone; no pod mounts it
-    JOB-tls-shard            of all shards
-    JOB-tls-evaluator        of the evaluator, if there is one
-    JOB-tls-learner-REGION   of all learners of a region that this install serves
-    JOB-tls-operator-REGION  of the operator, where an issuer of cert-manager signs
-
-Each is a Secret that the job owns, and is mounted by the pods of its role, so a renewal restarts
-nobody (`authority.job_authority`). The operator's own certificates are made in memory. With
-`spec.syncer.tls.issuerRef` there is an object Certificate of the same name for each leaf instead.
-What is there reaches this module without any key (`effects.secrets`), in the syncer's cluster
-alone: the authority's key never leaves it.
+docs/security.md (On Kubernetes) lists the Secrets, of which JOB-tls-operator-REGION is there only
+where an issuer of cert-manager signs; otherwise the operator's own certificates are made in memory.
+With `spec.syncer.tls.issuerRef` there is an object Certificate of the same name for each leaf. What
+is there reaches this module without any key (`effects.secrets`), in the syncer's cluster alone: the
+authority's key never leaves it.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,17 +70,13 @@ NOTHING = CertificateWork()
 
 
 def secret_of(job: Job, role: str, region: str, *, home: bool = True) -> str:
-    """Name of the Secret that the pods of a role mount; `home`: the syncer lives in this cluster.
-
-    Elsewhere a person has brought it.
-    """
+    """`home`: the syncer lives in this cluster; elsewhere a person has brought the Secret."""
     if not home:
         return credentials_name(job.name, region)
     return leaf_name(job.name, role, region if role == LEARNER_ROLE else "")
 
 
 def wanted(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple[Leaf, ...]:
-    """The leaves of a job where its syncer lives."""
     home = job.spec.syncer_region
     found = [(SHARD_ROLE, home)]
     found += [(EVALUATOR_ROLE, home)] if job.spec.evaluator is not None else []
@@ -99,9 +89,8 @@ def wanted(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple[Le
 
 
 def operators(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple[Leaf, ...]:
-    """The operator's own leaves: one for each region that it serves, to name its owners.
-
-    That of the syncer's region comes first: shards take a job's ending from it alone.
+    """The operator's own leaves: one for each region that it serves, to name its owners. That of
+    the syncer's region comes first: shards take a job's ending from it alone.
     """
     regions = [each.name for each in job.spec.regions if serves(each.name)]
     regions.sort(key=lambda each: each != job.spec.syncer_region)
@@ -115,7 +104,6 @@ def operators(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple
 
 
 def identity(owner: JobOwner, role: Role, region: str) -> Identity:
-    """Who a process of the job is."""
     revocable = role in (Role.LEARNER, Role.OPERATOR)  # those that `atoll credentials` prints
     return Identity(
         namespace=owner.namespace,
@@ -128,17 +116,13 @@ def identity(owner: JobOwner, role: Role, region: str) -> Identity:
 
 
 def leaf_names(job: Job, status: Status) -> set[str]:
-    """Names of the Secrets of regions that the job has had, as far as its status tells."""
     regions = [each.name for each in status.regions or ()]
     roles = [Role.LEARNER, *([Role.OPERATOR] if job.spec.syncer.tls.issuer_ref else [])]
     return {leaf_name(job.name, role, each) for role in roles for each in regions}
 
 
 def needed(job: Job, before: Before, *, runs: bool, tls: bool | None) -> bool:
-    """Whether the job's certificates have to be there now.
-
-    `runs`: a workload of it has pods, which talk over TLS or do not (`tls`).
-    """
+    """Whether they have to be there now; `runs`: there are pods, which talk over TLS if `tls`."""
     if runs:
         return bool(tls)
     required = job.spec.syncer.tls.mode is TlsMode.REQUIRED
@@ -181,7 +165,6 @@ def work_of_region_secrets(
     now: float,
 ) -> CertificateWork:
     """What is wrong with the Secrets that people have brought, where the syncer is elsewhere.
-
     `refusals`: why the shards and this cluster do not take each other, in words.
     """
     if seen.unread:
@@ -215,7 +198,6 @@ def work_of_region_secrets(
 
 
 def _missing(names: Sequence[str], seen: Certificates) -> tuple[str, ...]:
-    """Secrets that pods cannot mount, in words."""
     found = []
     for each in map(seen.of, names):
         if not each.uid:
@@ -263,10 +245,7 @@ def _issued(
 
 
 def order(job: Job, owner: JobOwner, leaf: Leaf, life_seconds: float) -> Object:
-    """The object Certificate by which cert-manager makes a leaf.
-
-    Its dates are those of ours: it lives `life_seconds` and is renewed at two thirds of that.
-    """
+    """The Certificate for cert-manager; as ours, it is renewed at two thirds of its life."""
     issuer = job.spec.syncer.tls.issuer_ref
     assert issuer is not None, "the caller has looked"
     who, labels = leaf.identity, owner.labels(leaf.identity.role)
@@ -296,7 +275,6 @@ def ordered(asked: Object, live: Object | None) -> Object | None:
 
 
 def issuer_message(live: Object | None) -> str:
-    """Why cert-manager has not made a Secret, in its own words."""
     conditions = ((live or {}).get("status") or {}).get("conditions") or []
     said = [
         f"{each.get('reason', '')}: {each.get('message', '')}"

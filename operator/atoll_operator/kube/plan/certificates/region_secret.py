@@ -4,8 +4,8 @@
     operator.crt, operator.key   of the region's operator, which asks the shards and names owners
     ca.crt                       the authorities by which the shards are believed
 
-Both certificates name the job's object where the syncer runs: its UID tells a run from a former one
-of the same name. This cluster cannot know that UID: it believes the Secret, and a shard decides.
+Both certificates name the job's object where the syncer runs by its UID. This cluster cannot know
+that UID: it believes the Secret, and a shard decides.
 """
 
 import base64
@@ -100,7 +100,6 @@ def judged(raw: Raw | None, job: str, region: str, now: float) -> JudgedSecret:
 
 
 def command(job: str, namespace: str, region: str) -> str:
-    """What a person types to bring a region's Secret."""
     return (
         f"atoll credentials {job} -n {namespace} --region {region} > {region}.yaml, with the"
         f" kubeconfig of the syncer's cluster, and kubectl apply -f {region}.yaml here"
@@ -119,6 +118,5 @@ def files_of(raw: Raw) -> dict[str, bytes]:
 
 
 def credentials_of(raw: Raw, certificate: str = CERTIFICATE, key: str = KEY) -> Credentials:
-    """The credentials in a Secret; what is missing is empty."""
     files = files_of(raw)
     return Credentials(files.get(certificate, b""), files.get(key, b""), files.get(AUTHORITY, b""))

@@ -10,8 +10,7 @@ this pass: no pod could start, and each would hold its node's accelerators. The 
 new template before it is applied (`trial`). Of a new job nothing is made while one is refused; of a
 job that runs, that workload stays as it is, and the others take their edits.
 
-A live child is applied with its UID, so that an object that has taken its place is never hit. Where
-there is no child of ours, `apply` looks at what has the name before it makes one (`ownership`).
+A live child is applied with its UID, so that an object that has taken its place is never hit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +54,6 @@ Compared = tuple[Object, Object | None, tuple[Drift, ...]]  # as wanted, as it i
 
 
 def of_children(case: Situation) -> Changes:
-    """The children to apply, to delete and to wait for."""
     seen, phase = case.seen, case.phase
     if phase.kind is PhaseKind.REJECTED:
         return Changes()
@@ -99,9 +97,8 @@ def of_children(case: Situation) -> Changes:
 
 
 def _of_suspended(case: Situation) -> Changes:
-    """Of a job that was created suspended nothing is made, not even an empty StatefulSet.
-
-    Its templates are tried all the same, once for each edit, so that a mistake shows before a queue
+    """Of a job that was created suspended nothing is made, not even an empty StatefulSet. Its
+    templates are tried all the same, once for each edit, so that a mistake shows before a queue
     lets the job go. A restarted operator, which remembers no mistake, tries them again where the
     status tells of one.
     """
@@ -121,10 +118,8 @@ def _of_suspended(case: Situation) -> Changes:
 def _of_new(
     case: Situation, changed: Sequence[Object], refused: tuple[ChildRefusal, ...]
 ) -> Changes:
-    """All children of a job that has none that runs, or nothing while one that is tried is refused.
-
-    So a job whose template or volume is wrong leaves nothing behind, and its first status says so.
-    Later, each workload is refused by itself, and stays as it is.
+    """All children of a job that has none that runs, or nothing while one that is tried is refused:
+    a job whose template or volume is wrong leaves nothing behind, and its first status says so.
     """
     workloads = tuple(each for each in changed if each["kind"] in TRIED)
     waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
@@ -144,9 +139,8 @@ def _to_try(workloads: Sequence[Object]) -> tuple[Object, ...]:
 
 
 def alike(workloads: Iterable[Object]) -> list[tuple[Object, ...]]:
-    """Workloads and claims, those together of which the API server takes or refuses all.
-
-    The sets of a region's learners, where each has its own, differ in their slot alone.
+    """Workloads and claims, those together of which the API server takes or refuses all: the sets
+    of a region's learners, where each has its own, differ in their slot alone.
     """
     found: dict[tuple[str, str], list[Object]] = {}
     for each in workloads:
@@ -166,7 +160,6 @@ def _has_new_template(child: Object, seen: Observation) -> bool:
 
 
 def _own(case: Situation) -> dict[Key, Object]:
-    """The live objects that the job has made, by kind and name."""
     seen, name = case.seen, case.job.name
     return {key_of(each): each for each in seen.children if is_of(each, name, seen.uid)}
 
@@ -176,10 +169,9 @@ _KEPT: dict[str, tuple[tuple[object, ...], list[Compared]]] = {}
 
 
 def compared(case: Situation, own: Mapping[Key, Object]) -> list[Compared]:
-    """`compare`, or what it gave the last time for the same: it is two thirds of a pass.
-
-    Nothing of it may be changed, neither what is given nor the result. An input that is not in
-    `given` would make edits go unseen: every test of a pass compares again (`conftest`).
+    """`compare`, or what it gave the last time for the same: it is two thirds of a pass. Nothing of
+    it may be changed, neither what is given nor the result. An input that is not in `given`
+    would make edits go unseen: every test of a pass compares again (`conftest`).
     """
     seen, uid = case.seen, case.seen.uid
     running = phases.running(
@@ -264,9 +256,8 @@ def _short(value: Any) -> str:
 
 
 def _as_grown(wanted: Object, live: Object) -> Object:
-    """A claim that is larger keeps its size: no volume shrinks, whoever has enlarged it.
-
-    A size that was asked for and has not come can be taken back to any size above what is there.
+    """A claim that is larger keeps its size: no volume shrinks, whoever has enlarged it. A size
+    that was asked for and has not come can be taken back to any size above what is there.
     """
     if wanted["kind"] != "PersistentVolumeClaim":
         return wanted
@@ -294,7 +285,6 @@ def _refused(seen: Observation, changed: Sequence[Object]) -> tuple[ChildRefusal
 
 
 def _origin(workload: Object) -> str:
-    """The fields of the manifest that a workload's template is made from."""
     labels = workload["metadata"]["labels"]
     role, region = labels[Label.ROLE], labels.get(Label.REGION, "")
     if role == LEARNER_ROLE:
@@ -303,11 +293,10 @@ def _origin(workload: Object) -> str:
 
 
 def _keeps_shards(case: Situation) -> bool:
-    """Whether the shards of a job that is suspended or over stay.
-
-    Those of a suspended one wait for the learners' last reports. Those that hold a run in Ephemeral
-    storage stay for as long as the job is suspended, because their pods are the run's only copy.
-    Those of a job that is over tell the operators of other clusters so, if there are some.
+    """Whether the shards of a job that is suspended or over stay. Those of a suspended one wait for
+    the learners' last reports, and stay where Ephemeral storage holds a run: their pods are its
+    only copy. Those of a job that is over tell the operators of other clusters so, if there are
+    some.
     """
     seen, job, settings = case.seen, case.job, case.settings
     exist = any(
@@ -330,7 +319,6 @@ def _keeps_shards(case: Situation) -> bool:
 
 
 def _applied(child: Object) -> str | None:
-    """The hash of what was applied."""
     annotations = child["metadata"].get("annotations") or {}
     found: str | None = annotations.get(Annotation.APPLIED)
     return found
@@ -339,11 +327,10 @@ def _applied(child: Object) -> str | None:
 def _pruned(
     seen: Observation, own: Mapping[Key, Object], objects: Sequence[Object]
 ) -> tuple[Deletion, ...]:
-    """What the job no longer asks for; never pods, claims, or what pods use or will use.
-
-    Pods use run files, and service accounts: a cloud's identity is taken from them all the time.
-    A workload whose new template is refused makes pods of its present one. Nor is anything deleted
-    that this operator has not made: `kubectl expose` gives the labels of a pod to a user's Service.
+    """What the job no longer asks for; never pods, claims, or what pods use or will use. Pods use
+    run files, and service accounts: a cloud's identity is taken from them all the time. A workload
+    whose new template is refused makes pods of its present one. What this operator has not made
+    stays too: `kubectl expose` gives the labels of a pod to a user's Service.
     """
     used = {key_of(each) for each in objects}
     for pod in (

@@ -58,7 +58,6 @@ class Drift:
 
     @property
     def mark(self) -> tuple[str, str]:
-        """What makes two differences the same: the path and the live value."""
         return self.path, repr(self.found)
 
 
@@ -71,7 +70,6 @@ def drift(
 
 
 def _values(path: str, wanted: Any, found: Any, *, key: str, whole: bool) -> Iterator[Drift]:
-    """Differences of one value, which is below the field `key`."""
     if wanted is None and not whole:
         return
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):

@@ -4,8 +4,7 @@ Names of children hold no hash, so a user's object, another job's or a former jo
 Ours (`objects.is_of`) is what the job controls, and what carries the job's UID as a label and has
 no controller: somebody has taken our owner reference away, and it is set again. A claim outlives
 its job on purpose, so one without a controller belongs to every job of the name that its label
-says. Anything else is never applied to, adopted or deleted; the condition Accepted names it with
-what to do, and a later pass makes ours when it is gone.
+says. Anything else is never applied to, adopted or deleted; the condition Accepted names it.
 """
 
 from atoll_operator.api.job.spec import KIND
@@ -18,7 +17,6 @@ KINDS = "statefulset,deployment,service,configmap,serviceaccount,poddisruptionbu
 
 def obstacle(found: Raw, child: Raw) -> str:
     """Why a child cannot be made while `found` has its name, and the remedy; empty: it is ours.
-
     `found` is what was read at the child's path; its kind may be absent.
     """
     metadata, labels = found["metadata"], child["metadata"]["labels"]

@@ -1,9 +1,9 @@
 """Which pods of one job are deleted with their usual grace in this pass, and which wait.
 
-Pods on lost nodes are not among them (`planner`). None of a place, which is a learner's slot or a
-Deployment, is deleted twice for one cause within SAME_CAUSE_SECONDS: what does not help the first
-time needs another answer. One that hangs is restarted at most once a day, one in back-off once for
-each Secret. A template that has changed again is another cause.
+None of a place, which is a learner's slot or a Deployment, is deleted twice for one cause within
+SAME_CAUSE_SECONDS: what does not help the first time needs another answer. One that hangs is
+restarted at most once a day, one in back-off once for each Secret. A template that has changed
+again is another cause.
 """
 
 from collections.abc import Sequence
@@ -73,11 +73,7 @@ def _is_back(pod: Pod, joined: frozenset[str] | None) -> bool:
 
 
 def _with_new_credentials(case: Situation, pod: Pod) -> Deletion | None:
-    """The deletion of a pod in back-off that has not seen what its Secret holds now.
-
-    The kubelet would start its container after up to 5 minutes; a pod that is made again begins at
-    once.
-    """
+    """Of a pod in back-off that has not seen its new Secret: the kubelet may wait for 5 minutes."""
     if pod.terminating or (pod.waiting, pod.exit_code) != (BACK_OFF, ExitCode.TRY_AGAIN):
         return None
     if case.seen.certificates is None or pod.began_at is None:
@@ -92,7 +88,6 @@ def _with_new_credentials(case: Situation, pod: Pod) -> Deletion | None:
 
 
 def of_templates(case: Situation) -> tuple[Deletion, ...]:
-    """Learners' pods of an old template that may go now (`rollout`)."""
     if case.phase.kind is not PhaseKind.RUNNING:
         return ()
     roll = rollout.rollout_of(case)
@@ -106,7 +101,6 @@ def of_templates(case: Situation) -> tuple[Deletion, ...]:
 def _of_pod(
     case: Situation, pod: Pod, reason: str, cause: str = "", *, told: bool = False
 ) -> Deletion:
-    """The deletion of a pod; `told`: in an Event as well."""
     key = (place_of(case.job.name, pod), cause or reason)
     event = None
     if told:
@@ -122,7 +116,6 @@ def _not_again(case: Situation, found: Sequence[Deletion]) -> tuple[Deletion, ..
 
 
 def is_done(case: Situation, key: tuple[str, str], seconds: float = SAME_CAUSE_SECONDS) -> bool:
-    """Whether a pod of this place was deleted for this cause a moment ago."""
     return case.seen.remembered.deleted_seconds.get(key, seconds) < seconds
 
 
@@ -153,7 +146,6 @@ def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
 
 def _is_restorable(case: Situation) -> bool:
     """Whether a shard that restarts now gets its state again: from its volume, or from learners.
-
     While the last evaluation runs the shards alone know that the job is complete.
     """
     seen = case.seen

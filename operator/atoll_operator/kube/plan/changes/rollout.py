@@ -19,10 +19,9 @@ every shard to serve, because one that is being restored may need the state of j
 A deleted pod's session is shown as training for a few seconds more, so a slot that is served here
 counts only while its own pod, by UID, exists and none of its learner's terminates (`counted`).
 
-Shards (`shards_to_hold`). Applying a new template restarts a shard (Recreate). One that is not
-ready gets it at once. From those that are ready the operator holds it back: from all but the first
-changed one, and from that one too while any shard is not ready. A shard whose pod is being replaced
-for a lost node is never held, because its new template is what moves it.
+Applying a new template restarts a shard (Recreate). Ready ones are held back (`shards_to_hold`):
+all but the first changed one, and that one too while any shard is not ready. One whose pod is being
+replaced for a lost node is never held, because its new template is what moves it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +51,6 @@ class Rollout:
     restarted_seconds: Mapping[str, float]  # since then, by pod's name
 
     def old(self, slot: str) -> list[Pod]:
-        """The pods of a learner that are of another template and still there."""
         pods, wanted = self.learners[slot], self.wanted[slot]
         return [pod for pod in pods if not pod.terminating and pod.template != wanted]
 
@@ -62,8 +60,8 @@ def rollout_of(case: Situation) -> Rollout:
 
     Left out are StatefulSets that their controller has not observed (it would make the pod from the
     old template again), learners with a pod on a lost node (it is replaced, not restarted) and
-    those beyond the wanted number (they are about to be scaled away). A host that is given up
-    (`_is_given_up`) holds back none of the others: an edit may be what lets them go on without it.
+    those beyond the wanted number. A host that is given up (`_is_given_up`) holds back none of the
+    others: an edit may be what lets them go on without it.
     """
     seen, job, serves = case.seen, case.job, case.settings.serves
     own = [pod for pod in seen.pods if pod.role == LEARNER_ROLE and not _is_given_up(case, pod)]
@@ -92,10 +90,9 @@ def rollout_of(case: Situation) -> Rollout:
 
 
 def _is_given_up(case: Situation, pod: Pod) -> bool:
-    """Whether a host other than host 0 is deleted, and is still there for its lost node alone.
-
-    It may stay for as long as the node is away, where its learner has no replacements left, or
-    where a finalizer (Kueue's) holds it. In a storm its process may well train on.
+    """Whether a host other than host 0 is deleted, and is still there for its lost node alone. It
+    may stay as long as that is away, where its learner has no replacements left, or where a
+    finalizer (Kueue's) holds it. In a storm its process may well train on.
     """
     deleted = pod.terminating and not pod.is_head and pod.node in case.placement.lost
     return deleted and pod.region not in {each.region for each in case.placement.held}
@@ -104,10 +101,8 @@ def _is_given_up(case: Situation, pod: Pod) -> bool:
 def counted(
     slots: Sequence[pb.SlotStatus], pods: Sequence[Pod], serves: Callable[[str], bool]
 ) -> frozenset[str]:
-    """Names of the slots in training that will stay so.
-
-    `slots` are those that the registrar shows in training, `pods` those of learners in this
-    cluster, `serves` says whether this install runs a region.
+    """Names of the slots in training that will stay so. `slots` are those that the registrar shows
+    in training, `pods` those of learners in this cluster.
     """
     leaving = {pod.slot for pod in pods if pod.terminating}
     here = {pod.slot: pod.uid for pod in pods if pod.is_head and pod.slot not in leaving}
@@ -119,7 +114,6 @@ def counted(
 
 
 def next_to_restart(roll: Rollout) -> tuple[Pod, ...]:
-    """Old pods that may be deleted now."""
     seen, spec = roll.case.seen, roll.case.job.spec
     old = {slot: found for slot in roll.learners if (found := roll.old(slot))}
     pods = [pod for found in roll.learners.values() for pod in found]
@@ -148,9 +142,8 @@ def _costs_nothing(slot: str, roll: Rollout) -> bool:
 
 
 def _on_trial(roll: Rollout) -> bool:
-    """Whether a learner has yet to show that it trains with its new template.
-
-    An old one that neither trains nor is known to be idle will be one or the other in a moment.
+    """Whether a learner has yet to show that it trains with its new template. An old one that
+    neither trains nor is known to be idle will be one or the other in a moment.
     """
     learners, wanted = roll.learners, roll.wanted
     new = {s for s, pods in learners.items() if all(p.template == wanted[s] for p in pods)}
@@ -170,7 +163,6 @@ def _on_trial(roll: Rollout) -> bool:
 
 
 def _is_young(pod: Pod, roll: Rollout) -> bool:
-    """Whether a pod was made a moment ago, or is about to be made again."""
     restarted = roll.restarted_seconds.get(pod.name, TRIAL_SECONDS) < TRIAL_SECONDS
     young = pod.made_at is None or roll.case.now - pod.made_at < TRIAL_SECONDS
     return pod.terminating or restarted or young
@@ -180,7 +172,6 @@ def shards_to_hold(
     shards: Sequence[tuple[Workload | None, str, bool]], *, restorable: bool = True
 ) -> frozenset[str]:
     """Names of Deployments whose new template must wait: one ready shard restarts at a time.
-
     `shards` holds, by shard, the live Deployment, the hash of the template that it is to get and
     whether its pod is ready. `restorable`: a shard that restarts now can get its state again.
     """

@@ -2,15 +2,14 @@
 
 After 20 s the scheduler still takes a dead node for a good one, and a node with a broken GPU is
 Ready. So before a pod is deleted its workload excludes the node, and the delete waits until the
-controller has seen that (`is_excluded`). A StatefulSet that excludes another node restarts no pod.
+controller has seen that (`is_excluded`). A lost node is excluded from the first replacement on
+until it is well again, a suspected one for SUSPECT_SECONDS, which an annotation of the StatefulSet
+remembers.
 
 Kueue refuses a change of the affinity of a workload that it has admitted, so what it queues
 (`queued`) excludes no other node: the delete waits until the Node is NotReady. Kueue also keeps a
 finalizer on a pod until it has ended, and looks at it only when the StatefulSet changes, so the set
 gets the UIDs of such pods as an annotation (`ended`; see KUEUE_MAY_END in `pods`).
-
-    lost       from the first replacement on, until the node is well again
-    suspected  for SUSPECT_SECONDS; an annotation of the StatefulSet remembers since when
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,11 +48,10 @@ def exclusions(
     now: float,
     known: bool = True,
 ) -> Exclusions:
-    """What every workload excludes; `now` is in UNIX seconds.
-
-    A Deployment keeps what it has as long as its pod is on a node that is not lost, because a
-    changed template restarts the shard. A deleted node is not excluded: nothing can be scheduled
-    on it. `known`: the nodes have been listed; before that everything stays as it is.
+    """What every workload excludes; `now` is in UNIX seconds. `known`: the nodes have been listed;
+    before that everything stays as it is. A Deployment keeps what it has as long as its pod is on a
+    node that is not lost, because a changed template restarts the shard. Nothing can be scheduled
+    on a deleted node, so it is not excluded.
     """
     stand = {workload_name(job, pod) for pod in pods if pod.node and not pod.ended}
     lost = {n for n, state in placement.lost.items() if state is not NodeState.GONE}
@@ -108,13 +106,11 @@ def is_excluded(each: ToReplace, live: Workload | None, lost: Mapping[str, NodeS
 
 
 def keeps_off(node: str, live: Workload | None) -> bool:
-    """Whether the controller makes no pod on this node any more."""
     return live is not None and live.observed and node in live.excluded
 
 
 def stranded(pod: Pod, live: Workload | None) -> bool:
     """Whether a StatefulSet's pod waits for a node and excludes one that its template allows again.
-
     It is made again once, from that template. A Deployment makes its pod again by itself.
     """
     if live is None or live.kind != "StatefulSet" or not live.observed:

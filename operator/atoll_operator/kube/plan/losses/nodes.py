@@ -1,15 +1,12 @@
 """Which nodes count as lost, and when so many are that the nodes are not to blame.
 
-Clocks. The kubelet writes `renewTime` by its own clock, so only *changes* of it are used, timed by
-the operator's monotonic clock (`Leases`). A Lease is silent when it has not changed for
+The kubelet writes `renewTime` by its own clock, so only *changes* of it are used, timed by the
+operator's monotonic clock (`Leases`). A Lease is silent when it has not changed for
 max(nodeLossSeconds, half of its duration), and 15 % of a renewal more: renewals jitter, and nodes
 that fell together must all be overdue before the first counts as lost. After a gap in the
 operator's own watch every Lease gets one whole renewal more. docs/architecture.md has the states of
-a node, which are computed afresh in every pass (`state_of`).
-
-Storm. When more than `stormPercent` of a region's nodes, and at least three, are lost or doubtful
-at once, a network or the API server has failed rather than the nodes. Nodes that have never been
-Ready are booting, and count neither way.
+a node, which are computed afresh in every pass (`state_of`), and docs/operating.md (Lost nodes)
+what a storm is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +43,6 @@ class Leases:
     unready_at: dict[str, float] = field(default_factory=dict)  # first seen not Ready, by node
 
     def seen(self, node: str, renewed: str, seconds: float | None, now: float) -> None:
-        """Note a Lease as the API server shows it now."""
         known = self.leases.get(node)
         if known is None or known.renewed != renewed:
             self.leases[node] = NodeLease(
@@ -54,16 +50,13 @@ class Leases:
             )
 
     def gone(self, node: str) -> None:
-        """Forget a Lease that was deleted."""
         self.leases.pop(node, None)
         self.unready_at.pop(node, None)
 
     def resumed(self, now: float) -> None:
-        """Note that the watch has begun again: renewals before now may have been missed."""
         self.settled_at = now
 
     def look(self, node: Node, now: float) -> Node:
-        """The node with what its Lease shows, and for how long it has been seen not Ready."""
         if node.ready:
             self.unready_at.pop(node.name, None)
         else:
@@ -104,10 +97,7 @@ class NodeState(StrEnum):
 
 
 def state_of(node: Node | None, loss_seconds: float) -> NodeState:
-    """One node's state; None is a node that does not exist.
-
-    `loss_seconds` is `spec.failure.nodeLossSeconds`. The module's docstring explains the limits.
-    """
+    """None is a node that does not exist. The module's docstring explains the limits."""
     if node is None:
         return NodeState.GONE
     if node.out_of_service or not node.ready:
@@ -151,10 +141,7 @@ class NodeStates:
 
 
 class Census(dict[str, Node]):
-    """All nodes at one moment, by name, with what `states_of` has worked out of them.
-
-    Every job's pass asks the same of the same nodes: that is worked out once for all of them.
-    """
+    """All nodes at one moment, by name, with what `states_of` works out once for all jobs."""
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         super().__init__(nodes)
@@ -162,7 +149,6 @@ class Census(dict[str, Node]):
 
 
 def states_of(nodes: Mapping[str, Node], loss_seconds: float) -> NodeStates:
-    """Every node's state, and how many of each region count for a storm."""
     known = nodes.known if isinstance(nodes, Census) else {}
     if loss_seconds not in known:
         states = {name: state_of(node, loss_seconds) for name, node in nodes.items()}
@@ -200,10 +186,9 @@ class Storm:
 def storm(
     region: str, found: Tally, failure: FailureSpec, *, released: bool, settling: bool = False
 ) -> Storm | None:
-    """A region's storm: more than stormPercent of its nodes, and at least STORM_NODES_MIN.
-
-    `settling`: the region had a storm within nodeLossSeconds, so any lost node still counts.
-    `released`: the user has lifted the hold.
+    """More than stormPercent of a region's nodes, and at least STORM_NODES_MIN. `settling`: the
+    region had a storm within nodeLossSeconds, so any lost node still counts. `released`: the
+    user has lifted the hold.
     """
     lost, percent = found.lost, failure.storm_percent
     many = lost >= STORM_NODES_MIN and lost * 100 > percent * found.nodes

@@ -4,9 +4,7 @@ Two facts must agree before a pod is replaced, because each alone is often wrong
 dead* at the syncer (`sessions.judge`), and its *node is lost* at the API server (`nodes`). When the
 syncer cannot be asked, a silent Lease is not enough.
 
-Of a learner of several hosts each pod is judged by its own node. Budgets go by learner (`counts`):
-a slot has used as many replacements as that of its hosts which was replaced most often. Once they
-are used up none of its pods is replaced.
+Of a learner of several hosts each pod is judged by its own node. Budgets go by learner (`counts`).
 
 In a storm (`nodes.storm`) nothing of that region is replaced, and while it settles, for
 nodeLossSeconds, any lost node still holds, because nodes return one after the other.
@@ -71,9 +69,8 @@ def placement_of(
     spans_regions: bool,
 ) -> Placement:
     """Replace each pod whose session is dead and whose node is lost, unless a storm holds it.
-
-    `counts`: replacements of the last day, by the learner's name. `spans_regions`: the label of a
-    node tells its region, else all are of each.
+    `counts`: replacements of the last day, by the learner's name. `spans_regions`: the label of
+    a node tells its region, else all are of each.
     """
     failure, nodes = job.spec.failure, seen.nodes or {}
     seconds = failure.node_loss_seconds
@@ -121,7 +118,6 @@ def placement_of(
 def _storms(
     tallies: Mapping[str, Tally], failure: FailureSpec, settling: Collection[str], *, released: bool
 ) -> dict[str, Storm]:
-    """Storms by region; `settling` are the regions that had one a moment ago."""
     found = {
         region: storm(region, counted, failure, released=released, settling=region in settling)
         for region, counted in tallies.items()
@@ -152,12 +148,10 @@ def _is_lost(
 def counts(
     job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload], now: float
 ) -> dict[str, int]:
-    """Replacements of the last day by learner's name; `now` is in UNIX seconds.
-
-    Of several hosts it is the number of the one that was replaced most often. A replacement that
-    is under way is already counted in the annotation (it is applied before the pod is deleted), so
-    it is not counted against itself. Of a job that is suspended or over nothing is made again, so
-    nothing is counted against the pods that it still has.
+    """Replacements of the last day by learner's name; `now` is in UNIX seconds. Of several hosts it
+    is the number of the one that was replaced most often. A replacement that is under way is
+    already in the annotation, and not counted against itself. Of a job that is suspended or over
+    nothing is made again, so nothing is counted against the pods that it still has.
     """
     found: dict[str, int] = {}
     for pod in pods:
@@ -171,9 +165,8 @@ def counts(
 
 
 def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]) -> bool:
-    """Whether the successor of a replaced pod trains or serves.
-
-    `training` holds the UIDs of pods whose learner trains, perhaps without this one of its hosts.
+    """Whether the successor of a replaced pod trains or serves. `training` holds the UIDs of pods
+    whose learner trains, perhaps without this one of its hosts.
     """
     if each.role == LEARNER_ROLE:
         new = [pod for pod in pods if pod.name == each.name and pod.uid != each.old_uid]

@@ -1,12 +1,8 @@
-"""Learners that do not work where they are, while others of the job do: see docs/operating.md.
+"""Learners that do not work where they are, while others of the job do.
 
-    crashing   CRASHES times on one node, and in back-off again: the node is suspected
-               (`exclusions`), and the pod is made again elsewhere
-    hung       Stalled for HUNG_SECONDS without a break: restarted, at most once a day (`restarts`)
-
-Of a learner of several hosts the pod is moved whose own process crashes, as the others end with 75;
-a frozen rank may be on any host, so all hosts of a learner that hangs restart. Nothing is done if
-no other node of the region is well.
+docs/operating.md (Learners that do not work where they are) has the rules. The node of one that
+crashes is suspected (`exclusions`), and the pod made again elsewhere; one that hangs restarts
+(`restarts`). Nothing is done if no other node of the region is well.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +47,6 @@ def crashing(
     spans_regions: bool,
 ) -> Suspects:
     """Of `pods`, learners that crash again and again where they are, while others train elsewhere.
-
     `counts`: replacements of the last day, by the learner's name. `now` is in UNIX seconds.
     """
     failure, found, nodes = job.spec.failure, list[Pod](), seen.nodes or {}
@@ -101,7 +96,6 @@ def hung(
     pods: Iterable[Pod], registrar: pb.StatusReply | None, stalled_seconds: Mapping[str, float]
 ) -> tuple[Pod, ...]:
     """The pods of learners that have made no step for very long while others train.
-
     `stalled_seconds`: for how long the registrar has shown a slot as Stalled, by its pod's UID.
     """
     if registrar is None or all(slot.state != pb.SLOT_TRAINING for slot in registrar.slots):

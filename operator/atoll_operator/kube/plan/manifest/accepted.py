@@ -1,9 +1,9 @@
 """The manifest that a job runs with: the present one, or else the one that was accepted last.
 
 A job that trains must not suffer from a manifest that this operator cannot honour. So the manifest
-of each accepted pass is kept in the ConfigMap `<job>-accepted`, and the job goes on with that one
-in every respect. Only `spec.suspend` is taken from the present one all the same, so that a job can
-always be stopped. Fields that this version does not know are ignored (`api.job.parsing`).
+of each accepted pass is kept in the ConfigMap `<job>-accepted`, and the job goes on with that one.
+Only `spec.suspend` is taken from the present one all the same, so that a job can always be stopped.
+Fields that this version does not know are ignored (`api.job.parsing`).
 """
 
 import json
@@ -52,10 +52,9 @@ def read(
     spans_regions: bool = False,
 ) -> Reading:
     """The manifest to act on; `children` are the job's objects, which hold the last accepted.
-
-    `former` is the job that `spec.restore` names, `serves` says whether this install runs a
-    region, `spans_regions` that it runs all, and `run_name` is the job's name in the run files of
-    shards in another cluster, as far as it is known.
+    `former` is the job that `spec.restore` names, `serves` says whether this install runs a region,
+    `spans_regions` that it runs all, and `run_name` is the job's name in the run files of shards in
+    another cluster, as far as it is known.
     """
     children = tuple(children)
     present = None
@@ -102,7 +101,7 @@ def _restored(job: Job, raw: Object, former: Former, run_name: str, *, home: boo
 
 
 def _job(metadata: Mapping[str, Any], spec: Any) -> Job:
-    """A manifest of the API server as a job; raises SpecError."""
+    """Raises SpecError."""
     own = {name: metadata[name] for name in ("name", "uid") if name in metadata}
     return from_object({"metadata": own, "spec": spec}, stored=True)
 
@@ -126,12 +125,10 @@ def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
 def _second_home(
     job: Job, children: Sequence[Object], serves: Callable[[str], bool], *, spans_regions: bool
 ) -> SpecError | None:
-    """That this install would start a second syncer of a job whose syncer runs elsewhere.
-
-    Helm forgets what an earlier upgrade has set, and an install without `regions` serves all. Two
-    things show that the syncer's region is not served here on purpose: learners were started here
-    that dial spec.syncer.endpoints, or nobody has named this cluster's regions, and no shard of the
-    job is here.
+    """That this install would start a second syncer of a job whose syncer runs elsewhere. Helm
+    forgets what an earlier upgrade has set, and an install without `regions` serves all. Two things
+    show it: learners were started here that dial spec.syncer.endpoints, or nobody has named this
+    cluster's regions, and no shard of the job is here.
     """
     endpoints = ",".join(job.spec.syncer.endpoints)
     if not endpoints or not serves(job.spec.syncer_region):
@@ -180,5 +177,4 @@ def _last(
 
 
 def text(spec: Mapping[str, Any]) -> str:
-    """What the ConfigMap holds."""
     return json.dumps(spec, sort_keys=True)

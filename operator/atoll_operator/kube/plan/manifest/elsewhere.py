@@ -2,14 +2,13 @@
 
 The job's *home* is where the install serves the syncer's region. It alone decides for the whole
 job, and sends its intent (run, suspend, fail) with each question to the shards, which pass it on.
-The others have their own regions' learners and follow it (docs/clusters.md, What each cluster
-shows). While no shard says an intent, the last one that was followed still holds: the status has
-it. Who was cut off while the job ended, and has seen its own learners end with the final values,
-becomes Complete after syncerLostSeconds.
+The others follow it (docs/clusters.md, What each cluster shows); while no shard says an intent, the
+last one that was followed still holds: the status has it. Who was cut off while the job ended, and
+has seen its own learners end with the final values, becomes Complete after syncerLostSeconds.
 
-Learners of a manifest that differs in what must be equal would be refused by every shard (rule 3 of
-docs/protocol.md), so they are not started (`SpecDrift`); hence no learner starts before a shard has
-answered for the first time.
+Learners of a manifest that differs in what must be equal would be refused by every shard (rule 3),
+so they are not started (`SpecDrift`); hence no learner starts before a shard has answered for the
+first time.
 """
 
 from collections.abc import Sequence
@@ -61,10 +60,9 @@ class ElsewhereFacts:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no shard has answered for syncerLostSeconds.
-
-        A shard that refuses this cluster's credentials is there, and so is the run: its learners
-        train with the sessions that they have.
+        """Whether no shard has answered for syncerLostSeconds. A shard that refuses this cluster's
+        credentials is there, and so is the run: its learners train with the sessions that they
+        have.
         """
         if any(not each.other_run for each in self.seen.refusals.values()):
             return False
@@ -75,7 +73,6 @@ class ElsewhereFacts:
 
 
 def phase_elsewhere(scene: ElsewhereFacts) -> Phase:
-    """The phase of a job in a cluster that does not serve the syncer's region."""
     job, before, registrar = scene.job, scene.before, scene.seen.registrar
     refused = unsupported.on_a_cluster(job)
     if before.complete is not None:
@@ -134,14 +131,12 @@ def _ended(scene: ElsewhereFacts) -> Phase | None:
 
 
 def _is_measured(job: Job, registrar: pb.StatusReply) -> bool:
-    """Whether the evaluator, if there is one, has measured the final values."""
     if job.spec.evaluator is None:
         return True
     return registrar.HasField("evaluation") and registrar.evaluation.tick >= registrar.tick
 
 
 def _own_finished(scene: ElsewhereFacts) -> bool:
-    """Whether every learner of this cluster's regions has ended with the final values."""
     learners = {each.name: each.learners for each in scene.job.spec.regions}
     wanted = sum(learners[region] for region in scene.regions)
     own = [pod for pod in scene.seen.pods if pod.is_head and not pod.terminating]
@@ -189,10 +184,8 @@ def hold(scene: ElsewhereFacts) -> Hold | None:
 
 
 def differences(job: Job, registrar: pb.StatusReply | None) -> tuple[str, ...]:
-    """What the home's manifest has in another way, though it holds nobody up; in words.
-
-    The home's values count for the whole job. A registrar of an earlier version does not say how
-    many learners the home expects.
+    """What the home's manifest has in another way, though it holds nobody up; in words. The home's
+    values count. A registrar of an earlier version does not say how many learners it expects.
     """
     if registrar is None:
         return ()
@@ -209,9 +202,8 @@ def differences(job: Job, registrar: pb.StatusReply | None) -> tuple[str, ...]:
 
 
 def mismatch(job: Job, replies: Sequence[pb.StatusReply | None]) -> str:
-    """The first difference between this manifest and the home's that matters; empty: none.
-
-    A shard of an earlier version does not say what its run file holds.
+    """The first difference between this manifest and the home's that matters; empty: none. A shard
+    of an earlier version does not say what its run file holds.
     """
     for number, reply in enumerate(replies):
         if reply is None:
@@ -243,7 +235,6 @@ def mismatch(job: Job, replies: Sequence[pb.StatusReply | None]) -> str:
 
 
 def has_other_clusters(job: Job, settings: Settings) -> bool:
-    """Whether learners of this job run where another install serves them."""
     return any(each.learners and not settings.serves(each.name) for each in job.spec.regions)
 
 
@@ -251,7 +242,6 @@ def away(
     job: Job, settings: Settings, missing: Sequence[str], registrar: pb.StatusReply | None
 ) -> tuple[str, ...]:
     """Where to look for missing learners of other clusters, and whom shard 0 has just refused.
-
     Whose certificate was refused nobody can know: it is not believed.
     """
     regions = sorted({split_slot(slot)[0] for slot in missing})
@@ -287,7 +277,6 @@ def awaits_others(
 
 
 def intent(phase: Phase) -> pb.StatusRequest:
-    """What the home says to its shards with each question."""
     words = {PhaseKind.SUSPENDED: pb.INTENT_SUSPEND, PhaseKind.FAILED: pb.INTENT_FAIL}
     why = f"{phase.reason}: {phase.message}" if phase.kind is PhaseKind.FAILED else ""
     return pb.StatusRequest(intent=words.get(phase.kind, pb.INTENT_RUN), why=why)

@@ -59,10 +59,9 @@ class Before:
 
 
 def before(status: Status, now: float, *, generation: int | None = None, retry: str = "") -> Before:
-    """Read what earlier passes have written; `now` is in UNIX seconds.
-
-    `generation` is that of the manifest, None when it could not be accepted: only a manifest that
-    is in force can lift Failed. `retry` is the value of the annotation.
+    """Read what earlier passes have written; `now` is in UNIX seconds. `generation` is that of the
+    manifest, None when it could not be accepted: only a manifest that is in force can lift
+    Failed. `retry` is the value of the annotation.
     """
     started, failed = status.start_time, status.true_condition("Failed")
     retried = failed is not None and _is_retried(status.failure, failed, generation, retry)
@@ -80,7 +79,6 @@ def before(status: Status, now: float, *, generation: int | None = None, retry: 
 def _is_retried(
     failure: FailureRecord | None, failed: Condition, generation: int | None, retry: str
 ) -> bool:
-    """Whether a failed job has been edited or annotated since it failed."""
     if failure is None:  # somebody has edited the status
         failure = FailureRecord(generation=failed.observed_generation or generation or 0)
     edited = generation is not None and generation != failure.generation
@@ -88,9 +86,8 @@ def _is_retried(
 
 
 def export_url(job: Job) -> str:
-    """URL of the final model where it outlives the shards' pods; empty: it does not.
-
-    `pvc://CLAIM/PATH` is a folder of the volume of a claim.
+    """URL of the final model where it outlives the shards' pods, such as `pvc://CLAIM/PATH`, a
+    folder of the volume of a claim; empty: it does not.
     """
     if job.spec.export_url:
         return job.spec.export_url
@@ -107,11 +104,9 @@ def phase_at_home(
     final_seconds: float | None,
     exited: Sequence[Pod] = (),
 ) -> Phase:
-    """The phase of a job, with its reason.
-
-    `registrar` is shard 0's answer, None when there is no young one. `exited` are the pods that
-    have ended for good (`exited_for_good`). `final_seconds` is the time
-    since this operator first saw the registrar's Complete.
+    """`registrar` is shard 0's answer, None when there is no young one. `exited` are the pods that
+    have ended for good (`exited_for_good`). `final_seconds` is the time since this operator
+    first saw the registrar's Complete.
     """
     refused = unsupported.on_a_cluster(job)
     if before.complete is not None:
@@ -145,9 +140,7 @@ class Running:
 def running(
     phase: Phase, before: Before, *, keeps_shards: bool, holds_learners: bool = False
 ) -> Running:
-    """Which roles run in a phase.
-
-    Learners run only while the job does, and nothing holds them. Shards outlive them:
+    """Learners run only while the job does, and nothing holds them. Shards outlive them:
     `keeps_shards` says whether those of a suspended job, or of one that is over, stay; and when a
     job ends they stay until Complete or Failed is written, because until then the registrar is the
     only place that knows. The evaluator has one more measurement to make while the job finishes.
@@ -164,15 +157,13 @@ def running(
 
 
 def kept(kind: PhaseKind, condition: Condition) -> Phase:
-    """The phase of a job that is over, as it was written."""
     return Phase(kind=kind, reason=condition.reason, message=condition.message)
 
 
 def _all_finished(job: Job, pods: Sequence[Pod]) -> bool:
-    """Whether every learner that is here has ended with the final values.
-
-    Only the registrar knows that a job is complete, but when the operator cannot reach it the
-    learners' pods need not run, and hold their accelerators, for ever.
+    """Whether every learner that is here has ended with the final values. Only the registrar knows
+    that a job is complete, but where it cannot be reached the learners' pods need not hold their
+    accelerators for ever.
     """
     heads = [pod for pod in pods if pod.is_head]
     return len({pod.slot for pod in heads}) >= job.spec.learners_needed and all(
@@ -225,7 +216,6 @@ def _failure(
 
 
 def no_quorum_left(job: Job, exited: Sequence[Pod]) -> Phase | None:
-    """Failed, where the learners that have not ended for good cannot make a quorum."""
     fatal = _no_quorum(job, exited)
     return _of_exits(job, fatal) if fatal else None
 
@@ -236,7 +226,6 @@ def _of_exits(job: Job, fatal: Sequence[Pod]) -> Phase:
 
 
 def _failed(job: Job, reason: str, message: str) -> Phase:
-    """Failed, with how to try again and what that starts from."""
     kept = job.spec.syncer.storage.type is not StorageType.EPHEMERAL
     start = "its last commits" if kept else "step 0, because Ephemeral storage keeps nothing"
     text = (
@@ -276,7 +265,6 @@ def exited_for_good(
 
 
 def last_words(pod: Pod) -> str:
-    """What a pod that has ended for good said, and what to do."""
     row = EXITS[pod.exit_code or 0]
     return f"{pod.name} ended with exit code {pod.exit_code}{said_by(pod)}; {row.remedy}"
 
@@ -288,9 +276,8 @@ def said_by(pod: Pod) -> str:
 
 
 def _no_quorum(job: Job, exited: Iterable[Pod]) -> list[Pod]:
-    """The learners that have ended for good, if those that are left cannot make a quorum.
-
-    Of several hosts any one ends the learner, unless those that are left are enough.
+    """The learners that have ended for good, if those that are left cannot make a quorum. Of
+    several hosts any one ends the learner, unless those that are left are enough.
     """
     hosts: dict[str, list[Pod]] = {}
     for pod in exited:

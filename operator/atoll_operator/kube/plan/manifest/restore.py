@@ -3,8 +3,7 @@
 The state of a run lies in the volumes of its shards, in a folder named by the UID of the job that
 began the run. Each claim carries an annotation (`Annotation.STATE`) with this folder, the name
 under which the run began (it is part of the run hash), and the run hash; what an earlier job of the
-volume noted is kept behind it, the latest first. A job that restores gets these claims, this folder
-and this name in its run file. The run hash is compared before anything is made.
+volume noted is kept behind it, the latest first. The run hash is compared before anything is made.
 
 As long as the former job could still write to its volumes, it is not restored. That is asked only
 of a job that has not begun, so what becomes of the former job later is no reason to stop.
@@ -28,9 +27,8 @@ State = Mapping[str, str]  # folder, job and hash
 
 
 def restored(job: Job, status: Status, former: Former) -> Job:
-    """The job with what it restores; unchanged when it restores nothing.
-
-    `status` is the job's own. Raises SpecError: why it cannot be restored, and the remedy.
+    """The job with what it restores; unchanged when it restores nothing. `status` is the job's own.
+    Raises SpecError: why it cannot be restored, and the remedy.
     """
     if job.spec.restore is None:
         return job
@@ -59,7 +57,6 @@ def restored(job: Job, status: Status, former: Former) -> Job:
 
 
 def of_claim(job: Job, uid: str) -> str:
-    """The annotation of a job's claims; `uid` is the job's."""
     folder = job.restored.folder if job.restored else uid
     state = {"folder": folder, "job": job.run_name, "hash": run_file(job).hash}
     return json.dumps(state, sort_keys=True)
@@ -107,7 +104,6 @@ def _must_be_first(name: str, heirs: Sequence[Object]) -> None:
 
 
 def _state(job: Job, claim: Object) -> Restored:
-    """Where the state lies, as the first shard's claim says."""
     assert job.spec.restore is not None
     given, noted, name = job.spec.restore.from_job, _noted(claim), claim["metadata"]["name"]
     uids = [each["folder"] for each in noted if each["folder"] != job.uid]
@@ -123,7 +119,6 @@ def _state(job: Job, claim: Object) -> Restored:
 
 
 def _must_fit(job: Job, claims: Sequence[Object]) -> None:
-    """Compare the run hash with those of the claims, where they tell of this folder."""
     file = run_file(job)
     assert job.restored is not None
     for state in (each for claim in claims for each in _noted(claim)):

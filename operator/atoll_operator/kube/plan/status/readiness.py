@@ -28,10 +28,7 @@ class Mark:
 def marks(
     pods: Sequence[Pod], replies: Sequence[pb.StatusReply | None], idle_seconds: Mapping[str, float]
 ) -> tuple[Mark, ...]:
-    """What is to be written into the status of learners' pods.
-
-    `idle_seconds`: by UID of a head's pod, since it is shown as neither Training nor Stalled.
-    """
+    """`idle_seconds`: by UID of a head's pod, since it is shown as neither Training nor Stalled."""
     if not replies or any(r is None or r.state != pb.SHARD_SERVING for r in replies):
         return ()
     registrar = replies[0]

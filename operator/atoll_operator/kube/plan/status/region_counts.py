@@ -24,7 +24,6 @@ def ready_by_region(
 
 
 def replaced_by_region(job: Job, workloads: Mapping[str, Workload]) -> dict[str, int]:
-    """Replacements for lost nodes so far, by region."""
     found = {region.name: 0 for region in job.spec.regions}
     for name, region in learner_sets(job).items():
         live = workloads.get(name)

@@ -1,16 +1,13 @@
 """Learners that are not in training because they start, for the first time or as they were told.
 
-No condition calls the job degraded for them. A slot counts as starting for at most
-STARTING_SECONDS_MAX, as long as nothing is wrong with its pod, in these cases:
-
-    never trained   the job is new, has grown, or another cluster's region has yet to join; after
-                    a resume the shards may know of no slot either
-    a new template  this operator has deleted the pod for it (an edit, `kubectl rollout restart`)
-    was terminated  its learner said so (Leave), because its pod was deleted in an orderly way
+docs/conditions.md (Learners that start) has the cases. Each lasts at most STARTING_SECONDS_MAX, as
+long as nothing is wrong with the pod. That a new template has ended a pod, and that a learner was
+terminated in an orderly way (Leave), is known from memory alone. After a resume the shards may know
+of no slot, as if it had never trained.
 
 The time counts from the making of the present pod. Where there is none it counts from the moment at
 which the job began to ask for the slot, or at which its learner left; never from before the job's
-last start. Two of the cases are known from memory alone.
+last start.
 """
 
 from collections.abc import Collection, Sequence
@@ -69,7 +66,6 @@ def _starts(case: Situation, slot: str, pods: Sequence[Pod]) -> bool:
 
 
 def _is_troubled(pod: Pod, lost: Collection[str]) -> bool:
-    """Whether something has gone wrong with a pod since it was made."""
     failed = pod.ended or pod.restarts > 0 or pod.exit_code is not None
     stuck = bool(pod.unschedulable or pod.held_up) or pod.waiting not in STARTING_WAITS
     return failed or stuck or pod.node in lost

@@ -1,6 +1,6 @@
 """What the status of a job says after a pass, and whether that is worth a write.
 
-Promise: what cannot be seen is Unknown or absent, never the last value. An answer older than
+What cannot be seen is Unknown or absent, never the last value. An answer older than
 REPLY_SECONDS_MAX (`memory`) counts as none. The one exception is a job that is over: its pods and
 shards are gone by intent, so the last counts stay.
 
@@ -62,9 +62,8 @@ class StatusWrite:
 
 
 def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
-    """The status of a manifest that cannot be read; what was known of the job stays.
-
-    What runs is left alone, so a job that has begun cannot be seen. One that is over stays so.
+    """The status of a manifest that cannot be read; what was known of the job stays. What runs is
+    left alone, so a job that has begun cannot be seen. One that is over stays so.
     """
     old = seen.status
     begun = old.start_time is not None
@@ -85,10 +84,7 @@ def of_unread(case: Situation) -> StatusWrite | None:
 
 
 def of_job(case: Situation, refused: Sequence[ChildRefusal] = ()) -> StatusWrite | None:
-    """The status of a job in its situation; None: nothing to write.
-
-    `refused`: children that the API server has refused.
-    """
+    """None: nothing to write. `refused`: children that the API server has refused."""
     facts = replace(
         _facts(case),
         refused=(*texts_of(refused), *case.seen.remembered.undeleted),
@@ -109,7 +105,6 @@ def of_job(case: Situation, refused: Sequence[ChildRefusal] = ()) -> StatusWrite
 
 def _with_last_reports(case: Situation) -> Status:
     """The status of a job that is over, with what learners have reported in their last moments.
-
     Shards that stay a while, to tell other clusters of the end, go on answering, and so all
     clusters come to the same numbers.
     """
@@ -122,7 +117,6 @@ def _with_last_reports(case: Situation) -> Status:
 
 
 def _view(case: Situation) -> seen_status.SeenJob:
-    """What counts and progress are made from."""
     seen, job = case.seen, case.job
     served = [region.name for region in job.spec.regions if case.settings.serves(region.name)]
     return seen_status.SeenJob(
@@ -137,7 +131,6 @@ def _view(case: Situation) -> seen_status.SeenJob:
 
 
 def _endpoints(case: Situation) -> list[str] | None:
-    """The shards' addresses for other clusters."""
     job, syncer = case.job, case.seen.status.syncer
     home = job.spec.syncer_region
     any_node = any(
@@ -167,16 +160,12 @@ def _lasts(case: Situation) -> dict[str, Any]:
 
 
 def _run(case: Situation) -> str | None:
-    """The run that was written before, which shards that are silent cannot name.
-
-    A retried job whose shards have kept nothing begins another one.
-    """
+    """The run as written before; a retried job whose shards have kept nothing begins another."""
     ephemeral = case.job.spec.syncer.storage.type is StorageType.EPHEMERAL
     return None if case.before.retried and ephemeral else case.seen.status.run
 
 
 def _facts(case: Situation) -> Facts:
-    """What the conditions are decided from."""
     seen, job, placement = case.seen, case.job, case.placement
     live = seen_status.listed(job, seen.replies)
     gone = {pod.uid for pod in case.exited}
@@ -280,7 +269,6 @@ def _unreachable(case: Situation) -> tuple[str, ...]:
 
 
 def _silent(seen: Observation) -> list[int]:
-    """Shards that have not answered for a while."""
     seconds = seen.remembered.silent_seconds
     return [
         number
@@ -290,7 +278,6 @@ def _silent(seen: Observation) -> list[int]:
 
 
 def _unreachable_endpoints(case: Situation) -> tuple[str, ...]:
-    """What to do about shards in another cluster that do not answer."""
     seen, endpoints = case.seen, case.job.spec.syncer.endpoints
     silent = _silent(seen) if endpoints else []
     mute = ", ".join(endpoints[number] for number in silent if number not in seen.refusals)
@@ -309,7 +296,6 @@ def _unreachable_endpoints(case: Situation) -> tuple[str, ...]:
 
 
 def shard_names(job: Job) -> frozenset[str]:
-    """Names of the shards' Deployments."""
     return frozenset(shard_name(job.name, number) for number in range(job.spec.syncer.shards))
 
 

@@ -30,11 +30,8 @@ def share(job: Job, serves: Callable[[str], bool]) -> int:
 
 
 def of_learners(owner: JobOwner, job: Job, serves: Callable[[str], bool]) -> Object:
-    """Lets a drain take this cluster's share of what the quorum can spare, and at least one.
-
-    At least one, because a budget that forbids every eviction blocks drains for ever. What an
-    evicted learner costs is little: it leaves in order, its work of one round is missed, and
-    its successor joins again.
+    """Lets a drain take this cluster's share of what the quorum can spare, and at least one,
+    because a budget that forbids every eviction blocks drains for ever.
 
     A budget counts pods. A learner that loses one host is lost as a whole, so its other hosts may
     go with it: a drain of a rack whose hosts find no other place would otherwise wait for ever for
@@ -48,13 +45,11 @@ def of_learners(owner: JobOwner, job: Job, serves: Callable[[str], bool]) -> Obj
 
 
 def of_shards(owner: JobOwner, job: Job) -> Object:
-    """Lets a drain take one shard at a time."""
     match = owner.selector(SHARD_ROLE)
     return _budget(owner, shards_budget_name(job.name), match, unavailable=1)
 
 
 def _budget(owner: JobOwner, name: str, match: Mapping[str, str], *, unavailable: int) -> Object:
-    """Lets a drain evict so many pods of a role at a time, in whatever regions they are."""
     spec = {
         "maxUnavailable": unavailable,
         # A pod that crashes protects nothing: a drain may evict it, whatever the budget says.

@@ -1,12 +1,7 @@
 """A job becomes the objects that it owns: run files, workloads, services, budgets, accounts.
 
-    per install   ServiceAccount and PodDisruptionBudget of learners, ConfigMap with the run file,
-                  ConfigMap with the manifest
-    per region    headless Service, StatefulSet `<job>-<region>`; where a learner has several
-                  hosts, both for each learner, `<job>-<region>-<i>`
-    syncer's home ServiceAccount, ConfigMap and PodDisruptionBudget of shards; ConfigMap with the
-                  list of learners; per shard a Service, a PersistentVolumeClaim (if asked for) and
-                  a Deployment; the evaluator
+docs/kubernetes.md (What the operator makes of a job) lists them. Those of shards and evaluator, and
+the list of learners, are made in the syncer's home alone; the others in every cluster.
 
 Every object has the job as its controlling owner, except a claim with `reclaim: Retain`. Every
 object, pod and selector has the job's UID as a label, so that what a former job of the same name
@@ -103,7 +98,6 @@ class JobChildren:
 
     @property
     def tls(self) -> bool:
-        """Whether the processes of the run talk over TLS (`rendering`)."""
         kept = self.renderings.tls
         return self.job.spec.syncer.tls.mode is TlsMode.REQUIRED if kept is None else kept
 
@@ -144,7 +138,6 @@ class JobChildren:
     # the fields that are written here, and a user may set any other field of a child.
 
     def _region(self, region: RegionSpec) -> list[Object]:
-        """The learners of one region."""
         job, of_region = self.job, {Label.REGION: region.name}
         if job.spec.learner.hosts == 1:
             name, render = (
@@ -210,11 +203,9 @@ class JobChildren:
         return [service, workload]
 
     def _shard(self, number: int) -> list[Object]:
-        """One shard: a Deployment of one pod behind a Service of its own.
-
-        Recreate, so that in a rollout the old pod has ended before the new one starts. Should two
-        pods of a shard run all the same, because the older one's node is cut off, the shard's
-        store refuses the older one's commits.
+        """One shard: a Deployment of one pod behind a Service of its own. Recreate, so that in a
+        rollout the old pod has ended before the new one starts. Should two pods of a shard run
+        all the same, because the older one's node is cut off, the store refuses its commits.
         """
         job, name = self.job, names.shard_name(self.owner.name, number)
         labels = self.owner.labels(names.SHARD_ROLE, **{Label.SHARD: str(number)})
@@ -240,10 +231,9 @@ class JobChildren:
         return found
 
     def _claim(self, name: str, labels: Mapping[str, str]) -> Object:
-        """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`).
-
-        It has no label `app.kubernetes.io/instance`, by which Argo CD tells what an Application of
-        that name has made: it would delete a claim that has no owner.
+        """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`). It has no
+        label `app.kubernetes.io/instance`, by which Argo CD tells what an Application of that
+        name has made: it would delete a claim that has no owner.
         """
         labels = {name: value for name, value in labels.items() if name != INSTANCE}
         storage = self.job.spec.syncer.storage
@@ -303,7 +293,6 @@ class JobChildren:
         return template
 
     def _note(self, name: str, template: Object, region: str = "") -> dict[str, str]:
-        """The annotation with what a workload was rendered from."""
         home = self.settings.serves(self.job.spec.syncer_region)
         hashed = self.renderings.inputs.get(name) or inputs(self.job, home=home)[region]
         note = self.renderings.note(name, template, hashed, self.settings)
@@ -314,6 +303,5 @@ class JobChildren:
 
 
 def with_applied_hash(child: Object) -> Object:
-    """The child, annotated with the hash of what is applied."""
     child["metadata"]["annotations"][names.Annotation.APPLIED] = digest(child)[:16]
     return child

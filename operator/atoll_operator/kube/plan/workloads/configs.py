@@ -15,9 +15,8 @@ from atoll_protos.job.run_file import RunFile
 
 
 def account(owner: JobOwner, role: str) -> Object:
-    """The identity of a role's pods. It has no rights: pods of a job never call the API server.
-
-    There is one per role, so that a cloud's identity can be given to shards alone.
+    """The identity of a role's pods: one per role, so that a cloud's identity can be given to
+    shards alone. It has no rights: pods of a job never call the API server.
     """
     name = names.account_name(owner.name, role)
     labels = owner.labels(role)
@@ -32,9 +31,8 @@ def run_config_map(owner: JobOwner, text: str) -> Object:
 
 
 def slots_map(owner: JobOwner, job: Job, generation: int) -> Object:
-    """What a running job may change, for shards to read: who its learners are, and its length.
-
-    It changes in place, so that neither more learners nor another length restarts a shard. It is
+    """What a running job may change, for shards to read: who its learners are, and its length. It
+    changes in place, so that neither more learners nor another length restarts a shard. It is
     applied before the learners' StatefulSets, so no learner runs that it lacks. `generation` is the
     job's, which tells shards which of two lengths is newer.
     """
@@ -55,15 +53,13 @@ def accepted_map(owner: JobOwner, manifest: Mapping[str, Any]) -> Object:
 
 
 def shards_file(job: Job) -> RunFile:
-    """The run file of shards and evaluator: without regions, so that a shard takes every slot.
-
-    So neither a change of `learners` nor a region more or less restarts a shard, and no learner of
-    a new slot meets a shard that does not know it yet. That only slots of the job dial is seen to
-    by those who start them: the operators, and a learner's own run file (`read_job`).
+    """The run file of shards and evaluator: without regions, so that a shard takes every slot. So
+    neither a change of `learners` nor a region more or less restarts a shard, and no learner of
+    a new slot meets a shard that does not know it yet.
     """
     return replace(run_file(job), regions=())
 
 
 def config_name(job: str, text: str) -> str:
-    """Name of a run file's ConfigMap. It carries the file's hash because it is immutable."""
+    """It carries the hash of the file because the ConfigMap is immutable."""
     return f"{job}-run-{digest(text)[:10]}"

@@ -38,7 +38,6 @@ TOLD_APART_BY: Final = (Label.JOB, Label.JOB_UID, Label.SLOT)  # the hosts of on
 
 
 def learner(job: Job, context: pods.RoleContext, slot: str) -> dict[str, Any]:
-    """The pod template of the learner with this slot."""
     own = job.spec.learner
     name = hosts_set(job.name, slot)
     given = overridden(
@@ -86,9 +85,8 @@ def gpus(container: dict[str, Any]) -> int:
 
 
 def _probe(container: dict[str, Any]) -> None:
-    """Have the kubelet start a host again whose launcher stands still.
-
-    The user's probe stays. A user who names another port for the answers brings one for that port.
+    """Have the kubelet start a host again whose launcher stands still. The user's probe stays. A
+    user who names another port for the answers brings one for that port.
     """
     if "livenessProbe" in container or Env.HEALTH_PORT in (v["name"] for v in container["env"]):
         return

@@ -68,17 +68,14 @@ def learner(job: Job, context: RoleContext) -> dict[str, Any]:
 
 
 def evaluator(job: Job, context: RoleContext) -> dict[str, Any]:
-    """The pod template of the evaluator."""
     own = job.spec.evaluator
     return completed(job, context, own.template if own else Template(), [])
 
 
 def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> dict[str, Any]:
-    """The pod template of one shard.
-
-    Its state lies in a folder named by the job's `uid`, so that a claim that outlives its job
-    (`reclaim: Retain`) gives a later job of the same name no old state. `claim` is the name of
-    its PersistentVolumeClaim.
+    """`claim` is the name of its PersistentVolumeClaim. The state lies in a folder named by the
+    job's `uid`, so that a claim that outlives its job (`reclaim: Retain`) gives a later job of
+    the same name no old state.
     """
     folder = f"{names.DATA_FOLDER}/{uid}"
     export = (
@@ -119,7 +116,6 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
 
 
 def account_of(template: Template) -> str:
-    """The service account that a user's template names; empty: none."""
     return str((template.spec.model_extra or {}).get("serviceAccountName") or "")
 
 
@@ -140,7 +136,6 @@ def container_names(job: Job) -> dict[str, str]:
 def completed(
     job: Job, context: RoleContext, template: Template, env: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The user's template with what every pod of the role needs, and these variables."""
     given = template.model_dump(by_alias=True, exclude_unset=True)
     pod = overridden(given, context.overrides)
     metadata = pod.setdefault("metadata", {})
@@ -302,7 +297,6 @@ def without_exclusions(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def speaks_tls(template: Mapping[str, Any]) -> bool:
-    """Whether the pods of this template talk over TLS."""
     containers = template["spec"].get("containers") or []
     return any(v.get("name") == Env.TLS_DIR for c in containers for v in c.get("env") or [])
 
@@ -326,10 +320,8 @@ def with_run_config(template: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def variables(values: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Variables of a container with these values."""
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def from_field(name: str, path: str) -> dict[str, Any]:
-    """A variable of a container with the value of a field of its pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -66,7 +66,6 @@ class RenderingNote:
     more: Mapping[str, Any] = field(default_factory=dict)  # what only a later version knows
 
     def to_text(self) -> str:
-        """The annotation."""
         document = {**self.more, **{name: getattr(self, name) for name in NOTED}}
         text = _with_sum(document)
         return text if len(text) <= NOTE_BYTES_MAX else _with_sum({**document, "template": None})
@@ -87,7 +86,6 @@ class Renderings:
     tls: bool | None = None  # how the processes talk; None: as the manifest says
 
     def settings(self, install: Settings) -> Settings:
-        """The settings of the install, with the images of this run."""
         worker = self.images.get("worker") or install.worker_image
         syncer = self.images.get("syncer") or install.syncer_image
         return replace(install, worker_image=worker, syncer_image=syncer)
@@ -110,10 +108,7 @@ def renderings_of(
     job: Job, generation: int, workloads: Iterable[Raw], configs: Mapping[str, str],
     running: Running, *, home: bool = True,
 ) -> Renderings:  # fmt: skip
-    """What to keep. `workloads` are the job's live ones, raw, `configs` texts of run files by name.
-
-    `home`: the syncer runs in this cluster.
-    """
+    """`workloads` are live ones, `configs` texts of run files; `home`: the syncer runs here."""
     live = {each["metadata"]["name"]: each for each in workloads}
     regions = names.learner_sets(job)
     shards = [names.shard_name(job.name, number) for number in range(job.spec.syncer.shards)]
@@ -155,10 +150,9 @@ def renderings_of(
 
 
 def speaks_tls(workloads: Iterable[Raw]) -> bool | None:
-    """Whether the processes of a job talk over TLS; None: it has no workloads.
-
-    Those that run come first, and of them shards: they decide what is spoken. The pods of one that
-    has been scaled to nothing may still be ending.
+    """Whether the processes of a job talk over TLS; None: it has no workloads. Those that run come
+    first, and of them shards: they decide what is spoken. The pods of one that has been scaled
+    to nothing may still be ending.
     """
     first = min(
         workloads, key=lambda each: (not _replicas(each), not _of_shard(each)), default=None
@@ -178,11 +172,10 @@ def _of_shard(workload: Raw) -> bool:
 
 
 def inputs(job: Job, *, home: bool = True) -> dict[str, str]:
-    """Hash of what the user wrote that templates depend on: of learners by region.
-
-    Under an empty name: of shards and evaluator. A field that has its default is as good as absent:
-    the CRD of another version may have stored it, and the next patch takes it away. How other
-    clusters reach the shards is nothing to the pods of their `home`.
+    """Hash of what the user wrote that templates depend on: of learners by region, and under an
+    empty name of shards and evaluator. A field that has its default is as good as absent: the CRD
+    of another version may have stored it, and the next patch takes it away. How other clusters
+    reach the shards is nothing to the pods of their `home`.
     """
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     outside = {"expose", "endpoints", "tls"} if home else {"expose", "tls"}
@@ -238,7 +231,6 @@ def _file(templates: Iterable[Object], configs: Mapping[str, str]) -> str:
 
 
 def same_but_for_length(one: str, other: str) -> bool:
-    """Whether two run files' texts say the same but for the length of the job."""
     found = [json.loads(text) for text in (one, other)]
     return bool(found[0] | _length(one) == found[1] | _length(one))
 
@@ -260,6 +252,5 @@ def with_present(text: str, job: Job) -> str:
 
 
 def digest(value: Any) -> str:
-    """sha256 of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
