@@ -1,8 +1,8 @@
 """The Kubernetes executor: a manifest becomes pods, and the cluster's state becomes its status.
 
 What belongs here is everything that needs a cluster. What a manifest means belongs in
-`atoll_operator.api`, processes of one machine in `atoll_operator.local`; this package imports the
-former and never the latter. Read `reconcile` first, then `plan.planner`.
+`atoll_operator.api`, processes of one machine in `atoll_operator.local`, and what a person asks
+with own rights in `atoll_operator.client`. Read `reconcile` first, then `plan.planner`.
 
     serve        the whole operator: watches, election, passes, probes
     term         what a replica has while it leads
@@ -18,8 +18,6 @@ former and never the latter. Read `reconcile` first, then `plan.planner`.
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 
-Imports go downwards in this order: serve; term; reconcile; observe; effects; edges; plan; health;
-observed; election, metrics, settings, names. `plan` imports no time, network or cluster
-(import-linter checks all of this). What a person asks with own rights is in
-`atoll_operator.client`.
+pyproject.toml has the order in which they import each other. `plan` imports no time, network or
+cluster.
 """

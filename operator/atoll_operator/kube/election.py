@@ -3,9 +3,9 @@
 The holder of the Lease leads and renews it every two seconds (`Times`); the others keep their
 watches and write nothing. Each write names the version that it replaces, so of two at the same time
 the API server takes one. Nobody compares clocks of two machines: a standby notes by its own
-monotonic clock when it last saw the Lease *change* (`Lease.at`), and may take it when it has
-not changed for as long as its holder has promised (`Lease.seconds`). A leader counts from the
-moment *before* it sent its last successful renewal. So with clocks of about the same rate
+monotonic clock when it last saw the Lease *change* (`Lease.at`), and may take it when it has not
+changed for as long as its holder has promised (`Lease.seconds`). A leader counts from the moment
+*before* it sent its last successful renewal. So with clocks of about the same rate
 
     leader stops       10 s (renew_seconds_max) after its last renewal was sent
     another may begin  15 s (lease_seconds) after that renewal was seen, at the earliest
@@ -13,8 +13,6 @@ moment *before* it sent its last successful renewal. So with clocks of about the
 and the 5 s between them are for a write that was under way. Both hold for a process that was
 stopped for a minute and goes on: its first look at the clock tells it (`edges.fence`). A Lease that
 is deleted is not free: who has seen its holder waits as if it were still there.
-
-Everything here is pure. `edges.lease` reads and writes the Lease and has the clock.
 """
 
 from collections.abc import Mapping
@@ -75,12 +73,10 @@ def see(before: Lease | None, raw: Mapping[str, Any] | None, now: float) -> Leas
 
 
 def pause(took: float, left: float | None, spread: float, times: Times = TIMES) -> float:
-    """Seconds until the next look, after one that took so long.
-
-    The time between two looks is counted from the beginning of each: an API server that answers
-    slowly has delayed the leader's renewal already, and is asked again at once. `left`: the seconds
-    for which this replica still leads, at whose end it looks to step down; None where it does not.
-    `spread` is a factor, by chance, that keeps replicas apart.
+    """Seconds until the next look, after one that took so long. The time between two looks is
+    counted from the beginning of each: an API server that answers slowly has delayed the leader's
+    renewal already, and is asked again at once. `left`: the seconds for which this replica still
+    leads; None where it does not. `spread`, a factor by chance, keeps replicas apart.
     """
     found = max(0.0, times.retry_seconds * spread - took)
     return found if left is None else min(found, max(0.0, left))
@@ -89,11 +85,7 @@ def pause(took: float, left: float | None, spread: float, times: Times = TIMES) 
 def next_move(
     me: str, seen: Lease, renewed_at: float | None, now: float, times: Times = TIMES
 ) -> tuple[Move, str]:
-    """What to do now, and why.
-
-    `renewed_at`: when the last renewal that succeeded was sent, None for one that does not lead.
-    Times are monotonic seconds.
-    """
+    """Times are monotonic seconds; `renewed_at` is of the last good renewal, None: not leading."""
     if renewed_at is not None:
         silent = now - renewed_at
         if seen.holder != me:

@@ -5,9 +5,8 @@ each of its calls has a deadline, or a watch that has neither failed nor seen a 
 server that is away or refuses is none of these, however long it lasts.
 
 The readiness probe fails until every collection has been listed, and while one has been out of
-sight for BROKEN_SECONDS_MAX of an API server that answers. Whether it answers is known from the
-election, which asks it every two seconds; where it does not, nothing is wrong with this replica. A
-standby is ready. Nothing is routed by readiness.
+sight for BROKEN_SECONDS_MAX of an API server that answers, as is known from the election, which
+asks it every two seconds. A standby is ready. Nothing is routed by readiness.
 """
 
 from collections.abc import Mapping
@@ -66,7 +65,6 @@ class Health:
 
 
 def live(signs: Signs) -> Health:
-    """Fails when a restart of the operator is needed."""
     now, watches = signs.now, signs.sights.items()
     found = [
         f"the pass of {k} hangs" for k, at in signs.passes.items() if now - at > PASS_SECONDS_MAX
@@ -78,7 +76,6 @@ def live(signs: Signs) -> Health:
 
 
 def ready(signs: Signs) -> Health:
-    """Fails until everything is listed, and while something has been out of sight for long."""
     problems, now = [], signs.now
     answering = 0.0 if signs.answering_since is None else now - signs.answering_since
     for path, each in signs.sights.items():

@@ -1,18 +1,13 @@
-"""The operator's own metrics, in Prometheus' format on /metrics.
+"""The operator's own metrics, in Prometheus' format on /metrics (docs/operating.md, Metrics).
+
+How to read some of them:
 
     atoll_operator_pass_seconds                     slow: the API server or the shards are slow
     atoll_operator_pass_failures_total              grows: see "pass failed" in the log
     atoll_operator_api_writes_total{kind}           a job at rest writes nothing
-    atoll_operator_node_replacements_total{role}    pods deleted for lost nodes
-    atoll_operator_node_loss_deletion_seconds       how soon a lost pod is deleted
-    atoll_operator_node_replacement_seconds         how soon its successor works
-    atoll_operator_jobs{job_namespace,state}        jobs by the column State of `kubectl get dtj`
     atoll_operator_jobs_held                        above 0: a person has to decide (NodeLossHeld)
-    atoll_operator_owner_words_total                SetOwner calls to registrars
     atoll_operator_leader                           the sum over all replicas is 1, or nobody leads
     atoll_operator_api_requests_total{verb,status}  429 and 5xx: the API server has too much to do
-
-Progress and health of a job are metrics of its shards, not of the operator.
 """
 
 import collections
@@ -59,9 +54,8 @@ class Metrics:
         self.namespaces: set[str] = set()  # that have had a job
 
     def show_states(self, states: Iterable[tuple[str, str]]) -> None:
-        """How many jobs of each namespace are in each state now, as pairs of both.
-
-        A namespace without jobs any more shows 0; a word that no state has is left out.
+        """How many jobs of each namespace are in each state now, as pairs of both. A namespace
+        without jobs any more shows 0; a word that no state has is left out.
         """
         found = collections.Counter(states)
         self.namespaces.update(namespace for namespace, _ in found)

@@ -82,10 +82,7 @@ def hosts_set(job: str, slot: str) -> str:
 
 
 def learner_sets(job: Job) -> dict[str, str]:
-    """The names of a job's StatefulSets of learners, each with its region.
-
-    One for a region, and where a learner has several hosts, one for each learner.
-    """
+    """Region by StatefulSet: one for a region, or one for each learner of several hosts."""
     spec = job.spec
     if spec.learner.hosts == 1:
         return {learner_set(job.name, region.name): region.name for region in spec.regions}
@@ -102,17 +99,14 @@ def shard_name(job: str, shard: int) -> str:
 
 
 def shards_budget_name(job: str) -> str:
-    """Name of the disruption budget that all shards share."""
     return f"{job}-syncer"
 
 
 def learners_budget_name(job: str) -> str:
-    """Name of the disruption budget that all learners of a job in this cluster share."""
     return f"{job}-learner"
 
 
 def evaluator_name(job: str) -> str:
-    """Name of the evaluator's Deployment."""
     return f"{job}-evaluator"
 
 
@@ -137,5 +131,4 @@ def credentials_name(job: str, region: str) -> str:
 
 
 def account_name(job: str, role: str) -> str:
-    """Name of a role's ServiceAccount."""
     return f"{job}-{'syncer' if role == SHARD_ROLE else role}"

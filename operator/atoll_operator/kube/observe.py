@@ -47,10 +47,7 @@ class ClusterObserver:
     secrets: Secrets
 
     async def look(self, key: Key, memories: dict[Key, JobMemory]) -> Shown | None:
-        """What the watches show of the job, None when it does not exist; its memory is kept up.
-
-        Raises NotSeenError.
-        """
+        """None when the job does not exist; its memory is kept up. Raises NotSeenError."""
         raw, at = self.cache.job(key), time.monotonic()
         if raw is not None and (key not in memories or memories[key].uid != raw["metadata"]["uid"]):
             memories[key] = JobMemory(uid=raw["metadata"]["uid"])
@@ -64,7 +61,6 @@ class ClusterObserver:
 
     def blind(self, key: Key, memory: JobMemory | None, problem: str) -> Shown | None:
         """What may be reported when observing has failed: the job, and that nothing else is known.
-
         None: the job itself was never seen, or what was last seen of it is young enough to stand.
         """
         raw, at = self.cache.job(key), time.monotonic()
@@ -121,7 +117,6 @@ class ClusterObserver:
         )
 
     def _former(self, key: Key, raw: Object) -> Former:
-        """What is there of the job whose state this one takes up."""
         namespace, name = key
         other = objects.restored_job(raw)
         if not other:

@@ -7,19 +7,17 @@
     apply     carry the plan out, in its order                     -> ApplyOutcome
     report    write the status and its Events; measure
 
-The reconciler is *level-triggered*: an event says only "look at this job again", and a pass does
-the difference between what is and what should be. So an event that is lost, doubled or late does no
-harm, and a pass that fails half-way is run again: every effect is idempotent. `edges.queue` decides
-when a pass runs, `plan.pauses` when the clock brings the next one.
+The reconciler is *level-triggered*: an event says only "look at this job again". So an event that
+is lost, doubled or late does no harm, and a pass that fails half-way is run again: every effect is
+idempotent. `edges.queue` decides when a pass runs, `plan.pauses` when the clock brings the next.
 
 When a pass fails, what is known is reported all the same: a planned status is written although an
 effect failed, and a job that could not be judged, for a broken watch or for an exception of the
 reading or the plan, gets conditions that are Unknown and say why. A child that is refused does not
 fail the pass (`apply`).
 
-There are no finalizers: the garbage collector does all that there is to do, and a finalizer would
-block `kubectl delete` while the operator is away. The operator writes children and the status by
-server-side apply, and never the spec of a job, a Node or a taint (docs/architecture.md).
+There are no finalizers, which would block `kubectl delete` while the operator is away
+(docs/decisions.md). The operator never writes the spec of a job, a Node or a taint.
 """
 
 import time
@@ -143,10 +141,8 @@ class Reconciler:
             await self.writer.report(decided, self.memories[key])
 
     def _edited(self, key: Key, judged: Object) -> bool:
-        """Whether the job has been edited since it was read.
-
-        The answer to a write of its status may show an edit before the watch does. The cache then
-        has it already, and what the watch shows later is no news that asks for a pass.
+        """Whether the job has been edited since it was read. The answer to a write of its status
+        may show an edit before the watch does, which is then no news that asks for a pass.
         """
         now = self.observer.cache.job(key)
         return now is not None and manifest(now) != manifest(judged)

@@ -9,8 +9,7 @@
     HTTP: /livez /readyz /metrics
 
 All replicas keep the watches, so that a standby has no gap in what it has seen; the one that holds
-the Lease has a term (`term`), and only that one asks shards, runs passes and writes. A leader that
-cannot renew its Lease is refused every write by its own clock (`edges.fence`) and stands by.
+the Lease has a term (`term`), and only that one asks shards, runs passes and writes.
 
 The parts run until SIGTERM. One that ends by itself ends the process, which Kubernetes starts
 again. On SIGTERM the passes end, then the Lease is given back. Everything runs in one event loop,
@@ -48,7 +47,6 @@ log = structlog.get_logger()
 
 
 def signs(terms: Terms, sights: Mapping[str, Sight]) -> health.Signs:
-    """What every part did last, for the probes."""
     election, term = terms.election, terms.now
     return health.Signs(
         now=time.monotonic(),
@@ -76,7 +74,6 @@ async def end_of_first(stop: "asyncio.Task[Any]", parts: Collection["asyncio.Tas
 
 
 def want_lists(jobs: Sequence[Jobs], namespace: str) -> None:
-    """Have the jobs of a namespace listed again."""
     for each in jobs:
         if each.sight.namespace in ("", namespace):
             each.wants_list.set()

@@ -1,7 +1,6 @@
 """The settings of one install of the operator, which the chart gives through the environment.
 
-They are read once at start and passed down as a value. What differs per job stands in the
-manifest, never here. `atoll_protos.environment` has the variables with their defaults.
+They are read once at start. `atoll_protos.environment` has the variables with their defaults.
 """
 
 from collections.abc import Mapping
@@ -15,10 +14,8 @@ EVERY_REGION = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of one install.
-
-    It serves the named `regions`, or with ("*",) every region of a cluster that spans several; then
-    the label `region_label` of a node says in which region it lies.
+    """One install serves the named `regions`, or with ("*",) every region of a cluster that spans
+    several; then the label `region_label` of a node says in which region it lies.
     """
 
     worker_image: str  # of learners and evaluators whose template names none
@@ -39,12 +36,11 @@ class Settings:
         return self.regions == (EVERY_REGION,)
 
     def serves(self, region: str) -> bool:
-        """Whether this install makes the region's pods."""
         return self.spans_regions or region in self.regions
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """Read the settings; raises SpecError that names the variable."""
+    """Raises SpecError that names the variable."""
     regions = _words(value(environment, Env.OPERATOR_REGIONS))
     if not regions or (EVERY_REGION in regions and len(regions) > 1):
         raise SpecError(Env.OPERATOR_REGIONS, "mixes * and names", "give * or names")

@@ -1,13 +1,13 @@
 """What a replica has only while it leads: passes, and the shards' answers.
 
     election: leads ──> Term: fresh lists, then the queue ──> election: leads no more, or the end
-                              │                                        │
-                              passes, words, polls                     cancelled and awaited
+                                │                                        │
+                                passes, words, polls                     cancelled and awaited
 
 Memories, channels and the queue end with their term: what a former one has seen begin may have
-ended while another replica led. The watches of a standby may be behind by an event, or by a minute
-if their connection has died, and what the former leader has just done must not be judged as if it
-had not happened. So a term begins with a list of the jobs and of all that they are made of.
+ended while another replica led. A standby's watches may be behind by an event, or by a minute if
+their connection has died, and what the former leader has just done must not be judged as if it had
+not happened. So a term begins with a list of the jobs and of all that they are made of.
 """
 
 import asyncio
@@ -53,7 +53,6 @@ def reconciler(
     settings: Settings,
     metrics: Metrics,
 ) -> Reconciler:
-    """The phases of a pass, put together."""
     recorder = Recorder(api=server, metrics=metrics)
     repair = Repair(api=server, syncers=syncers, metrics=metrics, recorder=recorder)
     secrets = Secrets(api=server, metrics=metrics, settings=settings)
@@ -76,10 +75,9 @@ class Term:
     syncers: Syncers
 
     async def run(self, follow: Followed, made_of: Followed) -> None:
-        """Until cancelled, and until all passes have ended.
-
-        It begins when everything has been listed once, or after FIRST_LISTS_SECONDS_MAX: then a
-        job whose objects cannot be listed at least says so.
+        """Until cancelled, and until all passes have ended. It begins when everything has been
+        listed once, or after FIRST_LISTS_SECONDS_MAX: then a job whose objects cannot be listed
+        at least says so.
         """
         try:
             with contextlib.suppress(TimeoutError):
@@ -98,10 +96,8 @@ class Term:
 
 
 async def fresh(each: Reflector) -> None:
-    """List a collection now.
-
-    Without it where its watch is broken, because then no pass judges, and where its lists fail for
-    FRESH_SECONDS_MAX although its watch works.
+    """List a collection now; not where its watch is broken, because then no pass judges, and no
+    longer than FRESH_SECONDS_MAX where its lists fail although its watch works.
     """
     until = time.monotonic() + FRESH_SECONDS_MAX
     while not each.is_broken and time.monotonic() < until:
@@ -128,7 +124,6 @@ class Terms:
             self.now.queue.add(key)
 
     def edited(self, key: Key) -> None:
-        """Note that a job was edited: what failed before may be fixed."""
         if self.now is not None:
             self.now.queue.lift(key)
 

@@ -15,8 +15,5 @@
     queue      the clock: which job gets a pass when
 
 kopf is imported in `jobs` alone, `kubernetes` in `api` and `connection`, grpc in `syncers`,
-aiohttp's server in `http`. Modules here may import `memory`, `plan` and what lies below them, and
-not each other's worlds, except that `connection`, `jobs`, `reflector`, `namespaces`, `watches` and
-`lease` use `api`, `jobs` is a `reflector`, `polls` uses `syncers`, and `api`, `syncers` and `lease`
-use `fence`.
+aiohttp's server in `http`.
 """

@@ -7,9 +7,8 @@ answer to each write goes into the cache before the caller goes on. `get` asks t
 the cache: it is for the last look before a step that cannot be taken back.
 
 While this replica does not lead, every request but a read raises NotLeaderError before it is sent
-(`fence`). Errors of the API server become `ApiError`; NotFound and Conflict have classes of their
-own, because callers treat them as answers. Errors of the network pass through, and end the pass.
-Nothing is retried here.
+(`fence`). Errors of the API server become `ApiError`. Errors of the network pass through, and end
+the pass. Nothing is retried here.
 """
 
 import json
@@ -84,9 +83,8 @@ class ConflictError(ApiError):
 
 
 def path(kind: str, namespace: str, name: str = "", part: str = "") -> str:
-    """The URL path of an object, of a part of it (`status`), or of all of its kind.
-
-    Without a namespace: of one that has none, or of all of the cluster.
+    """The URL path of an object, of a part of it (`status`), or of all of its kind. Without a
+    namespace: of one that has none, or of all of the cluster.
     """
     version, plural = (KINDS | UNSEEN)[kind]
     root = "api" if version == "v1" else "apis"
@@ -104,9 +102,8 @@ class Page:
 
 @dataclass(slots=True, kw_only=True)
 class Api:
-    """One connection pool, and the cache that the answers to its writes go into.
-
-    Without a fence everything may be written: for a person's commands, and for tests.
+    """One connection pool, and the cache that the answers to its writes go into. Without a fence
+    everything may be written: for a person's commands, and for tests.
     """
 
     client: Any
@@ -117,7 +114,6 @@ class Api:
     cache: Cache = field(default_factory=Cache)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self.client.close()
 
     async def call(
@@ -131,9 +127,8 @@ class Api:
         seconds: float = CALL_SECONDS_MAX,
         of_election: bool = False,
     ) -> Object:
-        """Send one request, when its turn has come, and read its JSON answer; raises ApiError.
-
-        One of the election waits for no turn, and writes the Lease that all others need.
+        """Send one request, when its turn has come, and read its JSON answer; raises ApiError. One
+        of the election waits for no turn, and writes the Lease that all others need.
         """
         if not of_election:
             await self.limiter.wait()
@@ -176,17 +171,14 @@ class Api:
         return response
 
     async def get(self, where: str) -> Object | None:
-        """The object at a path, None when it does not exist."""
         try:
             return await self.call("get", where)
         except ObjectNotFoundError:
             return None
 
     async def pages(self, where: str, which: Query, objects_max: int) -> AsyncIterator[Page]:
-        """Yield a collection in pages.
-
-        Items carry their kind and apiVersion, as single objects do. ApiError 410 when the reading
-        took so long that the API server has forgotten the list: begin again.
+        """Yield a collection in pages. Items carry their kind and apiVersion, as single objects do.
+        ApiError 410 when the API server has forgotten the list meanwhile: begin again.
         """
         rest = ""
         while True:
@@ -201,11 +193,10 @@ class Api:
                 return
 
     async def apply(self, child: Mapping[str, Any]) -> Object:
-        """Server-side apply of a child; the answer is the object as it is now.
-
-        A child that carries a UID is written only to the object of that UID (else ConflictError),
-        and takes its fields back from whoever has changed them. One without is made: no field is
-        taken from an object of that name that has appeared in the meantime (ConflictError).
+        """Server-side apply of a child; the answer is the object as it is now. A child that carries
+        a UID is written only to the object of that UID, and takes its fields back from whoever has
+        changed them. One without is made: no field is taken from an object of that name that has
+        appeared in the meantime. Else ConflictError.
         """
         found = await self._apply(child, CHILDREN_MANAGER, force="uid" in child["metadata"])
         if child["kind"] not in UNSEEN:
@@ -245,10 +236,7 @@ class Api:
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
     ) -> Object:
-        """Server-side apply of a job's whole status.
-
-        NotFoundError when the job is gone, ConflictError when another one has its name.
-        """
+        """Raises ObjectNotFoundError when the job is gone, ConflictError when it is another."""
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -260,10 +248,9 @@ class Api:
         return found
 
     async def delete(self, where: str, uid: str, *, at_once: bool = False) -> bool:
-        """Delete the object at a path if it has this UID; whether that was so.
-
-        `at_once` deletes a pod with a grace of 0, without waiting for its kubelet: only for a pod
-        whose node is lost, and only after its slot's owner has been retired.
+        """Delete the object at a path if it has this UID; whether that was so. `at_once` deletes a
+        pod with a grace of 0, without waiting for its kubelet: only for a pod whose node is
+        lost, and only after its slot's owner has been retired.
         """
         body: Object = {
             "apiVersion": "v1",
@@ -293,14 +280,12 @@ class Api:
         self.cache.written(await self.call("patch", where, body=body, content_type=STRATEGIC))
 
     async def apply_event(self, event: Mapping[str, Any]) -> None:
-        """Server-side apply of a core/v1 Event."""
         await self._apply(event, EVENTS_MANAGER)
 
     async def watch(
         self, where: str, which: Query, version: str, seconds: int
     ) -> AsyncGenerator[Object]:
         """Yield a collection's events from a resource version on, until the server ends the stream.
-
         The first one is BEGUN, of this module, as soon as the API server has accepted the watch.
         Bookmarks are asked for and yielded too; an ERROR event is yielded, not raised.
         """
@@ -335,7 +320,6 @@ def _message(error: Any) -> str:
 
 
 def _retry_after(error: Any) -> float:
-    """Seconds that the API server asks to wait; 0 when it does not say."""
     try:
         return float((error.headers or {}).get("Retry-After", 0))
     except ValueError:  # a date: nothing in Kubernetes sends one

@@ -1,8 +1,7 @@
 """The edge to probes and Prometheus: /livez, /readyz and /metrics over HTTP.
 
-A probe answers 200, or 503 when something is wrong, and a JSON object in its body that says what
-and how old the last pass and each watch are: `curl :8080/livez` shows at a glance which watch of
-an operator has stopped.
+A probe answers 200, or 503 when something is wrong, and says in a JSON object what, and how old the
+last pass and each watch are.
 """
 
 from collections.abc import Callable

@@ -93,7 +93,6 @@ def registry(
     take: Take, beat: Callable[[], None], insights: Insights, stop: asyncio.Event
 ) -> kopf.OperatorRegistry:
     """kopf's registry: its settings, its login, and one handler that passes events of jobs on.
-
     Posting of Events, scanning of CRDs and finalizers are switched off: kopf only watches. It is
     stopped if it has found no resource to watch, and `beat` is called from then on that it has.
     """

@@ -83,10 +83,7 @@ class Election:
             await asyncio.sleep(pause)
 
     async def release(self) -> None:
-        """Give the Lease back, if this replica has it: another one leads at its next look.
-
-        Only after `follow` was cancelled. A renewal that was under way then may have been taken.
-        """
+        """Give the Lease back, once `follow` is cancelled; its last renewal may have been taken."""
         led, seen = self.fence.is_open, self.seen
         self._step_down("this replica ends")
         if not led or seen is None:
@@ -180,7 +177,6 @@ class Election:
         )
 
     def _seconds(self) -> float:
-        """How long a request of the election may take."""
         if not self.leads.is_set():
             return CALL_SECONDS_MAX
         return max(0.1, min(CALL_SECONDS_MAX, self.fence.left))

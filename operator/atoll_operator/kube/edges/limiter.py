@@ -28,5 +28,4 @@ class Limiter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether less than half of the burst is left: what can wait should."""
         return time.monotonic() - self.free_at < self.burst / 2 / self.per_second

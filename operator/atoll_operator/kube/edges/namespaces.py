@@ -1,11 +1,10 @@
 """Which of the namespaces that this install serves are gone: they hold nobody up.
 
 The chart gives rights by a Role in each namespace, so who deletes a namespace takes these along,
-and every watch there is refused (403). That says nothing of a namespace that is only badly set up,
-so the namespace itself is asked for: one whose collections have been out of sight for GONE_SECONDS
-and that does not exist, or is Terminating, is left out. Its jobs are forgotten, readiness does not
-count it, and one Event of the election's Lease says so. When all of its collections can be seen it
-is served again.
+and every watch there is refused (403). That says nothing of a namespace that is only badly set up.
+So one whose collections have been out of sight for GONE_SECONDS, and that does not exist or is
+Terminating, is left out: its jobs are forgotten, readiness does not count it, and an Event of the
+election's Lease says so. When all of its collections can be seen it is served again.
 """
 
 import asyncio
@@ -49,7 +48,6 @@ class Namespaces:
                 await self.look(each, time.monotonic())
 
     async def look(self, namespace: str, now: float) -> None:
-        """Leave one namespace out, or serve it again."""
         left_out = self.cache.left_out
         long = self.cache.broken_seconds(namespace, now) >= GONE_SECONDS
         if namespace in left_out and not self.cache.problem(namespace):

@@ -8,10 +8,10 @@ Credentials that a person has brought may be wrong, and a job that trains must n
 sight for that: where no shard takes the newest ones, the last that one has taken are tried too.
 
 Answers of before a pass's effects are not judged: a pass that has named an owner, or deleted a pod,
-would see its own effect undone and do it again. `follow` therefore tells whether a poll has begun
-after the job's last effects (`JobMemory.acted_at`) and has ended. If not, it begins one at once,
-and its end brings the next pass (`done`). Otherwise a poll asks for a pass when what the shards
-answer has changed in more than its progress.
+would see its own effect undone and do it again. `follow` tells whether a poll has begun after the
+job's last effects (`JobMemory.acted_at`) and has ended. If not, it begins one at once, and its end
+brings the next pass (`done`). Otherwise a poll asks for a pass when what the shards answer has
+changed in more than its progress.
 """
 
 import asyncio
@@ -58,9 +58,8 @@ class Polls:
     async def follow(
         self, key: Key, memory: JobMemory, addresses: Mapping[int, str], *, tls: bool = False
     ) -> bool:
-        """Ask these shards from now on; whether answers of after the last effects are there.
-
-        With TLS and without any certificate of the operator nobody can be asked.
+        """Ask these shards from now on; whether answers of after the last effects are there. With
+        TLS and without any certificate of the operator nobody can be asked.
         """
         offered = memory.certificates.offered if tls else (None,)
         if not offered:
@@ -86,9 +85,8 @@ class Polls:
         return False
 
     def refusals(self, key: Key) -> dict[int, ShardRefusal]:
-        """By shard: why it and this operator do not take each other, as far as that is known.
-
-        It is that of the newest credentials: others may still be taken.
+        """By shard: why it and this operator do not take each other, as far as that is known. It is
+        that of the newest credentials: others may still be taken.
         """
         poll, reasons = self.polls.get(key), self.syncers.reasons
         if poll is None:
@@ -101,7 +99,6 @@ class Polls:
         await self._stop(key, keep=frozenset())
 
     async def close(self) -> None:
-        """End all tasks."""
         for key in list(self.polls):
             await self.forget(key)
 

@@ -8,8 +8,8 @@ The queue holds keys of jobs, never events: a key says only that something may h
   SPACING_SECONDS apart. A pass returns the seconds until the next one; None: an event brings it.
 - A pass that raises is logged with its traceback and tried again after `backoff`, and not before
   the API server wants it (Retry-After). Events do not shorten that time, because a pass that failed
-  half-way has caused some itself; an edit of the job does (`lift`). This is the only place in the
-  operator that catches every exception: a fault in one job must not stop the others.
+  half-way has caused some itself; an edit of the job does (`lift`). Every exception is caught: a
+  fault in one job must not stop the others.
 
     add ──> due ── its time has come, a worker is free ──> running ── returned seconds ──> due
                                                              │ raised ── back-off ───────> due
@@ -56,7 +56,6 @@ class Queue:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, key: Key, delay: float = 0.0) -> None:
-        """Ask for a pass in `delay` seconds, or earlier if one is due earlier."""
         now = time.monotonic()
         spaced_at = self.ended.get(key, 0.0) + SPACING_SECONDS
         at = max(now + delay, spaced_at, self.blocked.get(key, 0.0))
@@ -64,7 +63,6 @@ class Queue:
         self.changed.set()
 
     def lift(self, key: Key) -> None:
-        """Forget the failures of a key: what failed before may be fixed."""
         self.blocked.pop(key, None)
         self.failures.pop(key, None)
 

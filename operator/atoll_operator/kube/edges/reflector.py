@@ -114,7 +114,6 @@ class Reflector:
         self._works()
 
     async def _watch(self) -> None:
-        """One watch, from its begin until the API server ends it."""
         source, begun_at, begun = self.source, time.monotonic(), False
         events = self.api.watch(
             source.path, source.query, self.version, random.randint(*WATCH_SECONDS)

@@ -1,10 +1,10 @@
 """The edge to the shards: Status and SetOwner over gRPC, with a deadline on every call.
 
-A shard that does not answer is a fact, not an error: every failure of gRPC becomes None. Shards are
-asked all at once. Channels are kept per address and credentials, and closed when no pod of the job
-has the address, or nobody the credentials, any more. A shard takes the owner of a slot only from
-the operator of its region, so each call is given its credentials; None means plain text. Why a
-shard could not be reached is in `reasons`, as far as a look at it has shown.
+A shard that does not answer is a fact, not an error: every failure of gRPC becomes None. Channels
+are kept per address and credentials, and closed when no pod of the job has the address, or nobody
+the credentials, any more. A shard takes the owner of a slot only from the operator of its region,
+so each call is given its credentials; None means plain text. Why a shard could not be reached is in
+`reasons`, as far as a look at it has shown.
 """
 
 import asyncio
@@ -43,7 +43,6 @@ class Syncers:
     _looks: dict[Key, asyncio.Task[None]] = field(default_factory=dict)
 
     async def close(self) -> None:
-        """Close all channels."""
         for look in self._looks.values():
             look.cancel()
         for channel in self.channels.values():
@@ -62,7 +61,6 @@ class Syncers:
                 await channel.close(CALL_SECONDS_MAX)  # what is under way may end
 
     async def forget(self, addresses: Collection[str]) -> None:
-        """Close channels to pods that are gone."""
         await self.retain(addresses, ())
 
     async def status(
@@ -71,11 +69,10 @@ class Syncers:
         request: pb.StatusRequest | None = None,
         credentials: Credentials | None = None,
     ) -> list[pb.StatusReply | None]:
-        """Ask every address for its Status at the same time; None where no answer came.
-
-        `request`: what the shards are told with the question (`manifest.elsewhere`); with an intent
-        the credentials have to be those of the operator of the syncer's region. A replica that
-        does not lead any more, or does not know it yet, asks and tells nothing.
+        """Ask every address for its Status at the same time; None where no answer came. `request`:
+        what the shards are told with the question (`manifest.elsewhere`); with an intent the
+        credentials have to be those of the operator of the syncer's region. A replica that does not
+        lead any more, or does not know it yet, asks and tells nothing.
         """
         asked = request or pb.StatusRequest()
         replies = (self._status(each, asked, credentials) for each in addresses)
@@ -100,12 +97,10 @@ class Syncers:
     async def set_owner(
         self, address: str, slot: str, uid: str, word: int, credentials: Credentials | None = None
     ) -> int | None:
-        """Say that from now on the pod `uid` owns the slot; an empty UID retires its owner.
-
-        `word` is the number of the slot's last word (see `sessions`). Returns the slot's last
-        word afterwards: word + 1 if this one was taken, another number if it was refused, None
-        when the registrar does not answer. `credentials`: of the operator of the slot's region.
-        Raises NotLeaderError.
+        """Say that from now on the pod `uid` owns the slot; an empty UID retires its owner. `word`
+        is the number of the slot's last word (see `sessions`). Returns that afterwards: word + 1 if
+        this one was taken, another number if it was refused, None when the registrar does not
+        answer. `credentials`: of the operator of the slot's region. Raises NotLeaderError.
         """
         stub: Any = client_of(Service.REGISTRAR, self._channel(address, credentials))
         request = pb.SetOwnerRequest(slot=slot, uid=uid, word=word)

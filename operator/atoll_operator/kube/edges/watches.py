@@ -2,13 +2,13 @@
 
 An event of a job or a child asks for a pass of that job, unless the cache knew it already, as it
 knows what a pass has just written; one of a node, if what is kept of it has changed, for passes of
-the jobs that have a pod on it; a renewed Lease for none. What follows from silence is seen by the
-passes that running jobs have by the clock (`plan.pauses`).
+the jobs that have a pod on it; a renewed Lease for none: silence is seen by the passes that running
+jobs have by the clock (`plan.pauses`).
 
-The clock of silence. `Leases` (in `losses.nodes`) notes when each Lease's renewTime was seen to
-change, which is right only while the watch runs. After each list, and when a broken watch works
-again, `resumed` restarts the settling time, during which no Lease counts as silent. A restarted
-operator therefore waits a whole nodeLossSeconds before it declares any node lost.
+`Leases` (in `losses.nodes`) notes when each Lease's renewTime was seen to change, which is right
+only while the watch runs. After each list, and when a broken watch works again, `resumed` restarts
+the settling time, during which no Lease counts as silent. A restarted operator therefore waits a
+whole nodeLossSeconds before it declares any node lost.
 """
 
 import time
@@ -55,18 +55,16 @@ class Nodes:
     last_look: tuple[float, Census] | None = None
 
     def usable(self, now: float) -> bool:
-        """Whether both collections have been listed, and neither is out of sight for long."""
         return len(self.sights) == len((NODES, LEASES)) and all(
             each.listed and (each.broken_at is None or now - each.broken_at < UNSEEN_SECONDS_MAX)
             for each in self.sights.values()
         )
 
     def look(self, now: float) -> Census:
-        """Every node with what its Lease shows at `now`, by name, or LOOK_SECONDS before.
-
-        All passes of that time share one look: with thousands of nodes each costs milliseconds.
-        A change of a node, or a gap in watching Leases, makes a new one; a renewal does not, and
-        what it ends, a Lease's silence, is asked once more before a pod is deleted.
+        """Every node with what its Lease shows at `now`, by name, or LOOK_SECONDS before. All
+        passes of that time share one look: with thousands of nodes each costs milliseconds. A
+        change of a node, or a gap in watching Leases, makes a new one; a renewal does not, and what
+        it ends, a Lease's silence, is asked once more before a pod is deleted.
         """
         kept = self.last_look
         if kept is None or not 0 <= now - kept[0] < LOOK_SECONDS:
@@ -108,7 +106,6 @@ class Nodes:
         return changed
 
     def resumed(self) -> None:
-        """Note that the watch of Leases works again after a gap."""
         self.last_look = None
         self.leases.resumed(time.monotonic())
 
@@ -146,8 +143,6 @@ def _sight(sights: dict[str, Sight], where: str, namespace: str = "") -> Sight:
 
 
 def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
-    """A collection of children, whose objects are kept."""
-
     def changed(event: str, raw: Object) -> None:
         _feed(feed, cache.gone(kind, raw) if event == "DELETED" else cache.seen(kind, raw))
 

@@ -7,6 +7,5 @@
     report       status and Events
     recorder     Events: one object for what happens again and again
 
-What is done is decided in `plan`; here is only
-what the answer to one call asks of the next.
+Here is decided only what the answer to one call asks of the next.
 """

@@ -6,23 +6,22 @@
    refused the pass ends. The StatefulSet of a pod on a lost node gets its exclusion here; the pod
    itself is deleted in a later pass, when its controller has observed the exclusion.
 2. *Children that are no longer asked for are deleted*, after what replaces them is there.
-3. *Pods on lost nodes are replaced* (`repair.replace`): last look at the Lease, retire the slot's
-   owner, delete. The delete comes only after the registrar has taken the word, because from then on
-   two processes of one slot may run, and only the word keeps the older one out.
+3. *Pods on lost nodes are replaced* (`repair.replace`). The delete comes only after the registrar
+   has taken the word, because from then on two processes of one slot may run, and only the word
+   keeps the older one out.
 4. *Pods that cannot go on are deleted*: stranded ones, and those that a shard refused for good.
 5. *Owners are named* (`repair.name_owner`), after a fresh look at the pod.
 6. *Pods of an old template are restarted*, as many as the quorum can spare.
 7. *Learners' pods are marked* as in training or not, by which they are Ready (`status.readiness`).
 8. *A finished job is deleted* when its time to live is over.
 
-A child that the API server refuses stops no other child: it is noted with the server's message, the
-status says it, and it is tried again after 1 to 60 s, or at once when the job is edited. What is
-refused may replace a child of step 2, so nothing is deleted there while a StatefulSet is refused,
-and nothing of the kind of another child that is, unless a quota is used up. Where another's object
-has the name of a child (`ownership`), the child is refused in the same way.
+A child that the API server refuses stops no other child: the status has the server's message, and
+it is tried again after 1 to 60 s, or at once when the job is edited. What is refused may replace a
+child of step 2, so nothing is deleted there while a StatefulSet is refused, and nothing of the kind
+of another child that is, unless a quota is used up. Where another's object has the name of a child
+(`ownership`), the child is refused in the same way.
 
-Any other step may fail and end the pass, because every step is idempotent. The only branches here
-are answers that the plan cannot know in advance.
+Any other step may fail and end the pass, because every step is idempotent.
 """
 
 from collections.abc import Iterable
@@ -162,7 +161,6 @@ class Applier:
 
 
 def _refuse(plan: Plan, memory: JobMemory, child: Object, error: ApiError) -> bool:
-    """Note that the API server does not take a child; whether that is news."""
     key, applied = key_of(child), child["metadata"]["annotations"][Annotation.APPLIED]
     log.warning("refused", job=plan.job, kind=key[0], name=key[1], error=str(error))
     return memory.refuse(key, applied, error.message, plan.at, error.status)

@@ -2,9 +2,9 @@
 
 What is told twice within TELL_SECONDS is counted and written once, when that time is over. What
 settles (`status.events`) is kept back for SETTLE_SECONDS, and dropped when it is taken back before.
-`flush`, called in every pass, writes what is due of a job, by a server-side apply under a name that
-follows from what is told: it makes the object or renews it, and never conflicts with an earlier
-operator's. An Event that is refused is logged: no pass ends for it. All of this may be lost.
+`flush`, called in every pass, writes what is due, under a name that follows from what is told: so
+it never conflicts with an earlier operator's. An Event that is refused is logged: no pass ends for
+it. All of this may be lost.
 """
 
 import time
@@ -98,7 +98,6 @@ class Recorder:
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
         self.jobs.pop(uid, None)
 
     async def _write(self, told: EventObject, now: float) -> None:

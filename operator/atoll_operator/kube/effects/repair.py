@@ -72,9 +72,8 @@ class Repair:
     async def delete(
         self, plan: Plan, each: Deletion, memory: JobMemory, *, at_once: bool = False
     ) -> bool:
-        """Delete an object; False when it was gone, or when the API server does not let it go.
-
-        The status then has its words. Raises ApiError when it is overloaded or unwell.
+        """Delete an object; False when it was gone, or when the API server does not let it go: the
+        status then has its words. Raises ApiError when it is overloaded or unwell.
         """
         where = path(each.kind, plan.namespace, each.name)
         try:
@@ -97,16 +96,14 @@ class Repair:
         return lease is None or lease["spec"].get("renewTime") == each.silent_renewal
 
     async def _retire(self, plan: Plan, word: int, each: PodReplacement, memory: JobMemory) -> bool:
-        """Whether the registrar has taken the word that the slot has no owner any more."""
         slot, own = each.pod.slot, memory.certificates.of_slot(each.pod.slot)
         answer = await self.syncers.set_owner(plan.registrar_address, slot, NO_OWNER, word, own)
         self.metrics.owners.inc()
         return answer == word + 1
 
     async def _note(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> None:
-        """Metrics, log and Event of a deleted pod, at once: a later failure must not lose them.
-
-        A pod that a finalizer holds is deleted again once a minute, which is told once.
+        """Metrics, log and Event of a deleted pod, at once: a later failure must not lose them. A
+        pod that a finalizer holds is deleted again once a minute, which is told once.
         """
         pod, lost_at = each.pod, plan.at - each.silent_seconds
         noted = memory.replacements.get(each.key[0])
@@ -121,7 +118,6 @@ class Repair:
         await self.recorder.tell(each.event)
 
     async def mark(self, plan: Plan, mark: Mark) -> None:
-        """Say in a pod's status whether its learner is in training."""
         condition = {
             "type": TRAINING_GATE,
             "status": "True" if mark.trains else "False",
@@ -140,7 +136,6 @@ class Repair:
         log.info("marked", job=plan.job, pod=mark.pod, training=mark.trains)
 
     async def name_owner(self, plan: Plan, owner: OwnerWord, memory: JobMemory) -> None:
-        """Make a pod the owner of its slot."""
         live = await self.api.get(path("Pod", plan.namespace, owner.pod))
         if live is None or live["metadata"]["uid"] != owner.uid:
             return

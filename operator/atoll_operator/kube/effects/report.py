@@ -2,8 +2,8 @@
 
 At most one status is written per pass, and none when nothing is new (`plan.status`), or when it is
 only progress and the limit on requests is nearly reached. Events are told only after the status
-that they announce, so that an operator that dies between the two says too little rather than
-something twice.
+that they announce: an operator that dies between the two says too little rather than something
+twice.
 """
 
 import time
@@ -56,7 +56,6 @@ class StatusWriter:
         return True
 
     def _measure(self, plan: Plan, memory: JobMemory) -> None:
-        """How long it took until each replacement trains or serves again."""
         for key, each in list(memory.replacements.items()):
             if works_again(each, plan.pods, plan.training):
                 seconds = time.monotonic() - each.lost_at

@@ -9,7 +9,7 @@ A Secret is made by a create, which fails where another operator was faster, and
 server-side apply with the UID and the version that were read. The key of an authority is read for
 each write, and is in no variable afterwards. The operator's own certificates
 (`CertificateMemory.own`) are made where the authorities are read, one for each region that it
-serves: only the operator of a slot's region may name the slot's owner.
+serves.
 """
 
 import base64
@@ -89,11 +89,9 @@ class Secrets:
         waits: bool,
         used: Collection[str] = (),
     ) -> None:
-        """Read what is due; `waits`: a pod cannot start, or no shard takes what is there.
-
-        Secrets that are `used` by the job's workloads stay, also those of a region that has left.
-
-        An edit may ask for more of them. Where the syncer lives in another cluster that is what a
+        """Read what is due; `waits`: a pod cannot start, or no shard takes what is there. Secrets
+        that are `used` by the job's workloads stay, also those of a region that has left. An
+        edit may ask for more of them. Where the syncer lives in another cluster they are what a
         person has brought.
 
         Raises what the network raises, and ApiError when the API server is unwell, as long as
@@ -226,7 +224,7 @@ class Secrets:
     async def _stale(
         self, job: Job, owner: JobOwner, names: Iterable[str], memory: CertificateMemory
     ) -> tuple[Stale, ...]:
-        """What the job has of these Secrets; objects of others are left alone."""
+        """Objects of others are left alone."""
         kinds = (SECRET,) if job.spec.syncer.tls.issuer_ref is None else (CERTIFICATE, SECRET)
         found = []
         for name in sorted(names):
@@ -248,10 +246,7 @@ class Secrets:
     # ------------------------------------------------------------ writing
 
     async def make(self, plan: Plan, memory: JobMemory) -> bool:
-        """Write what the plan asks for; whether the API server has taken all of it.
-
-        Raises ApiError when it is overloaded or unwell.
-        """
+        """Whether the API server takes all. Raises ApiError when it is overloaded or unwell."""
         work = plan.children.certificates
         if not work.acts:
             return True
@@ -323,7 +318,6 @@ class Secrets:
 
 
 def owner_of(owner: JobOwner) -> identity.JobIdentity:
-    """The job's object as identities name it."""
     return identity.JobIdentity(namespace=owner.namespace, job=owner.name, uid=owner.uid)
 
 
@@ -347,7 +341,6 @@ def _authorities(
 
 
 def _obstacle(raw: Object | None, owner: JobOwner, name: str, role: str) -> str:
-    """Why a Secret of this name may not be written; empty: it may."""
     return obstacle(raw, _secret(owner, name, role, {})) if raw is not None else ""
 
 

@@ -7,10 +7,8 @@ shards' claims are tried by themselves.
 
 What is no mistake in the template is left to the controller: a quota that is used up, a webhook
 that knows no dry runs, an operator that may try no pods. An answer that says nothing of the pod,
-such as that a webhook is away, blames no template, but is waited for.
-
-A pod names a controller that is not there. Kueue looks for it and would refuse the pod, so pods of
-a queue are not tried.
+such as that a webhook is away, blames no template, but is waited for. A pod names a controller that
+is not there. Kueue looks for it and would refuse the pod, so pods of a queue are not tried.
 """
 
 import copy
@@ -31,7 +29,6 @@ NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload tha
 
 async def refusal(api: Api, workload: Object) -> ApiError | None:
     """Why the API server would refuse the workload or its pods, or a claim; None: it would not.
-
     Where another object has the name of the workload, None too: what becomes of it is decided when
     it is applied. Raises ApiError when the API server has too much to do: then it judges nothing.
     """
@@ -56,9 +53,8 @@ async def refusal(api: Api, workload: Object) -> ApiError | None:
 
 
 async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
-    """The service account that the operator makes is not there before a job's first pass.
-
-    The namespace's own then takes its place, since without one of the two every pod is refused, and
+    """The service account that the operator makes is not there before a job's first pass. The
+    namespace's own then takes its place, since without one of the two every pod is refused, and
     what a policy says of that one is no word about the job's pods.
     """
     pod = pod_of(workload)
@@ -79,7 +75,6 @@ async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
 
 
 async def _try(api: Api, pod: Object) -> ApiError | None:
-    """What the API server finds wrong with a pod."""
     try:
         await api.dry_run_pod(pod)
     except ApiError as error:
@@ -98,9 +93,8 @@ def _is_no_mistake(error: ApiError) -> bool:
 
 
 def pod_of(workload: Object) -> Object:
-    """A pod as the workload's controller would make it, under a name that nobody has.
-
-    It names a controller, because a policy may refuse pods without one.
+    """A pod as the workload's controller would make it, under a name that nobody has. It names a
+    controller, because a policy may refuse pods without one.
     """
     metadata, template = workload["metadata"], copy.deepcopy(workload["spec"]["template"])
     owner = {

@@ -1,7 +1,7 @@
 """The API server's objects as its watches show them: what every pass judges, without asking.
 
-Watches (`edges.watches`) fill the one cache with a list and then with each change. Children and
-pods are found by the key of the job that their label names, so a pass costs what its own job has.
+Children and pods are found by the key of the job that their label names, so a pass costs what its
+own job has.
 
 Read your own writes. A pass must never judge an object as it was before a write of this operator:
 it would write the same again, or delete a second pod for the first one's reason. So the answer to
@@ -11,8 +11,8 @@ the write's caller goes on. What watches show later may be older; two rules keep
 - A state is taken only if its resourceVersion, as a number, is above that of the one that is known.
 - A UID that was deleted stays deleted, until the watch, or a list, shows that it is gone.
 
-Objects are stored without what nothing here reads (`slim`). A job is judged only while the watches
-of all kinds work that show its namespace (`Sight`, `Cache.problem`).
+A job is judged only while the watches of all kinds work that show its namespace (`Sight`,
+`Cache.problem`).
 """
 
 import re
@@ -62,12 +62,10 @@ class Sight:
     broken_at: float | None = None  # since when it does not work
 
     def works(self, now: float) -> None:
-        """Note a list, an event or a bookmark."""
         self.tried_at = self.alive_at = now
         self.problem, self.broken_at = "", None
 
     def fails(self, problem: str, now: float) -> None:
-        """Note that a list or a watch has failed."""
         self.tried_at, self.problem = now, problem
         if self.broken_at is None:
             self.broken_at = now
@@ -75,9 +73,8 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFailure:
-    """What only an Event tells: why a StatefulSet makes no pod, or a kubelet starts none.
-
-    The API server keeps an Event for an hour, so it may outlive its reason by far.
+    """What only an Event tells: why a StatefulSet makes no pod, or a kubelet starts none. The API
+    server keeps an Event for an hour, so it may outlive its reason by far.
     """
 
     uid: str  # of the StatefulSet or of the pod
@@ -108,11 +105,11 @@ class Cache:
     # ------------------------------------------------------------ reading
 
     def job(self, key: Key) -> Object | None:
-        """A job's object; not to be changed."""
+        """Not to be changed."""
         return self.objects.get((KIND, *key))
 
     def jobs(self, namespace: str) -> list[Object]:
-        """All jobs of a namespace; not to be changed."""
+        """Not to be changed."""
         return [raw for _, raw in self._of(KIND, namespace)]
 
     def children(self, key: Key) -> list[Object]:
@@ -121,7 +118,6 @@ class Cache:
         return [found[each] for each in sorted(found)]
 
     def jobs_on(self, nodes: Collection[str]) -> set[Key]:
-        """The jobs that have a pod on one of these nodes."""
         return {
             key
             for key, found in self.by_job.items()
@@ -130,10 +126,7 @@ class Cache:
         }
 
     def problem(self, namespace: str) -> str:
-        """Why what is kept of a namespace may not be judged.
-
-        A collection that has its objects is not listed, or cannot be watched.
-        """
+        """Why a namespace may not be judged: a collection that has its objects is not seen."""
         for path, sight in self.sights.items():
             if sight.namespace not in ("", namespace):
                 continue
@@ -184,7 +177,6 @@ class Cache:
         self, kind: str, namespace: str, items: Iterable[Object], list_version: int
     ) -> set[Key]:
         """Take in a whole list of a kind, of one namespace or (empty) of all; the jobs it names.
-
         What is not in it has been deleted, unless it was written after the list was made.
         """
         keys: set[Key | None] = set()
@@ -215,7 +207,6 @@ class Cache:
         return set() if key is None else {key}
 
     def failures_listed(self, namespace: str, items: Iterable[EventFailure]) -> set[Key]:
-        """Take in all such Events of one namespace or (empty) of all."""
         for uid in [u for u, each in self.failures.items() if namespace in ("", each.namespace)]:
             del self.failures[uid]
         return {key for each in items for key in self.failed("ADDED", each)}
@@ -223,7 +214,6 @@ class Cache:
     # ------------------------------------------------------------ what this operator has done
 
     def written(self, raw: Object) -> None:
-        """Take in the API server's answer to a write."""
         self.seen(raw["kind"], slim(raw["kind"], raw))
 
     def deleted(self, uid: str) -> None:
@@ -250,7 +240,6 @@ class Cache:
 
 
 def version(raw: Mapping[str, Any]) -> int:
-    """An object's resourceVersion as a number."""
     return int(raw["metadata"]["resourceVersion"])
 
 

@@ -1,8 +1,8 @@
 """What the operator remembers of one job from one pass to the next; all of it can be lost.
 
-A restarted operator begins with an empty memory: what is forgotten only delays an action, and what
-must survive is in the status, in annotations of children, and at the registrar. All times are
-seconds of the operator's monotonic clock. The plan sees only what `read` returns.
+What is forgotten only delays an action; what must survive is in the status, in annotations of
+children, and at the registrar. All times are seconds of the operator's monotonic clock. The plan
+sees only what `read` returns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,7 +102,6 @@ class CertificateMemory:
         return self.worked.get(region) or self.own.get(region)
 
     def note_worked(self, credentials: Credentials | None) -> None:
-        """Note that a shard has answered to these."""
         if credentials is not None:
             region = next((r for r, each in self.own.items() if each == credentials), None)
             if region is not None:
@@ -163,7 +162,6 @@ class JobMemory:
         return str(notes.document(text).get("job", ""))
 
     def note_intent(self, intent: pb.StatusRequest, now: float) -> None:
-        """Note what the shards are to be told from now on."""
         self.intent = intent
         if intent.intent != pb.INTENT_SUSPEND:
             self.suspended_at = None
@@ -171,7 +169,6 @@ class JobMemory:
             self.suspended_at = now
 
     def note_write(self, now: float) -> None:
-        """Note a write of the status."""
         self.written_at = [at for at in self.written_at if now - at < MINUTE_SECONDS] + [now]
 
     def take(self, replies: Sequence[pb.StatusReply | None], now: float, wall: str) -> None:
@@ -192,10 +189,7 @@ class JobMemory:
     def refuse(
         self, key: tuple[str, str], applied: str, message: str, now: float, status: int = 0
     ) -> bool:
-        """Note that a child was refused, with the HTTP status; whether that is news.
-
-        News is what no status of the job says yet.
-        """
+        """Note a refusal; whether that is news, which is what no status of the job says yet."""
         known = self.refused.get(key)
         same = known is not None and known.applied == applied
         tries = known.tries + 1 if known is not None and same else 0
@@ -227,10 +221,7 @@ class JobMemory:
     def read(
         self, shards: int, pods: Iterable[Pod], now: float, slots: Sequence[str] = ()
     ) -> Remembered:
-        """Everything that a plan may use, as ages; also notes which slots are absent.
-
-        `slots` are those that the job asks for; none: they are not known.
-        """
+        """What a plan may use, as ages; notes who is absent. No `slots`: they are not known."""
         replies = self._young_replies(shards, now)
         self._note_slots(replies[0] if replies else None, pods, now)
         self._note_wanted(slots, now)
@@ -282,11 +273,10 @@ class JobMemory:
     def _note_slots(
         self, registrar: pb.StatusReply | None, pods: Iterable[Pod], now: float
     ) -> None:
-        """Since when slots are absent or stalled, heads idle, and who was told to go is away.
-
-        A learner that has a node is absent where it is not shown. A head is idle that does not
-        train. Who was told to terminate is away until it does more than join. While the registrar
-        does not answer none of this is known or forgotten, but what has stalled counts anew.
+        """Since when slots are absent or stalled, heads idle, and who was told to go is away. A
+        learner that has a node is absent where it is not shown. A head is idle that does not train.
+        Who was told to terminate is away until it does more than join. While the registrar does not
+        answer none of this is known or forgotten, but what has stalled counts anew.
         """
         slots = registrar.slots if registrar is not None else []
         stalled = [slot.uid for slot in slots if slot.state == pb.SLOT_STALLED]
@@ -312,9 +302,8 @@ class JobMemory:
             self.wanted_since = {slot: known.get(slot, since) for slot in slots}
 
     def _note_ends(self, pods: Iterable[Pod]) -> None:
-        """How often each host of a learner of several has crashed itself.
-
-        The kubelet counts all ends alike, and each crash of one host ends all the others.
+        """How often each host of a learner of several has crashed itself: the kubelet counts all
+        ends alike, and each crash of one host ends all the others.
         """
         found = {}
         for pod in (each for each in pods if each.has_own_set):
@@ -324,9 +313,8 @@ class JobMemory:
         self.ends = found
 
     def _note_troubles(self, pods: Iterable[Pod], replies: Iterable[pb.StatusReply | None]) -> None:
-        """What learners say of their credentials, for as long as the same pod says nothing else.
-
-        A shard forgets it when it starts again, which is when such a learner cannot come back.
+        """What learners say of their credentials, for as long as the same pod says nothing else. A
+        shard forgets it when it starts again, which is when such a learner cannot come back.
         """
         heard: dict[str, pb.SlotStatus] = {}
         for slot in (slot for reply in replies if reply is not None for slot in reply.slots):

@@ -1,9 +1,8 @@
 """What the operator has noted in annotations and ConfigMaps, read whatever has become of it.
 
-Whoever may edit what a job owns may spoil a note, by a slip or with intent. So every reader here
-takes any text and never raises: what cannot be read counts as not noted. The object's next apply
-then writes the note as it has to be and tells so in an Event, as of any field that somebody has
-changed (`plan.changes.applied`).
+Whoever may edit what a job owns may spoil a note. So every reader here takes any text and never
+raises: what cannot be read counts as not noted. The object's next apply then writes the note as it
+has to be and tells so in an Event (`plan.changes.applied`).
 """
 
 import json
@@ -45,7 +44,6 @@ def replaced(text: str | None) -> dict[int, Replaced]:
 
 
 def of_replaced(given: Mapping[int, Replaced]) -> str:
-    """The annotation that `replaced` reads."""
     return json.dumps({str(key): list(astuple(given[key])) for key in sorted(given)})
 
 
@@ -59,12 +57,10 @@ def suspects(text: str | None) -> dict[str, int]:
 
 
 def of_suspects(given: Mapping[str, int]) -> str:
-    """The annotation that `suspects` reads."""
     return json.dumps(given, sort_keys=True)
 
 
 def is_spoilt(raw: Mapping[str, Any]) -> bool:
-    """Whether one of an object's annotations is not as it is written here."""
     found = raw["metadata"].get("annotations") or {}
     counts, nodes, state = map(
         found.get, (Annotation.REPLACED, Annotation.SUSPECTS, Annotation.STATE)

@@ -92,7 +92,6 @@ def cannot_start(found: Pod, now: float) -> bool:
 
 def held_up(found: Pod, failure: EventFailure | None, now: float) -> str:
     """Why its kubelet cannot start a pod, in the kubelet's or the volume's controller's words.
-
     Nothing while that may pass by itself: many a pod is taken up before all that it mounts.
     """
     if failure is None or found.taken_at is None or not _starts(found):
@@ -134,11 +133,9 @@ def _number(text: str | None) -> int:
 
 
 def _container(raw: Raw, name: str) -> Raw:
-    """The status of Atoll's container; empty before there is one.
-
-    The kubelet sorts containers by name, and a webhook may put a sidecar before ours, so the
-    container is found by its `name` in the template; in a pod of an older template it may have
-    another one, and then it is the first of the pod's spec.
+    """The status of Atoll's container; empty before there is one. The kubelet sorts containers by
+    name, and a webhook may put a sidecar before ours, so it is found by its `name` in the template;
+    in a pod of an older template, with another name, it is the first of the pod's spec.
     """
     status = raw.get("status", {})
     found = {each.get("name", ""): each for each in status.get("containerStatuses") or []}
@@ -167,10 +164,9 @@ def _other_waits(status: Raw, own: Raw) -> str:
 
 
 def _details(waits: Raw) -> str:
-    """The kubelet's words for a container that waits; empty where they name nothing new.
-
-    Those of CrashLoopBackOff only count the seconds until the next start, so they are left out:
-    each change of a message is a write of the status.
+    """The kubelet's words for a container that waits; empty where they name nothing new. Those of
+    CrashLoopBackOff, which only count the seconds until the next start, are left out: each change
+    of a message is a write of the status.
     """
     if waits.get("reason", "") not in TELLING_WAITS:
         return ""
@@ -203,9 +199,8 @@ def _outer_address(addresses: Sequence[Raw]) -> str:
 
 
 def _as_made(condition: Raw, metadata: Raw) -> bool:
-    """Whether a condition still is what it was when its object was made, or is not there yet.
-
-    The kubelet dates the one, the API server the other, so their clocks may differ a little.
+    """Whether a condition still is what it was when its object was made, or is not there yet. The
+    kubelet dates the one, the API server the other, so their clocks may differ a little.
     """
     changed, made = condition.get("lastTransitionTime"), metadata.get("creationTimestamp")
     if not condition:
@@ -216,11 +211,7 @@ def _as_made(condition: Raw, metadata: Raw) -> bool:
 
 
 def workload(raw: Raw, failed: EventFailure | None = None, pods: Iterable[Pod] = ()) -> Workload:
-    """A Workload from the API server's StatefulSet or Deployment.
-
-    `failed` is the last Event about a pod of a StatefulSet that could not be made, and `pods` are
-    those that there are.
-    """
+    """`failed`: the last Event about a pod that was not made; `pods`: those that there are."""
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
     annotations = metadata.get("annotations") or {}
     template = spec["template"]
@@ -275,7 +266,6 @@ def mounted_secrets(workloads: Iterable[Raw]) -> set[str]:
 
 
 def controller(raw: Raw) -> Raw | None:
-    """The owner reference of the object's controller."""
     owners = raw["metadata"].get("ownerReferences") or []
     return next((each for each in owners if each.get("controller")), None)
 
@@ -291,9 +281,8 @@ def is_of(raw: Raw, job: str, uid: str) -> bool:
 
 
 def belongs(raw: Raw, job: Raw) -> bool:
-    """Whether an object with the job's name as a label is this job's, and no former one's.
-
-    Objects that the operator makes say so themselves (`is_of`), a pod by the job's UID as a label.
+    """Whether an object with the job's name as a label is this job's, and no former one's. Objects
+    that the operator makes say so themselves (`is_of`), a pod by the job's UID as a label.
     """
     uid = job["metadata"]["uid"]
     if raw.get("kind") != "Pod":
@@ -302,14 +291,12 @@ def belongs(raw: Raw, job: Raw) -> bool:
 
 
 def ready_and_held(job: Raw) -> tuple[str, bool]:
-    """The reason of a job's condition Ready, empty before it has one; and NodeLossHeld."""
     status = Status.read(job.get("status"))
     reasons = {each.type: each.reason for each in status.conditions or []}
     return reasons.get("Ready", ""), status.true_condition("NodeLossHeld") is not None
 
 
 def key_of(child: Raw) -> tuple[str, str]:
-    """Kind and name, which identify a child within its namespace."""
     return child["kind"], child["metadata"]["name"]
 
 

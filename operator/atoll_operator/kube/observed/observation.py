@@ -1,8 +1,8 @@
 """What one pass has seen of a job, as frozen values.
 
-An `Observation` is everything that `plan.planner.plan` may rest a decision on; a decision that
-needs one more fact gets one more field here. Ages are seconds at the moment of the observation, by
-the operator's own monotonic clock, so that the plan compares no clocks.
+An `Observation` is everything that `plan.planner.plan` may rest a decision on. Ages are seconds at
+the moment of the observation, by the operator's own monotonic clock, so that the plan compares no
+clocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +89,6 @@ class Pod:
     @property
     def crashed(self) -> bool:
         """Whether its last end was its own failure: no kill, none that it asked for or that stays.
-
         So a host that ends with 75 because it has lost another one has not crashed.
         """
         code = self.exit_code
@@ -147,7 +146,6 @@ class Replaced:
         return self.recent if now - self.since < DAY_SECONDS else 0
 
     def once_more(self, uid: str, now: float) -> Self:
-        """After one more replacement, of the pod with this UID."""
         recent = self.within_a_day(now)
         since = self.since if recent else int(now)
         return type(self)(count=self.count + 1, uid=uid, since=since, recent=recent + 1)
@@ -286,16 +284,12 @@ class Certificates:
     stale: tuple[Stale, ...] = ()
 
     def of(self, name: str) -> SecretSeen:
-        """What was read of one; nothing of one that is not there."""
         return self.secrets.get(name) or SecretSeen(name=name, reason="it is not there")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Former:
-    """What is there of the job whose state a job takes up.
-
-    Its object, None when it is deleted; its claims; and other jobs that restore it, too.
-    """
+    """A job whose state is taken up (None: deleted), its claims, and other jobs that restore it."""
 
     job: Object | None = None
     claims: Sequence[Object] = ()
@@ -339,7 +333,6 @@ class Observation:
 
     @property
     def replies(self) -> tuple[pb.StatusReply | None, ...]:
-        """Each shard's answer, None where there is no young one."""
         return self.remembered.replies
 
     @property
@@ -357,24 +350,20 @@ class Observation:
 
     @cached_property
     def status(self) -> Status:
-        """The status as earlier passes wrote it; empty before the first."""
         return Status.read(self.raw.get("status"))
 
 
 def with_region(found: Pod, region: str) -> Pod:
-    """The pod, in this region unless it carries the label of one."""
     return found if found.region else replace(found, region=region)
 
 
 def workload_name(job: str, pod: Pod) -> str:
-    """Name of the StatefulSet or Deployment that makes this pod."""
     if pod.role == LEARNER_ROLE:
         return hosts_set(job, pod.slot) if pod.has_own_set else learner_set(job, pod.region)
     return shard_name(job, pod.shard) if pod.role == SHARD_ROLE else evaluator_name(job)
 
 
 def by_workload(job: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """Pods by the name of the workload that makes them."""
     found: dict[str, list[Pod]] = {}
     for pod in pods:
         found.setdefault(workload_name(job, pod), []).append(pod)
@@ -394,5 +383,5 @@ def with_hosts(uids: frozenset[str], pods: Iterable[Pod]) -> frozenset[str]:
 
 
 def by_name(found: Sequence[Workload]) -> dict[str, Workload]:
-    """Workloads by name; the names of one job's workloads differ."""
+    """The names of one job's workloads differ."""
     return {each.name: each for each in found}

@@ -10,7 +10,6 @@ TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def quantity(text: Any) -> Decimal | None:
-    """The number that a quantity such as "1500m" or "2Gi" stands for; None: it is none."""
     found = QUANTITY.fullmatch(str(text))
     if found is None:
         return None
