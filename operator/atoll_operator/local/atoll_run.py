@@ -1,8 +1,7 @@
 """One run of `atoll run`, from a checked job to its summary.
 
 However it ends, the supervisor stops all processes, learners before shards, and then the summary
-and the pictures are made from the files of the run folder alone. A second Ctrl-C during this does
-not cut it short.
+and the pictures are made from the files of the run folder alone.
 
 A new run passes `--new` to its shards. It promises that no process of this run can exist yet, so
 the registrar may start the run at once; with `--resume` it must first ask the other shards.
@@ -71,10 +70,9 @@ def train(
     chaos: bool,
     allow_refused: bool,
 ) -> RunResult:
-    """Run a job in a folder, and write its summary and pictures there.
-
-    `manifest` is what the folder keeps as manifest.yaml. With `allow_refused` a job is complete
-    also without learners that were refused for good. Raises SpecError.
+    """Run a job in a folder, and write its summary and pictures there. `manifest` is what the
+    folder keeps as manifest.yaml. With `allow_refused` a job is complete also without learners
+    that were refused for good. Raises SpecError.
     """
     wanted, slots, shards = run_file(job), expected(job), job.spec.syncer.shards
     free = free_ports(shards + (job.spec.learners if job.spec.learner.hosts > 1 else 0))
@@ -119,10 +117,9 @@ def _finish(training: LocalRun, *, allow_refused: bool) -> RunResult:
 
 
 def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resume: bool) -> bool:
-    """Write the files of a run into its folder; returns whether it is a new run.
-
-    Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
-    Length, number of learners and the template are not in the run hash, so they may differ.
+    """Write the files of a run into its folder; returns whether it is a new run. Raises SpecError
+    when the folder holds another run, or one that was not asked to be resumed. Length, number of
+    learners and the template are not in the run hash, so they may differ.
     """
     path = out / RUN_FILE
     new = not path.exists()
@@ -140,7 +137,6 @@ def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resum
 
 
 def _outcome(training: LocalRun) -> tuple[RunResult, str]:
-    """Run it; returns how it ended, and the same in words."""
     try:
         with training.view:
             training.run()

@@ -188,7 +188,6 @@ class LocalRun:
 
 
 def first_failure(hosts: Sequence[Child]) -> Child:
-    """The host of a learner that shows best how its first start ended."""
     failed = [host for host in hosts if host.record.first and host.record.first.failed]
     return (failed or hosts)[0]
 

@@ -1,8 +1,4 @@
-"""The files of a run folder, written and followed; a full disk is reported once and ends no run.
-
-The training does not depend on any of these files: commits wait until their shard can write again
-(docs/operating.md, Storage).
-"""
+"""The files of a run folder, written and followed; a full disk is reported once and ends no run."""
 
 import contextlib
 import json
@@ -126,5 +122,4 @@ def text_of(line: bytes) -> str:
 
 
 def read_lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
-    """The JSON lines of a file, from this byte on."""
     return [*Growing(path, start).read_json()] if path.exists() else []

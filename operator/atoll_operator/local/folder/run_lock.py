@@ -1,9 +1,9 @@
 """Who runs what is in a run folder.
 
 The process that runs a job holds a lock on run.lock in its folder (flock), and the kernel lets go
-of it when that process ends. So a second `atoll run` in the same folder is refused, and a reader
-knows whether the last status still holds. Some network file systems have no such locks; there
-nobody is refused, and a status is believed for 15 s.
+of it when that process ends. So a second `atoll run` there is refused, and a reader knows whether
+the last status still holds. Some network file systems have no such locks; there nobody is refused,
+and a status is believed for 15 s.
 """
 
 import contextlib
@@ -47,7 +47,6 @@ def running(out: Path) -> Iterator[None]:
 
 
 def is_run(out: Path) -> bool:
-    """Whether an `atoll run` runs what is in the folder now."""
     try:
         lock = os.open(out / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -3,7 +3,7 @@
 If nothing in a job asks for nvidia.com/gpu in its containers' limits, the processes keep the
 variable of `atoll run`. If anything asks, every process gets GPUs of its own, and those that ask
 for none, the shards among them, see none. A container that sets the variable itself keeps its own
-value. There are those of the CUDA_VISIBLE_DEVICES of `atoll run`, else all of `nvidia-smi -L`.
+value.
 """
 
 import os
@@ -62,10 +62,7 @@ def asked(job: Job) -> dict[str, int]:
 
 
 def assign(job: Job, found: VisibleGpus) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES by the name of the process; empty when nothing in the job asks.
-
-    Raises SpecError when the job asks for more GPUs than there are.
-    """
+    """By process; empty when nothing in the job asks. Raises SpecError where there are too few."""
     wanted = asked(job)
     if not wanted:
         return {}

@@ -41,9 +41,8 @@ def of_script(
     steps: int | None,
     regions: Sequence[str],
 ) -> Document:
-    """A manifest whose learners, spread over the regions, run the script; raises SpecError.
-
-    Without `learners` there is one in each region, and two where no regions are named.
+    """A manifest whose learners, spread over the regions, run the script; raises SpecError. Without
+    `learners` there is one in each region, and two where no regions are named.
     """
     if not script.is_file():
         raise SpecError(str(script), "is not there", "give the path of a script or a manifest")
@@ -102,9 +101,8 @@ def with_processes(document: Document, count: int) -> Document:
 
 
 def launched(command: Sequence[str], count: int, field: str) -> list[str]:
-    """The command for so many processes: under the launcher, where it is not already there.
-
-    Raises SpecError where the command has another launcher, or says the number itself.
+    """The command for so many processes: under the launcher, where it is not already there. Raises
+    SpecError where the command has another launcher, or says the number itself.
     """
     flag, words = "--processes-per-learner", list(command)
     if is_launched(words):
@@ -180,7 +178,6 @@ def _limit(container: Document, count: int) -> None:
 
 
 def _made(place: Document, *keys: str) -> Document:
-    """The mapping at these keys, which is made where there is none."""
     for key in keys:
         place[key] = place.get(key) or {}
         place = place[key]

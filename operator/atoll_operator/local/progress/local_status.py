@@ -71,7 +71,6 @@ class RunSnapshot:
 
     @property
     def away(self) -> tuple[str, ...]:
-        """The shards that have answered before, and do not now."""
         pairs = enumerate(zip(self.known, self.replies, strict=False))
         return tuple(shard_process(n) for n, (known, now) in pairs if known and not now)
 
@@ -83,17 +82,14 @@ def status(
     ends: ProcessReports = NO_REPORTS,
     still_seconds: float = 0.0,
 ) -> Status:
-    """What `kubectl get -o yaml` would show of this job; `asked_at` is in RFC 3339.
-
-    `still_seconds`: for how long the step has not moved.
-    """
+    """`asked_at` is in RFC 3339; `still_seconds`: for how long the step has not moved."""
     found = status_of(SeenJob(job=job, replies=replies, asked_at=asked_at))
     said = conditions_of(facts(job, replies, ends, still_seconds))
     return found.model_copy(update={"conditions": list(said)})
 
 
 def facts(job: Job, replies: Replies, ends: ProcessReports, still_seconds: float) -> Facts:
-    """What the conditions are made from: there are no pods, nodes or certificates here."""
+    """There are no pods, nodes or certificates here."""
     live, away = training(replies), missing(job, replies)
     silent = [shard_process(n) for n, reply in enumerate(replies) if reply is None]
     return Facts(

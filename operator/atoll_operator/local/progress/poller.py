@@ -37,9 +37,8 @@ class Poller:
     def poll(
         self, now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False
     ) -> RunSnapshot:
-        """What they say now; `now` is in monotonic seconds. A silent shard costs 2 s at most.
-
-        `wait`: 10 s instead, also for one that was not reached before and may serve by now.
+        """`now` is in monotonic seconds. A silent shard costs 2 s at most; with `wait` 10 s, also
+        one that was not reached before and may serve by now.
         """
         self._begun = now if self._begun is None else self._begun
         replies = self._replies(wait)

@@ -1,7 +1,6 @@
 """Draws the curves of a run while it continues, and shows warnings, in a thread of `atoll run`.
 
-The libraries are slow to import and Weights & Biases waits for a network: a trouble with either is
-reported once and ends the curves, never the run.
+A trouble with a library or with the network is reported once and ends the curves, never the run.
 """
 
 import heapq

@@ -1,14 +1,7 @@
-"""The curves of a run, from the lines that its processes write; pure.
+"""The curves of a run, from the lines that its processes write; pure (docs/run-folder.md, Curves).
 
-A curve is a series of points over the job's tick. They are a function of the lines alone, so a
-new `atoll run` in the folder draws the same curves from its beginning:
-
-    SLOT       loss, tokens_per_second    of one learner: the mean over its steps in a tick
-               what its script logs       likewise, under the names that it gives
-    held-out   loss                       of the shared parameters, as the evaluator measured it
-    job        tokens, commits            that were trained and made so far
-               goodput                    share of these tokens that commits have merged so far
-               learners                   whose work was in the newest commit
+A curve is a series of points over the job's tick. They are a function of the lines alone, so a new
+`atoll run` in the folder draws the same curves from its beginning.
 """
 
 from collections.abc import Iterator
@@ -121,7 +114,6 @@ class Curves:
 
     def _log(self, line: Line) -> Iterator[Point]:
         """A tick is over when a step or a value of another one comes, in the order of their lines.
-
         So no point of a learner lies before its last one, which would tell TensorBoard to drop it.
         """
         slot, tick = line["slot"], line["tick"]

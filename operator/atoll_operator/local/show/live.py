@@ -37,7 +37,6 @@ class RunView:
         self.shown_at = time.monotonic()
 
     def show(self, seen: RunSnapshot, now: float) -> None:
-        """Show the newest status; `now` is in monotonic seconds."""
         if now - self.shown_at >= LINE_SECONDS:
             self.shown_at = now
             _echo(self.text_of(seen))

@@ -26,10 +26,7 @@ COLOURS = {  # of what became of tokens: merged, on their way, and without effec
 
 
 def draw_losses(folder: Path, picture: Path, title: str = "") -> tuple[int, bool]:
-    """Draw the losses of a run folder. Raises OSError and ValueError.
-
-    Returns how many learners have a curve, and whether the held-out loss has one.
-    """
+    """How many learners have a curve, and if held-out has one. Raises OSError and ValueError."""
     figure = _figure(8, 4.5)
     found = _losses(figure.subplots(), folder, title)
     figure.savefig(picture, dpi=120)
@@ -95,10 +92,9 @@ def _label(axes: Any, title: str, outside: Sequence[str]) -> None:
 
 
 def ordinary(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The range outside of which a loss is not shown; of a run that is well, all is inside.
-
-    The ordinary losses of one curve are those from its first quartile to its third, and its first
-    value, which is mostly the highest. Of all curves the median counts, so that one that diverges
+    """The range outside of which a loss is not shown; of a run that is well, all is inside. The
+    ordinary losses of one curve are those from its first quartile to its third, and its first
+    value, which is mostly the highest. The median of all curves counts, so one that diverges
     changes nothing.
     """
     finite = [[value for value in values if math.isfinite(value)] for values in curves]

@@ -1,7 +1,7 @@
 """summary.json, from the files of a run folder alone: what became of every token.
 
-For every incarnation of every slot, and every slice, the token law holds (docs/protocol.md,
-rule 13): trained = merged + overlap + late + lost + pending.
+For every incarnation of every slot, and every slice, the token law holds (rule 13): trained =
+merged + overlap + late + lost + pending.
 """
 
 from collections import defaultdict
@@ -48,10 +48,9 @@ Key = tuple[str, int, int, int]  # slot, incarnation, shard, slice
 def conserve(
     learner_lines: Iterable[dict[str, Any]], tape_lines: Iterable[dict[str, Any]]
 ) -> dict[Key, Tokens]:
-    """The counts for every incarnation of every slot, and every slice.
-
-    What was trained since the last adoption and is in no commit is pending if the learner ended
-    with an end line, and lost if it died without one.
+    """The counts for every incarnation of every slot, and every slice. What was trained since the
+    last adoption and is in no commit is pending if the learner ended with an end line, and lost
+    if it died without one.
     """
     merged = _merged(tape_lines)
     found: dict[Key, Tokens] = defaultdict(Tokens)

@@ -26,10 +26,7 @@ def status_text(
     writer: str = "atoll run",
     silent_seconds: float = 15.0,
 ) -> str:
-    """How a job of so many steps stands.
-
-    `writer` has written the status `age_seconds` ago, and does so at least every `silent_seconds`.
-    """
+    """`writer` wrote it `age_seconds` ago, and does so at least every `silent_seconds`."""
     conditions = {each.type: each for each in status.conditions or []}
     ready = conditions.get("Ready")
     lines = [f"{job}: {ready.reason if ready else 'unknown'}" + reached(status, steps)]

@@ -61,7 +61,6 @@ class TensorBoard:
 
 
 def _add(file: Appended, at: float, **event: Any) -> None:
-    """One event, in the form of TensorFlow's records."""
     from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
     from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415
 

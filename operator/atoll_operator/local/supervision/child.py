@@ -48,7 +48,6 @@ class Child:
         return self.process is None and ended
 
     def row(self) -> dict[str, Any]:
-        """What processes.json has of it."""
         planned = self.planned
         found: dict[str, Any] = {"role": planned.role}
         if planned.role == "shard":
@@ -105,7 +104,6 @@ def has_left(child: Child) -> bool:
 
 
 def telemetry_of(planned: Planned, out: Path) -> Path | None:
-    """The file that grows with a process's work; None for a shard."""
     if planned.role == "learner":
         return out / "learners" / f"{planned.whole}.jsonl"
     return out / "evaluations.jsonl" if planned.role == "evaluator" else None

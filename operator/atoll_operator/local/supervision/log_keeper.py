@@ -1,4 +1,4 @@
-"""`python keeper.py LOG`: appends what comes to its standard input to a log.
+"""`python log_keeper.py LOG`: appends what comes to its standard input to a log.
 
 A process that wrote its log itself would end where the disk is full: `print` raises OSError. This
 program keeps what the disk does not take, at most the newest 64 KiB, and tries again. It ends when

@@ -22,10 +22,9 @@ RELATIVE = "a relative one begins in the manifest's folder"
 
 
 def environment(planned: Planned) -> dict[str, str]:
-    """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll.
-
-    Each process computes with one thread, since there are several of them, unless whoever calls
-    `atoll run` has chosen a number.
+    """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll. Each
+    process computes with one thread, since there are several, unless the caller has chosen a
+    number.
     """
     path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
     return {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path, **planned.env}
@@ -41,7 +40,6 @@ def check_startable(planned: Iterable[Planned]) -> None:
 
 
 def _wrong(planned: Planned) -> tuple[str, str] | None:
-    """What is wrong with a command, and what to do."""
     word, folder = planned.command[0], Path(planned.folder or ".")
     if not folder.is_dir():
         return f"workingDir {folder} is not a folder", f"fix workingDir; {RELATIVE}"

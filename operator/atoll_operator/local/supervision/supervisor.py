@@ -15,14 +15,13 @@ Giving up stops no other process, but those of the same learner, unless its othe
 others start their processes in place, and meet it. A learner that says that the job is finished
 knows it before the run does: what is done about its end waits until all shards have answered again.
 
-Identity. In a cluster, the syncer tells a new process from an old one by its pod's UID and by the
-random name of each start. Here a learner gets a new UID at every start. A shard keeps its UID,
-because its folder stays: to the log in that folder the next process is the same shard, and it may
-take over at once (docs/protocol.md, rule 20). Only the first start of a new run has `--new`.
+A learner gets a new UID at every start, in place of a pod's. A shard keeps its UID, because its
+folder stays: to the log in that folder the next process is the same shard, and it may take over at
+once (rule 20). Only the first start of a new run has `--new`.
 
-Stopping. SIGTERM goes to learners first, so that their last messages reach shards that still
-listen. Children run in sessions of their own, so Ctrl-C reaches `atoll run` alone. Where the system
-has `setpriv`, children also end when `atoll run` itself is killed.
+SIGTERM goes to learners first, so that their last messages reach shards that still listen. Children
+run in sessions of their own, so Ctrl-C reaches `atoll run` alone. Where the system has `setpriv`,
+children also end when `atoll run` itself is killed.
 """
 
 import contextlib
@@ -81,11 +80,10 @@ class Supervisor:
         answered: bool = True,
         tick: int = 0,
     ) -> bool:
-        """Note what has ended and start what is due; returns whether anything changed.
-
-        `now` is in monotonic seconds, `tick` the job's clock, `answered` whether all shards have
-        just said so. Once the job is `complete` only shards are started again, for learners that
-        have yet to take its values.
+        """Note what has ended and start what is due; returns whether anything changed. `now` is in
+        monotonic seconds, `tick` the job's clock, `answered` whether all shards have just said so.
+        Once the job is `complete` only shards are started again, for learners that have yet to take
+        its values.
         """
         self._final, self._complete, self._tick = final, complete, tick
         changed = False
