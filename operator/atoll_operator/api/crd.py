@@ -226,9 +226,7 @@ def _open_object(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loosen(node: dict[str, Any], name: str = "") -> None:
-    """No defaults, and nothing is required but REQUIRED and the keys of list maps: an object may
-    hold what an older operator has written.
-    """
+    """Only REQUIRED and list keys are required: an older operator may have written the object."""
     node.pop("default", None)
     node.pop("required", None)
     for key, inner in node.get("properties", {}).items():

@@ -28,6 +28,7 @@ OVERRIDES = {  # fields of podOverrides that a pod template has under another na
 
 
 def check(job: Job) -> None:
+    """Raises SpecError for the first thing that is wrong in the job's templates."""
     if (error := next(_all_wrong(job), None)) is not None:
         raise error
 
@@ -80,7 +81,6 @@ def _unknown(path: str, name: str, known: Mapping[str, str]) -> SpecError:
 
 
 def _types(kind: str) -> dict[str, str]:
-    """The fields of a model with their types; empty: it is no model."""
     model = getattr(importlib.import_module(MODELS), kind, None)
     if model is None or not hasattr(model, "attribute_map"):
         return {}

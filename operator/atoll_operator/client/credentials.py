@@ -118,6 +118,7 @@ def _job(here: ClusterReach, job: str) -> Any:
 
 @contextmanager
 def _asking(job: str, namespace: str) -> Iterator[None]:
+    """Raises SpecError for what the cluster refuses or does not answer."""
     with asking(job):
         try:
             yield
@@ -135,6 +136,7 @@ def _asking(job: str, namespace: str) -> Iterator[None]:
 
 
 def _check(job: Job, region: str) -> None:
+    """Raises SpecError where there is nothing to print for this region."""
     tls, regions = job.spec.syncer.tls, [each.name for each in job.spec.regions]
     if region not in regions:
         others = [each for each in regions if each != job.spec.syncer_region]

@@ -45,7 +45,6 @@ class LoggedPod:
     node: str  # empty while it has none
 
     def answers_to(self, process: str) -> bool:
-        """Whether it is meant by this name; an empty one means all."""
         return process in ("", self.process, self.learner)
 
 

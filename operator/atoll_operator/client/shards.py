@@ -43,9 +43,7 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
 
 
 def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
-    """By slot, shard-N or evaluator, its node; of several hosts the first one's, and how many nodes
-    there are besides. Raises SpecError.
-    """
+    """By process, its node; of several hosts the first and how many more. Raises SpecError."""
     found: dict[str, dict[str, None]] = {}
     for each in connect(job, namespace, context).pods():
         if each.node:
@@ -62,7 +60,6 @@ def _order(pod: Any) -> tuple[bool, str]:
 
 
 def _container(pod: Any) -> str:
-    """The one that runs the shard."""
     for container in pod.spec.containers:
         if any(variable.name == Env.ENDPOINTS for variable in container.env or ()):
             return str(container.name)

@@ -84,7 +84,6 @@ def rejected(reason: str, message: str, *, begun: bool = False) -> tuple[Conditi
 
 
 def _of(kind: str, reason: str, *words: str, status: str = "") -> Condition:
-    """A condition whose status, where it is not given, is that of the table."""
     message = "; ".join(words)[:MESSAGE_CHARACTERS_MAX]
     status = status or STATUSES[kind, reason]
     return Condition(type=kind, status=status, reason=reason, message=message)
