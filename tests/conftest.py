@@ -12,7 +12,7 @@ from hypothesis import settings
 from local import fork_server
 
 # The checks run on busy machines: a slow example is no failure.
-settings.register_profile("atoll", deadline=None)
+settings.register_profile("atoll", deadline=None, derandomize=True)
 settings.load_profile("atoll")
 
 # Tests share the cores with each other, and with the processes that they start.

@@ -84,11 +84,15 @@ class Observer:
         """Report the mean loss in nats per token over `tokens`, measured on the newest snapshot."""
         if self._snapshot is None:
             raise RuntimeError("report() belongs inside the loop over snapshots()")
-        seconds, tick = time.monotonic() - self._snapshot_at, self._snapshot.tick
+        measured = Evaluated(
+            tick=self._snapshot.tick,
+            final=self._snapshot.final,
+            loss=float(loss),
+            tokens=tokens,
+            seconds=time.monotonic() - self._snapshot_at,
+        )
         with self._termination.deferred():
-            self._inside.send(
-                Evaluated(tick=tick, loss=float(loss), tokens=tokens, seconds=seconds)
-            )
+            self._inside.send(measured)
 
     def __enter__(self) -> Self:
         install_excepthook()

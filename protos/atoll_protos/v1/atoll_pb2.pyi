@@ -272,16 +272,18 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("tick", "loss", "tokens", "seconds")
+    __slots__ = ("tick", "loss", "tokens", "seconds", "final")
     TICK_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
     tick: int
     loss: float
     tokens: int
     seconds: float
-    def __init__(self, tick: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+    final: bool
+    def __init__(self, tick: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds: _Optional[float] = ..., final: bool = ...) -> None: ...
 
 class ToLearner(_message.Message):
     __slots__ = ("welcome", "call", "tick", "send_seed", "send_held", "final", "end", "send_companion", "companion_taken")

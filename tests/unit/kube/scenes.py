@@ -44,6 +44,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "recovering": {"state": pb.SHARD_RECOVERING},
     "serves": {},
     "complete": {"state": pb.SHARD_COMPLETE},
+    "measured": {"state": pb.SHARD_COMPLETE, "final": True},
 }
 NAMES = {
     "exit": "exit_code", "said": "exit_message", "waits": "waiting", "off": "excluded",
@@ -88,7 +89,8 @@ def scene(text: str, *changes: str, **remembered: Any) -> Observation:
     if syncer is not None:
         registrar = reply(**{slot.replace("-", "_"): state for slot, (state, _) in slots.items()})
         for name, value in syncer.items():
-            setattr(registrar, name, value)
+            on = registrar.evaluation if name == "final" else registrar
+            setattr(on, name, value)
         for shown in registrar.slots:
             for name, value in slots[shown.slot][1].items():
                 setattr(shown, name, value)

@@ -91,20 +91,21 @@ def test_a_deadline_is_judged_at_home_alone() -> None:
     assert said(decided(home, US_EAST), "Failed") == ("True", "DeadlineExceeded")
 
 
-def completed(evaluation: int | None = None) -> pb.StatusReply:
+def completed(*, measured: bool | None = None) -> pb.StatusReply:
+    """`measured`: whether the newest evaluation is of the final values; None: there is none."""
     found = serving()
     found.state = pb.SHARD_COMPLETE
-    if evaluation is not None:
-        found.evaluation.CopyFrom(pb.Evaluation(tick=evaluation, loss=2.0))
+    if measured is not None:
+        found.evaluation.CopyFrom(pb.Evaluation(tick=found.tick, loss=2.0, final=measured))
     return found
 
 
 def test_a_job_is_complete_everywhere_once_its_last_evaluation_is_known() -> None:
-    one = there(remembered=heard(completed(evaluation=50), final_seconds=1.0))
+    one = there(remembered=heard(completed(measured=False), final_seconds=1.0))
     assert said(decided(one), "Progressing") == ("True", "Evaluating")
     for remembered in (
-        heard(completed(evaluation=60), final_seconds=1.0),
-        heard(completed(evaluation=50), final_seconds=130.0),
+        heard(completed(measured=True), final_seconds=1.0),
+        heard(completed(measured=False), final_seconds=130.0),
         heard(None, silent=2.0),  # the shards have gone: the home saw the end
     ):
         later = again(one, decided(one), remembered=remembered)
@@ -177,7 +178,7 @@ def test_each_cluster_deletes_its_own_object_after_its_time_to_live_and_not_befo
 
 
 def test_the_last_reports_of_learners_reach_the_status_of_a_job_that_is_over() -> None:
-    registrar = completed(evaluation=60)
+    registrar = completed(measured=True)
     registrar.slots.extend(serving(us_east_0="Left").slots)
     registrar.trained = 100
     one = there(remembered=heard(registrar, final_seconds=1.0))

@@ -63,7 +63,10 @@ RUNNING, FINISHING = "RUNNING Running: ", "FINISHING LearnersFinished"
             for code in (ExitCode.BUG, ExitCode.TRY_AGAIN, ExitCode.SUPERSEDED, 1, 137)
         ),
         ("evaluator; syncer complete", "", "FINISHING Evaluating"),
-        ("evaluator exit=0; syncer complete", "", "COMPLETE Trained"),
+        # it may have said of the final values what the answer at hand does not know yet
+        ("evaluator exit=0; syncer complete", "", "FINISHING Evaluating"),
+        ("evaluator exit=0; syncer measured", "", "COMPLETE Trained"),
+        ("evaluator; syncer measured", "", "COMPLETE Trained"),
         # learners that have finished hold nothing though no shard can be asked
         (f"{EVERY} {DONE}", "", FINISHING),
         (f"{EVERY} {DONE}; syncer complete", "", "COMPLETE Trained"),

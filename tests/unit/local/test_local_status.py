@@ -142,7 +142,11 @@ def test_a_shard_that_does_not_answer_makes_the_step_unknown_never_the_last_valu
 def test_complete_and_failed_come_from_the_registrar_and_the_shards() -> None:
     ended = said(shown([reply("Final"), reply("Final")]))
     assert (ended["Progressing"], ended["Complete"]) == ("True/Exporting", "False/NotComplete")
-    done = said(shown([reply("Complete"), reply("Final")]))
+    complete = shown([reply("Complete"), reply("Final")])  # nobody trains who has yet to leave
+    assert (complete["columns"]["learners"], complete["learnersLive"]) == ("0/3", 0)
+    assert {each["live"] for each in complete["regions"]} == {0}
+    assert complete["progress"]["loss"]
+    done = said(complete)
     assert (done["Complete"], done["Failed"]) == ("True/Trained", "False/NotFailed")
     assert {done[kind] for kind in TYPES[1:5]} == {"False/Complete"}
     idle = reply(state="Complete", training=("a-0", "a-1"))

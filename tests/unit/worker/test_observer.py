@@ -48,7 +48,7 @@ def test_snapshots_are_the_first_values_then_at_multiples_and_the_final_one_alwa
         fake.send(Tick(tick=9), Tick(tick=25))
         first = fake.next()
         assert isinstance(first, Evaluated)
-        assert (first.tick, first.loss, first.tokens) == (25, 1.0, 64)
+        assert (first.tick, first.final, first.loss, first.tokens) == (25, False, 1.0, 64)
         assert first.seconds >= 0
         fake.offer_values(2.0, number=1)
         adopted(fake)
@@ -58,7 +58,7 @@ def test_snapshots_are_the_first_values_then_at_multiples_and_the_final_one_alwa
         fake.send(Finished())
         last = fake.next()
         assert isinstance(last, Evaluated)
-        assert (last.tick, last.loss) == (29, 3.0)
+        assert (last.tick, last.final, last.loss) == (29, True, 3.0)
         reported.pass_()
         assert fake.until_leaving().reason == "done"
 

@@ -22,7 +22,7 @@ from atoll_protos.transfer.codecs import Form, Wire
 from atoll_protos.transfer.frames import FrameError, Whole
 from atoll_worker.hosts.head import Head
 from atoll_worker.link import shared_memory
-from atoll_worker.link.messages import Configure, Finished
+from atoll_worker.link.messages import Configure, Evaluated, Finished
 from atoll_worker.link.shared_memory import memory_plan
 from atoll_worker.rules.effects import (
     Command,
@@ -33,6 +33,7 @@ from atoll_worker.rules.effects import (
     SendSeed,
     TelemetryRecord,
 )
+from atoll_worker.rules.learner_state import Connection
 from atoll_worker.transport.bulk import Outgoing, Payload
 from atoll_worker.transport.carrier import Carrier
 from atoll_worker.transport.held_values import Values
@@ -95,11 +96,13 @@ class Client:
 
     def __init__(self) -> None:
         self.payloads: list[Payload] = []
+        self.messages: list[pb.ToShard] = []
 
     def send_bulk(self, payload: Payload) -> None:
         self.payloads.append(payload)
 
-    def send(self, message: pb.ToShard) -> None: ...
+    def send(self, message: pb.ToShard) -> None:
+        self.messages.append(message)
 
 
 class Rig:
@@ -329,6 +332,15 @@ def test_final_values_are_placed_once_more_from_the_bases() -> None:
     rig.transport.values.candidates[0, 0, 4] = full(6.0)
     rig.transport.feed([PlaceValue(0, 0, 4)])
     assert rig.memory.adopt(*KEY) == np.full(COUNT, 6.0, np.float32).tobytes()
+
+
+def test_the_registrar_hears_whether_the_final_values_were_measured() -> None:
+    rig = Rig()
+    rig.transport.exchange.state.shards[0].connection = Connection.WELCOMED
+    for final in (False, True):
+        measured = Evaluated(tick=7, final=final, loss=1.5, tokens=8, seconds=0.1)
+        rig.transport._from_training(measured)
+    assert [each.evaluation.final for each in rig.client.messages] == [False, True]
 
 
 def test_a_turn_of_the_loop_copies_one_slice_and_what_follows_keeps_its_order() -> None:

@@ -73,9 +73,10 @@ class Boundary(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated(Message):
-    """What an observer has measured on the shared parameters of `tick`."""
+    """What an observer has measured on the shared parameters of `tick`, or on the final ones."""
 
     tick: int
+    final: bool
     loss: float  # nats per token
     tokens: int
     seconds: float

@@ -228,7 +228,9 @@ class Transport:
                 self.feed(self.exchange.leave(reason, self.now()))
                 self.over.set()
             case Evaluated(tick=tick, loss=loss, tokens=tokens, seconds=seconds):
-                evaluation = pb.Evaluation(tick=tick, loss=loss, tokens=tokens, seconds=seconds)
+                evaluation = pb.Evaluation(
+                    tick=tick, loss=loss, tokens=tokens, seconds=seconds, final=message.final
+                )
                 self.feed(self.exchange.evaluated(evaluation))
                 line = {"tick": tick, "loss": loss, "tokens": tokens, "seconds": seconds}
                 self.telemetry.write({"run": self.exchange.state.run, **line})

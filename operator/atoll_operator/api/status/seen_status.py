@@ -73,6 +73,8 @@ def status_of(view: SeenJob) -> Status:
     ready = sum(reply is not None and reply.state in SERVING for reply in view.replies)
     progress = _progress(view, live)
     runs = [reply.run for reply in view.replies if reply is not None and reply.run]
+    if _is_complete(view):
+        live = []  # who has yet to leave does not train
     return Status(
         learners_desired=spec.learners,
         quorum=spec.learners_needed,
@@ -94,6 +96,11 @@ def status_of(view: SeenJob) -> Status:
     )
 
 
+def _is_complete(view: SeenJob) -> bool:
+    registrar = view.replies[0] if view.replies else None
+    return registrar is not None and registrar.state == pb.SHARD_COMPLETE
+
+
 def _region(view: SeenJob, region: RegionSpec) -> RegionStatus:
     name, own, served = region.name, set(region.slots), region.name in view.ready
     registrar = view.replies[0] if view.replies else None
@@ -103,7 +110,7 @@ def _region(view: SeenJob, region: RegionSpec) -> RegionStatus:
         learners=region.learners,
         ready=view.ready[name] if served else None,
         replaced=view.replaced.get(name, 0) if served else None,
-        live=states.count(pb.SLOT_TRAINING) if registrar else None,
+        live=0 if _is_complete(view) else states.count(pb.SLOT_TRAINING) if registrar else None,
         lost=states.count(pb.SLOT_LOST) if registrar else None,
     )
 

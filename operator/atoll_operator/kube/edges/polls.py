@@ -152,6 +152,7 @@ def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:
             reply.steps,
             reply.shard,
             reply.must_equal,
+            reply.evaluation.final,
             tuple(
                 (each.slot, each.state, each.uid, each.owner_word, each.reason, each.trouble)
                 for each in reply.slots

@@ -112,7 +112,8 @@ def _ended(scene: ElsewhereFacts) -> Phase | None:
     )  # fmt: skip
     if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
         final_seconds = scene.seen.remembered.final_seconds or 0.0
-        if _is_measured(job, registrar) or final_seconds >= phases.EVALUATION_SECONDS_MAX:
+        measured = job.spec.evaluator is None or registrar.evaluation.final
+        if measured or final_seconds >= phases.EVALUATION_SECONDS_MAX:
             message = f"trained to step {registrar.tick}; {place}"
             return Phase(kind=PhaseKind.COMPLETE, reason=phases.TRAINED, message=message)
         return Phase(
@@ -128,12 +129,6 @@ def _ended(scene: ElsewhereFacts) -> Phase | None:
         message = f"every learner here has the final values, and the syncer has gone; {place}"
         return Phase(kind=PhaseKind.COMPLETE, reason=phases.TRAINED, message=message)
     return None
-
-
-def _is_measured(job: Job, registrar: pb.StatusReply) -> bool:
-    if job.spec.evaluator is None:
-        return True
-    return registrar.HasField("evaluation") and registrar.evaluation.tick >= registrar.tick
 
 
 def _own_finished(scene: ElsewhereFacts) -> bool:

@@ -187,12 +187,9 @@ def _complete(
     if idle := without_step(job, registrar):
         message += f"; {some_of(idle)} made no step"
     evaluators = [pod for pod in pods if pod.role == names.EVALUATOR_ROLE]
-    measured = any(
-        pod.exit_code is not None
-        and (pod.exit_code == ExitCode.FINAL or is_permanent(pod.exit_code))
-        for pod in evaluators
-    )
-    waits = job.spec.evaluator is not None and not measured and bool(evaluators)
+    failed = any(is_permanent(pod.exit_code) for pod in evaluators)
+    measured = job.spec.evaluator is None or registrar.evaluation.final
+    waits = bool(evaluators) and not measured and not failed
     if waits and final_seconds < EVALUATION_SECONDS_MAX:
         return Phase(
             kind=PhaseKind.FINISHING, reason=EVALUATING, message="the last evaluation runs"
