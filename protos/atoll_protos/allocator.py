@@ -48,9 +48,9 @@ def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def memory_byte_count_max() -> int:
-    """Bytes that this process can have: of the machine, or what its container is limited to. An
-    allocation above it may well succeed: kubelets let the kernel promise more memory than there is.
-    The process is killed later, when it uses what it was promised.
+    """Bytes that this process can have: of the machine, or what its container is limited to.
+
+    A larger allocation may well succeed, and kill the process when it uses what it was promised.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [Path(each).read_text().strip() for each in LIMITS if Path(each).exists()]

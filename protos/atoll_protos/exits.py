@@ -45,8 +45,10 @@ def returned_early(tick: int, steps: int | None, loops_on: str = "learner") -> s
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """What an exit code means. `reason` and `remedy` are those of the job's condition Failed, empty
-    where another start may help. `failure`: after some in a row the local supervisor gives up.
+    """What an exit code means.
+
+    `reason` and `remedy` are those of the job's condition Failed, empty where another start may
+    help. `failure`: after some in a row the local supervisor gives up.
     """
 
     code: ExitCode
@@ -99,9 +101,7 @@ def is_failure(code: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EndMeaning:
-    """What the code of an `End` means: the learner ends with `exit_code`; None: it dials again.
-    `remedy` goes with the code where the refusing rule knows no better one.
-    """
+    """What the code of an `End` means; `exit_code` None: dial again. `remedy` is the default."""
 
     code: pb.Code
     exit_code: ExitCode | None

@@ -42,9 +42,9 @@ def of_hosts(
     *, slot: str, hosts: int, hosts_min: int, processes: int, first_host: str, host: int | None
 ) -> dict[str, str]:
     """What every host of a learner of several hosts gets besides `of_process` and `of_learner`.
-    `first_host` is host:port of host 0, known before any is ready. `processes` are those of each
-    host. `host`: None where Kubernetes sets it, from the pod's label. `hosts_min` are enough to
-    train.
+
+    `first_host` is host:port of host 0, known before any is ready; `processes` are of each host;
+    `hosts_min` are enough to train. `host`: None where Kubernetes sets it, from the pod's label.
     """
     nodes = f"{hosts_min}:{hosts}" if hosts_min < hosts else str(hosts)
     own = {} if host is None else {Env.HOST: str(host)}

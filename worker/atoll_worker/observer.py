@@ -61,10 +61,11 @@ class Observer:
         return self._replica.tick if self._replica else 0
 
     def snapshots(self, *, every: int | None = None) -> Iterator[Snapshot]:
-        """Yield a snapshot of the first values, and then whenever the tick passes a multiple of
-        `every`, in ticks, by default `spec.evaluator.everySteps`. The last one has the final values
-        and always comes. Multiples that pass while the caller works are skipped. Raises SpecError
-        if `every` is below 1.
+        """Yield a snapshot of the first values, then when the tick passes a multiple of `every`.
+
+        `every` is in ticks, by default `spec.evaluator.everySteps`. The last one has the final
+        values and always comes. Multiples that pass while the caller works are skipped. Raises
+        SpecError if `every` is below 1.
         """
         every = self.every or 1 if every is None else every
         if every < 1:

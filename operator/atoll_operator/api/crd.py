@@ -126,9 +126,9 @@ def schema() -> dict[str, Any]:
 
 
 def _without_defaults_in_lists(node: dict[str, Any], *, inside: bool = False) -> None:
-    """Take the defaults out of lists' items: the models fill them in when an object is read. An
-    addition of the API server is a difference for tools that compare lists as a whole with what
-    was applied (Argo CD, Terraform).
+    """Take the defaults out of lists' items; the models fill them in when an object is read.
+
+    Tools that compare whole lists (Argo CD, Terraform) take what the API server adds for a change.
     """
     if inside:
         node.pop("default", None)

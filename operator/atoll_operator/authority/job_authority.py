@@ -122,9 +122,7 @@ def make_authority(
 def issue(
     authorities: Authorities, identity: Identity, now: float, life: float = LEAF_DAYS * DAY_SECONDS
 ) -> Credentials:
-    """A certificate and new key for one process, or for all of its role and region. Those who serve
-    get the DNS name under which they do besides. It ends no later than its authority.
-    """
+    """A new key and certificate for an identity; it ends no later than its authority."""
     authority = x509.load_pem_x509_certificate(authorities.signer.certificate)
     signer = serialization.load_pem_private_key(authorities.signer.key, password=None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "checked by from_files"
@@ -157,8 +155,9 @@ def turned(
     now: float,
     life: float = AUTHORITY_DAYS * DAY_SECONDS,
 ) -> tuple[Authorities, str]:
-    """The authorities as they should be at `now`, and what has changed, empty for nothing. At most
-    one step: the caller writes it down before it issues anything.
+    """The authorities as they should be at `now`, and what has changed, empty for nothing.
+
+    It is one step at most: the caller writes it down before it issues anything.
     """
     signer = x509.load_pem_x509_certificate(authorities.signer.certificate)
     if _past(signer, now, 1):
@@ -177,9 +176,7 @@ def turned(
 
 
 def renewal(authorities: Authorities, leaf: Credentials, identity: Identity, now: float) -> str:
-    """Why `leaf`, as it is stored, is to be issued again for `identity`; empty: it is not. What
-    cannot be read or belongs to somebody else is issued again as well.
-    """
+    """Why `leaf`, as it is stored, is to be issued again for `identity`; empty: it is not."""
     fault = leaf.fault(now)
     if fault is not None:
         return f"{fault.field} {fault.problem}"

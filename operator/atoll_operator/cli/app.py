@@ -65,8 +65,10 @@ def main() -> None:
 
 
 def complete() -> None:
-    """Offer words for `kubectl atoll ...`: kubectl gives the words so far, of which the last one
-    may be empty, and reads one offer a line, and a last line that says what else to offer.
+    """Offer words for `kubectl atoll ...`, as kubectl asks a plugin for them.
+
+    kubectl gives the words so far, the last of which may be empty. It reads one offer a line, and a
+    last line that says what else to offer.
     """
     *whole, begun = sys.argv[1:] or [""]
     words = shlex.join(["atoll", *whole]) + f" {begun}"

@@ -1,8 +1,8 @@
 """What is obviously wrong in a pod template, for `atoll validate`: unknown fields and wrong kinds.
 
-Templates are the cluster's to check, in its own version (docs/kubernetes.md). The models of
-Kubernetes' client know the API of one version. So only what no version would take is refused, and a
-number in place of a text is left to the cluster.
+Templates are the cluster's to check, in its own version (docs/kubernetes.md). Here the models of
+Kubernetes' client stand in for it, which know the API of one version. So only what no version would
+take is refused, and a number in place of a text is left to the cluster.
 """
 
 import importlib

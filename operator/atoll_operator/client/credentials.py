@@ -69,9 +69,9 @@ def credentials_of(
 
 
 def revoked(job: str, region: str, *, namespace: str, context: str) -> str:
-    """Shut out the certificates that a region has so far; what was done, in words. The operator
-    tells the shards within seconds, and they read it when the kubelet shows them the list.
-    Raises SpecError.
+    """Shut out the certificates a region has so far; what was done, in words. Raises SpecError.
+
+    The operator tells the shards within seconds; they read it when the kubelet shows the list.
     """
     here = reach("", namespace, context)
     with _asking(job, here.namespace):

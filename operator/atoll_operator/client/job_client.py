@@ -235,9 +235,7 @@ class _AwayError(SpecError):
 
 
 def is_there(job: TrainingJob, condition: str | Callable[[TrainingJob], bool]) -> bool:
-    """Whether the job is what is waited for; raises FailedError if it cannot become that. What was
-    said of an earlier manifest is passed over, but Complete stays.
-    """
+    """Whether the job is what is waited for; raises FailedError if it cannot become that."""
     if not job.is_current and not job.is_true("Complete"):
         return False
     if job.is_true(condition) if isinstance(condition, str) else condition(job):

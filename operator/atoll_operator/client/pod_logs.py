@@ -59,9 +59,10 @@ class Logs:
     refused: set[str] = field(default_factory=set)  # UIDs of pods whose log was refused
 
     def lines(self, process: str, *, tail: int | None, follow: bool) -> Iterator[Line]:
-        """Pairs of a process and a line; `process` empty: all. Begins with the last `tail` lines of
-        each pod (None: all). With `follow` it continues until the job has no pods any more.
-        Raises SpecError.
+        """Pairs of a process and a line; `process` empty: all. Raises SpecError.
+
+        Begins with the last `tail` lines of each pod (None: all). With `follow` it continues until
+        the job has no pods any more.
         """
         pods = self.pods()
         if not pods:

@@ -38,9 +38,10 @@ class ClusterReach:
 
 
 def reach(what: str, namespace: str, context: str) -> ClusterReach:
-    """The cluster of a context; both may be empty, as kubectl's options may be left out. Raises
-    SpecError without a kubeconfig, or with one that cannot be used; `what` is the name that the
-    person gave, if any: a job's, or that of a run folder which is not there.
+    """The cluster of a context; both may be empty, as kubectl's options may be left out.
+
+    Raises SpecError without a kubeconfig that can be used; `what` is the name that the person gave,
+    if any: a job's, or that of a run folder which is not there.
     """
     settings = client.Configuration()
     try:

@@ -73,10 +73,11 @@ def see(before: Lease | None, raw: Mapping[str, Any] | None, now: float) -> Leas
 
 
 def pause(took: float, left: float | None, spread: float, times: Times = TIMES) -> float:
-    """Seconds until the next look, after one that took so long. The time between two looks is
-    counted from the beginning of each: an API server that answers slowly has delayed the leader's
-    renewal already, and is asked again at once. `left`: the seconds for which this replica still
-    leads; None where it does not. `spread`, a factor by chance, keeps replicas apart.
+    """Seconds until the next look, after one that took so long.
+
+    Looks are counted from their beginning: an API server that answers slowly has delayed the
+    leader's renewal already, and is asked again at once. `left`: the seconds for which this replica
+    still leads; None where it does not. `spread`, a factor by chance, keeps replicas apart.
     """
     found = max(0.0, times.retry_seconds * spread - took)
     return found if left is None else min(found, max(0.0, left))

@@ -54,9 +54,7 @@ class Metrics:
         self.namespaces: set[str] = set()  # that have had a job
 
     def show_states(self, states: Iterable[tuple[str, str]]) -> None:
-        """How many jobs of each namespace are in each state now, as pairs of both. A namespace
-        without jobs any more shows 0; a word that no state has is left out.
-        """
+        """Count jobs, given as namespace and state; a namespace without jobs any more shows 0."""
         found = collections.Counter(states)
         self.namespaces.update(namespace for namespace, _ in found)
         for namespace in self.namespaces:

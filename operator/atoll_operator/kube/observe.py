@@ -60,9 +60,7 @@ class ClusterObserver:
         return self._shown(key, raw, memories[key], at)
 
     def blind(self, key: Key, memory: JobMemory | None, problem: str) -> Shown | None:
-        """What may be reported when observing has failed: the job, and that nothing else is known.
-        None: the job itself was never seen, or what was last seen of it is young enough to stand.
-        """
+        """The job, with `problem` for all else; None: it was never seen, or seen a moment ago."""
         raw, at = self.cache.job(key), time.monotonic()
         if memory is None or raw is None or at - memory.read_at < READ_SECONDS_MAX:
             return None

@@ -141,8 +141,9 @@ class Reconciler:
             await self.writer.report(decided, self.memories[key])
 
     def _edited(self, key: Key, judged: Object) -> bool:
-        """Whether the job has been edited since it was read. The answer to a write of its status
-        may show an edit before the watch does, which is then no news that asks for a pass.
+        """Whether the job has been edited since it was read.
+
+        An answer to a write of its status may show that first; the watch then asks for no pass.
         """
         now = self.observer.cache.job(key)
         return now is not None and manifest(now) != manifest(judged)

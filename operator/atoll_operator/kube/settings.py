@@ -14,8 +14,9 @@ EVERY_REGION = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One install serves the named `regions`, or with ("*",) every region of a cluster that spans
-    several; then the label `region_label` of a node says in which region it lies.
+    """One install serves the named `regions`, or with ("*",) every region of a cluster.
+
+    Where a cluster spans several, the label `region_label` of a node says in which region it lies.
     """
 
     worker_image: str  # of learners and evaluators whose template names none

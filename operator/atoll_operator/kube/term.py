@@ -75,9 +75,10 @@ class Term:
     syncers: Syncers
 
     async def run(self, follow: Followed, made_of: Followed) -> None:
-        """Until cancelled, and until all passes have ended. It begins when everything has been
-        listed once, or after FIRST_LISTS_SECONDS_MAX: then a job whose objects cannot be listed
-        at least says so.
+        """Run until cancelled, and until all passes have ended.
+
+        It begins when everything has been listed once, or after FIRST_LISTS_SECONDS_MAX: then a job
+        whose objects cannot be listed at least says so.
         """
         try:
             with contextlib.suppress(TimeoutError):
@@ -96,9 +97,7 @@ class Term:
 
 
 async def fresh(each: Reflector) -> None:
-    """List a collection now; not where its watch is broken, because then no pass judges, and no
-    longer than FRESH_SECONDS_MAX where its lists fail although its watch works.
-    """
+    """List a collection now; not where its watch is broken, nor for more than FRESH_SECONDS_MAX."""
     until = time.monotonic() + FRESH_SECONDS_MAX
     while not each.is_broken and time.monotonic() < until:
         try:

@@ -70,9 +70,10 @@ def train(
     chaos: bool,
     allow_refused: bool,
 ) -> RunResult:
-    """Run a job in a folder, and write its summary and pictures there. `manifest` is what the
-    folder keeps as manifest.yaml. With `allow_refused` a job is complete also without learners
-    that were refused for good. Raises SpecError.
+    """Run a job in a folder, and write its summary and pictures there. Raises SpecError.
+
+    `manifest` is what the folder keeps as manifest.yaml. With `allow_refused` a job is complete
+    also without learners that were refused for good.
     """
     wanted, slots, shards = run_file(job), expected(job), job.spec.syncer.shards
     free = free_ports(shards + (job.spec.learners if job.spec.learner.hosts > 1 else 0))
@@ -117,9 +118,10 @@ def _finish(training: LocalRun, *, allow_refused: bool) -> RunResult:
 
 
 def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resume: bool) -> bool:
-    """Write the files of a run into its folder; returns whether it is a new run. Raises SpecError
-    when the folder holds another run, or one that was not asked to be resumed. Length, number of
-    learners and the template are not in the run hash, so they may differ.
+    """Write the files of a run into its folder; returns whether it is a new run.
+
+    Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
+    Length, number of learners and the template are not in the run hash, so they may differ.
     """
     path = out / RUN_FILE
     new = not path.exists()

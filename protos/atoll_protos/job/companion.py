@@ -38,9 +38,10 @@ OWN_SUFFIXES: Final = (".safetensors", ".safetensors.index.json", ".bin", ".pt",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportTable:
-    """`stem` is the name of the export's files before ".safetensors". `keys` are the export's keys
-    of the values that travel, tied ones under each of their names, with the name in the layout.
-    `absent` are keys that the model has and the export lacks, with the reason.
+    """How the export names the tensors: `stem` is the name of its files before ".safetensors".
+
+    `keys` are the export's keys of values that travel, tied ones under each of their names, with
+    the name in the layout. `absent`: keys that the model has and the export lacks, with the reason.
     """
 
     stem: str = MODEL

@@ -30,8 +30,9 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The first values are kept back until all learners have joined, at most `start_seconds` after
-    the first was heard of. `absent` are slots whose learners are not started again.
+    """Learners for whom the first values wait, at most `start_seconds` from the first heard of.
+
+    `absent` are slots whose learners are not started again.
     """
 
     regions: tuple[Region, ...] = ()

@@ -108,10 +108,7 @@ class Layout:
         return self.slices[shard * self.fragments + fragment]
 
     def final_encoding(self, owned: Slice, base: pb.Encoding) -> pb.Encoding:
-        """How the last version of a slice is held and travels: F32 where the model's own tensors
-        have more bits than bf16, so that the wire does not round them (rule 17); else `base`, as
-        all others.
-        """
+        """How a slice's last version travels: F32 if wider than bf16, else `base` (rule 17)."""
         wide = any(self.tensors[piece.tensor].dtype != "bfloat16" for piece in owned.pieces)
         return pb.F32 if wide else base
 

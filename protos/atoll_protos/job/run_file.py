@@ -56,10 +56,11 @@ class Momentum(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """What is computed (2604.21428; symbols of docs/algorithm.md). `fragments` is P, a word until
-    the model is known. `quorum` is K, `overlap` tau in ticks, `blend` the share of its own value
-    that a learner keeps on adoption. With `lockstep` learners hand over by themselves and `step()`
-    waits at hand-over + overlap (rule 15).
+    """What is computed (2604.21428; symbols of docs/algorithm.md).
+
+    `fragments` is P, a word until the model is known. `quorum` is K, `overlap` tau in ticks,
+    `blend` the share of its own value that a learner keeps on adoption. With `lockstep` learners
+    hand over by themselves and `step()` waits at hand-over + overlap (rule 15).
     """
 
     fragments: int | Fragments = Fragments.AUTO
@@ -232,9 +233,7 @@ def hash_of(must_equal: str) -> str:
 
 
 def first_difference(file: RunFile, theirs: str) -> Difference | None:
-    """The first field of another process's `must_equal` that differs; None: they may work together.
-    `theirs` may be of another version of Atoll. Raises ValueError for what is no such text.
-    """
+    """The first difference to the `must_equal` of any version; None: none. Raises ValueError."""
     mine, other = (_flat(json.loads(text)) for text in (file.must_equal, theirs))
     for name in mine | other:
         if mine.get(name) != other.get(name):

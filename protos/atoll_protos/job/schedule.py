@@ -70,8 +70,9 @@ def ahead(sync: Sync, tick: float, ticks_per_second: float, step_seconds: float)
 
 
 def hands_over(sync: Sync, fragment: int, position: int) -> bool:
-    """Whether a learner in a mode that waits hands the fragment over at this position (rule 15). If
-    each counted H/2 from its own start, two learners could wait for each other for ever.
+    """Whether a learner in a mode that waits hands the fragment over at this position (rule 15).
+
+    If each counted H/2 from its own start, two learners could wait for each other for ever.
     """
     first = offset(sync, fragment)
     return (position - first) % sync.period == 0 and position >= start_distance(sync)

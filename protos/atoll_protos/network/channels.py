@@ -49,9 +49,7 @@ def _shared(message_bytes_max: int) -> Options:
 
 
 def control_options() -> Options:
-    """Without these gRPC would wait up to 120 s before it dials a peer again that was away for
-    long, and a second after the first refusal; all calls meanwhile fail at once.
-    """
+    """Dial a lost peer again after 0.2 to 2 s, not gRPC's 1 to 120 s: meanwhile all calls fail."""
     return [
         *_shared(CONTROL_BYTES_MAX),
         ("grpc.use_local_subchannel_pool", 1),

@@ -124,9 +124,7 @@ class Credentials:
         return self._certificates()[0].not_valid_after_utc.timestamp()
 
     def fault(self, now: float, needed: Needed = ANY) -> Fault | None:
-        """None if they can be used at `now` (UNIX seconds). What no time heals comes first: nobody
-        waits for the renewal of a foreign certificate.
-        """
+        """What is wrong at `now` (UNIX seconds), what no time heals first; None: nothing is."""
         try:
             return self._first_fault(now, needed)
         except CredentialsError as error:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """`wait` returns once the clock has reached `when()`, which may change at any time. Call
-    `moved` after what may have brought it forward; one that has moved back costs a look at the
+    """`wait` returns once the clock has reached `when()`, which may change at any time.
+
+    Call `moved` after what may have brought it forward; one that has moved back costs a look at the
     old time. Both are seconds of `clock`, which must run like the event loop's own.
     """
 

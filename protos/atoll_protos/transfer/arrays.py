@@ -74,8 +74,9 @@ def encoding_of(base: Base) -> pb.Encoding:
 def difference(
     base: Base, theta: Array, *, rounded: Sequence[tuple[slice, np.dtype[Any]]] = ()
 ) -> Array:
-    """A new array F32 [n]: `base - theta`, what was trained since `base`; `theta` is F32 [n]. In
-    the spans of `rounded` the learner holds the base in a narrower type, so the difference is to
+    """A new array F32 [n]: `base - theta`, what was trained since `base`; `theta` is F32 [n].
+
+    In the spans of `rounded` the learner holds the base in a narrower type, so the difference is to
     the base after that rounding; else everybody's offers would carry one and the same rounding.
     """
     assert base.form.element_count == theta.size, (base.form, theta.size)
@@ -102,9 +103,10 @@ def all_finite(values: Array) -> bool:
 def moved(
     base: Base, data: Buffer, encoding: pb.Encoding, *, to: pb.Encoding | None = None
 ) -> Base:
-    """The base that a difference to `base` leads to (rule 17): `data` is what a Publish carries. It
-    is of the type `to`, by default that of `base`. Exact values come whole; the others are `base`
-    plus the encoded difference, formed in f32 and rounded once.
+    """The base that a difference to `base` leads to (rule 17): `data` is what a Publish carries.
+
+    It is of the type `to`, by default that of `base`. Exact values come whole; the others are
+    `base` plus the encoded difference, formed in f32 and rounded once.
     """
     codec, count = codecs.of(encoding), base.form.coded
     to = to or encoding_of(base)
@@ -130,8 +132,9 @@ def pack(values: Array, encoding: pb.Encoding, form: Form) -> memoryview:
 
 
 def encode(values: Array, encoding: pb.Encoding) -> memoryview:
-    """The bytes of F32 [n], laid out as `codecs` says. Raises ValueError for an unknown encoding. A
-    value that is not finite stays so, or makes its whole block so: the receiver refuses the norm.
+    """The bytes of F32 [n], laid out as `codecs` says. Raises ValueError for an unknown encoding.
+
+    A value that is not finite stays so, or makes its whole block so: the receiver refuses the norm.
     """
     data = np.empty(codecs.encoded_size(values.size, encoding), "u1")
     _encode_into(data, values, encoding)
@@ -149,8 +152,9 @@ def _encode_into(data: Array, values: Array, encoding: pb.Encoding) -> None:
 def encode_part(
     data: Array, codec: Codec, element_count: int, part: slice, values: Array, work: Array
 ) -> None:
-    """Write elements `part`, at most RUN, to where they lie in `data`, uint8 of all elements. In an
-    encoding with scales the part begins with a block. `work` is f32, at least as long.
+    """Write elements `part`, at most RUN, to where they lie in `data`, uint8 of all elements.
+
+    In an encoding with scales the part begins with a block. `work` is f32, at least as long.
     """
     if not codec.scaled:
         data.view(FLOATS[codec.encoding])[part] = values

@@ -48,9 +48,10 @@ class Wire(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """`bits` is the size of one value without its share of a scale. `block` values share a scale
-    (1: there are none), `levels` is the largest level of either sign (0: none). `base` is the
-    encoding in which both sides hold versions that were published with this codec: F32 or BF16.
+    """A way to write f32 values in `bits` bits each, without their share of a scale.
+
+    `block` values share a scale (1: none), `levels` is the largest level of either sign (0: none).
+    `base` is the encoding in which both sides hold versions of this codec: F32 or BF16.
     """
 
     wire: Wire

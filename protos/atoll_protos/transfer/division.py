@@ -23,9 +23,7 @@ LANES_MAX: Final = 256  # parts of a slice on the wire
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Parts `first` .. `stop` of `parts` of every slice, which one process holds. They are one run
-    of elements, laid out as a small slice with `form(...)`.
-    """
+    """Parts `first` .. `stop` of `parts` of every slice, which one process holds as one run."""
 
     first: int = 0
     stop: int = 1
@@ -67,8 +65,9 @@ ALL: Final = Share()  # of a process that holds everything
 
 
 def part_edges(form: Form, parts: int) -> tuple[int, ...]:
-    """Part k is elements edges[k] .. edges[k + 1]; parts may be empty. They are equal but for one
-    block of a codec with scales; the blocks begin behind the exact values.
+    """Part k is elements edges[k] .. edges[k + 1]; parts may be empty.
+
+    They are equal but for a block of a codec with scales; blocks begin behind the exact values.
     """
     count, exact = form.element_count, form.exact
     equal = (count * part // parts for part in range(parts))

@@ -133,9 +133,10 @@ class Destination(Protocol):
 
 
 class Assembler:
-    """One direction of one Bulk stream: frames in, whole transfers out. `admit(head)` says how many
-    bytes the transfer must have or where they go, or None to refuse it; it is asked before
-    anything is allocated (rule 25), and may look at `transfer`.
+    """One direction of one Bulk stream: frames in, whole transfers out.
+
+    `admit(head)` says how many bytes the transfer must have or where they go, or None to refuse it;
+    it is asked before anything is allocated (rule 25), and may look at `transfer`.
     """
 
     def __init__(self, admit: Callable[[pb.Transfer], int | Destination | None]) -> None:

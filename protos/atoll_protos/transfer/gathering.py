@@ -64,8 +64,9 @@ class Part:
 
 
 class Gathering:
-    """`admit(head)` says how many bytes the whole transfer must have, or None to refuse it. `form`
-    gives the Form of the slice that an admitted head names, None where it is of no slice.
+    """`admit(head)` says how many bytes the whole transfer must have, or None to refuse it.
+
+    `form` gives the Form of the slice that an admitted head names, None where it is of no slice.
     `share` are the lanes that end here, by default all.
     """
 

@@ -1,7 +1,7 @@
 """Incarnations: which instance of a slot gets one, and what shows the other shards that it did.
 
 `admit` decides, and a *proof* shows it (rules 4 and 5). A registrar that has lost the entry with
-its key has another one, while shards with the former one in their logs go on: both count.
+the key of proofs has another key, while shards with the former one in their logs go on: both count.
 """
 
 import hmac

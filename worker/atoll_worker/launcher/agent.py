@@ -144,9 +144,7 @@ class Agent(LocalElasticAgent):
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, timeout: int | None = None
     ) -> None:
-        """Stop the processes alone. torch would send the signal to what they have started, too:
-        workers of a data loader that end before their owner make it fail instead of leaving.
-        """
+        """Stop the processes alone, unlike torch: they fail if data loaders' workers end first."""
         del timeout  # torch's would be waited for after ours
         processes = [handler.proc for handler in self._handlers().values()]
         for process in processes:

@@ -50,9 +50,7 @@ def ends_launcher(code: int, began_here: bool) -> bool:
 
 
 def code_after_signal(number: int, codes: Mapping[int, int]) -> int:
-    """The same where the launcher was told to end by this signal, as all processes were: who was
-    first to leave in order exits with 0, and may take a collective from under the others.
-    """
+    """The same after a signal to all: who leaves first, with 0, may break others' collectives."""
     return int(ExitCode.FINAL) if ExitCode.FINAL in codes.values() else -number
 
 

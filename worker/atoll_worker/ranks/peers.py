@@ -29,9 +29,7 @@ class Peers:
 
     @property
     def end_seconds(self) -> float:
-        """How long the training thread may take to see the loss by itself: none in a collective
-        with a process that only stands still, which never ends.
-        """
+        """Seconds for training to see the loss: none if a stopped process holds its collective."""
         return 0.0 if self.silent else END_SECONDS
 
     def hear(self, rank: int, said: bytes, now: float) -> None:

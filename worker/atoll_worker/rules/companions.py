@@ -1,7 +1,7 @@
 """What the registrar asks for beside values: the companion of the export (rule 36).
 
-It asks for what training has changed before its Final, so Finished is one command with that: a
-learner that is finished leaves.
+The registrar asks for what training has changed of it before its Final, so Finished is one command
+with that: a learner that is finished leaves.
 """
 
 import atoll_protos.v1.atoll_pb2 as pb

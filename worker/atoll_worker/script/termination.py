@@ -14,9 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Termination:
-    """The handler of SIGTERM of one Learner or Observer: only in the main thread, where Python runs
-    handlers, and only in place of the default action, for a handler that the user has set stays.
-    """
+    """SIGTERM's handler of a Learner or Observer: in the main thread, unless the user has one."""
 
     requested: bool = False  # SIGTERM has come
     depth: int = 0  # of nested deferred() blocks

@@ -21,8 +21,9 @@ from atoll_worker.training.owner import TrainingOwner
 
 @dataclass(slots=True, kw_only=True)
 class Side(Obeying):
-    """Learner and Observer call `apply_commands` and then `report` at every boundary (with
-    `wait=True` where the thread has nothing else to do), and `leave` exactly once.
+    """Learner and Observer call `apply_commands` and then `report` at every boundary.
+
+    `report` has `wait=True` where the thread has nothing else to do. `leave` comes exactly once.
     """
 
     places: Sequence[TravellingTensor] = ()  # in the order of the layout's tensors

@@ -248,8 +248,9 @@ def _over(facts: Facts, kind: str, wanted: PhaseKind) -> Condition:
 
 
 def _ready(facts: Facts, by_type: Mapping[str, Condition]) -> Said:
-    """Whether the job is as its user wants it: it trains, or has trained. Else what it waits for. A
-    job that trains without some of its learners is Ready; so is one of which the API server
+    """Whether the job trains or has trained, as its user wants it; else what it waits for.
+
+    A job that trains without some of its learners is Ready; so is one of which the API server
     refuses an object that no pod needs now, such as a larger volume.
     """
     if facts.phase.kind not in RUNS:

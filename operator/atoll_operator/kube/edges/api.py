@@ -83,9 +83,7 @@ class ConflictError(ApiError):
 
 
 def path(kind: str, namespace: str, name: str = "", part: str = "") -> str:
-    """The URL path of an object, of a part of it (`status`), or of all of its kind. Without a
-    namespace: of one that has none, or of all of the cluster.
-    """
+    """The URL path of an object, its `part`, or all of its kind; cluster-wide if no namespace."""
     version, plural = (KINDS | UNSEEN)[kind]
     root = "api" if version == "v1" else "apis"
     inside = ("namespaces", namespace) if namespace else ()
@@ -102,9 +100,7 @@ class Page:
 
 @dataclass(slots=True, kw_only=True)
 class Api:
-    """One connection pool, and the cache that the answers to its writes go into. Without a fence
-    everything may be written: for a person's commands, and for tests.
-    """
+    """One connection pool, and the cache of its answers; without a fence all may be written."""
 
     client: Any
     dynamic: Any
@@ -127,9 +123,7 @@ class Api:
         seconds: float = CALL_SECONDS_MAX,
         of_election: bool = False,
     ) -> Object:
-        """Send one request, when its turn has come, and read its JSON answer; raises ApiError. One
-        of the election waits for no turn, and writes the Lease that all others need.
-        """
+        """Send a request in its turn (the election's: now); its JSON answer. Raises ApiError."""
         if not of_election:
             await self.limiter.wait()
         fenced = not of_election
@@ -177,8 +171,9 @@ class Api:
             return None
 
     async def pages(self, where: str, which: Query, objects_max: int) -> AsyncIterator[Page]:
-        """Yield a collection in pages. Items carry their kind and apiVersion, as single objects do.
-        ApiError 410 when the API server has forgotten the list meanwhile: begin again.
+        """Yield a collection in pages; items carry their kind and apiVersion, as single objects do.
+
+        Raises ApiError 410 when the API server has forgotten the list meanwhile: begin again.
         """
         rest = ""
         while True:
@@ -193,10 +188,11 @@ class Api:
                 return
 
     async def apply(self, child: Mapping[str, Any]) -> Object:
-        """Server-side apply of a child; the answer is the object as it is now. A child that carries
-        a UID is written only to the object of that UID, and takes its fields back from whoever has
-        changed them. One without is made: no field is taken from an object of that name that has
-        appeared in the meantime. Else ConflictError.
+        """Server-side apply of a child; the answer is the object as it is now.
+
+        With a UID it is written only to the object of that UID, and takes its fields back from
+        whoever has changed them. Without one it is made: no field is taken from an object of that
+        name that has appeared in the meantime. Else raises ConflictError.
         """
         found = await self._apply(child, CHILDREN_MANAGER, force="uid" in child["metadata"])
         if child["kind"] not in UNSEEN:
@@ -248,8 +244,9 @@ class Api:
         return found
 
     async def delete(self, where: str, uid: str, *, at_once: bool = False) -> bool:
-        """Delete the object at a path if it has this UID; whether that was so. `at_once` deletes a
-        pod with a grace of 0, without waiting for its kubelet: only for a pod whose node is
+        """Delete the object at a path if it has this UID; whether that was so.
+
+        `at_once`: with a grace of 0, without waiting for the kubelet. Only for a pod whose node is
         lost, and only after its slot's owner has been retired.
         """
         body: Object = {
@@ -286,7 +283,8 @@ class Api:
         self, where: str, which: Query, version: str, seconds: int
     ) -> AsyncGenerator[Object]:
         """Yield a collection's events from a resource version on, until the server ends the stream.
-        The first one is BEGUN, of this module, as soon as the API server has accepted the watch.
+
+        The first is BEGUN, of this module, as soon as the API server has accepted the watch.
         Bookmarks are asked for and yielded too; an ERROR event is yielded, not raised.
         """
         query = [

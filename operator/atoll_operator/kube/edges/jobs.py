@@ -93,8 +93,9 @@ def registry(
     take: Take, beat: Callable[[], None], insights: Insights, stop: asyncio.Event
 ) -> kopf.OperatorRegistry:
     """kopf's registry: its settings, its login, and one handler that passes events of jobs on.
-    Posting of Events, scanning of CRDs and finalizers are switched off: kopf only watches. It is
-    stopped if it has found no resource to watch, and `beat` is called from then on that it has.
+
+    kopf only watches: posting of Events, scanning of CRDs and finalizers are switched off. It is
+    stopped if it finds no resource to watch; `beat` is called for as long as it has one.
     """
     found = kopf.OperatorRegistry()
     beats: list[asyncio.Task[None]] = []

@@ -58,9 +58,7 @@ class Polls:
     async def follow(
         self, key: Key, memory: JobMemory, addresses: Mapping[int, str], *, tls: bool = False
     ) -> bool:
-        """Ask these shards from now on; whether answers of after the last effects are there. With
-        TLS and without any certificate of the operator nobody can be asked.
-        """
+        """Ask these shards from now on; whether they have answered since the job's last effects."""
         offered = memory.certificates.offered if tls else (None,)
         if not offered:
             addresses = dict.fromkeys(addresses, "")
@@ -85,9 +83,7 @@ class Polls:
         return False
 
     def refusals(self, key: Key) -> dict[int, ShardRefusal]:
-        """By shard: why it and this operator do not take each other, as far as that is known. It is
-        that of the newest credentials: others may still be taken.
-        """
+        """By shard: why it and this operator refuse each other's newest credentials, if known."""
         poll, reasons = self.polls.get(key), self.syncers.reasons
         if poll is None:
             return {}

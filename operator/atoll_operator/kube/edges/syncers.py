@@ -69,10 +69,11 @@ class Syncers:
         request: pb.StatusRequest | None = None,
         credentials: Credentials | None = None,
     ) -> list[pb.StatusReply | None]:
-        """Ask every address for its Status at the same time; None where no answer came. `request`:
-        what the shards are told with the question (`manifest.elsewhere`); with an intent the
-        credentials have to be those of the operator of the syncer's region. A replica that does not
-        lead any more, or does not know it yet, asks and tells nothing.
+        """Ask every address for its Status at the same time; None where no answer came.
+
+        `request` is what the shards are told (`manifest.elsewhere`); with an intent the credentials
+        have to be those of the operator of the syncer's region. A replica that does not lead any
+        more, or does not know it yet, asks and tells nothing.
         """
         asked = request or pb.StatusRequest()
         replies = (self._status(each, asked, credentials) for each in addresses)
@@ -97,9 +98,10 @@ class Syncers:
     async def set_owner(
         self, address: str, slot: str, uid: str, word: int, credentials: Credentials | None = None
     ) -> int | None:
-        """Say that from now on the pod `uid` owns the slot; an empty UID retires its owner. `word`
-        is the number of the slot's last word (see `sessions`). Returns that afterwards: word + 1 if
-        this one was taken, another number if it was refused, None when the registrar does not
+        """Say that from now on the pod `uid` owns the slot; an empty UID retires its owner.
+
+        `word` is the number of the slot's last word (see `sessions`). Returns the number
+        afterwards: word + 1 if this one was taken, another if it was refused, None without an
         answer. `credentials`: of the operator of the slot's region. Raises NotLeaderError.
         """
         stub: Any = client_of(Service.REGISTRAR, self._channel(address, credentials))

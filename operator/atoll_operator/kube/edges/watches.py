@@ -61,8 +61,9 @@ class Nodes:
         )
 
     def look(self, now: float) -> Census:
-        """Every node with what its Lease shows at `now`, by name, or LOOK_SECONDS before. All
-        passes of that time share one look: with thousands of nodes each costs milliseconds. A
+        """Every node by name, with what its Lease showed at `now` or up to LOOK_SECONDS before.
+
+        All passes of that time share one look: with thousands of nodes each costs milliseconds. A
         change of a node, or a gap in watching Leases, makes a new one; a renewal does not, and what
         it ends, a Lease's silence, is asked once more before a pod is deleted.
         """

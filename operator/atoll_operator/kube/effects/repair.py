@@ -72,9 +72,7 @@ class Repair:
     async def delete(
         self, plan: Plan, each: Deletion, memory: JobMemory, *, at_once: bool = False
     ) -> bool:
-        """Delete an object; False when it was gone, or when the API server does not let it go: the
-        status then has its words. Raises ApiError when it is overloaded or unwell.
-        """
+        """Delete an object; False: it was gone or may not go. Raises ApiErrors that may pass."""
         where = path(each.kind, plan.namespace, each.name)
         try:
             found = await self.api.delete(where, each.uid, at_once=at_once)
@@ -102,9 +100,7 @@ class Repair:
         return answer == word + 1
 
     async def _note(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> None:
-        """Metrics, log and Event of a deleted pod, at once: a later failure must not lose them. A
-        pod that a finalizer holds is deleted again once a minute, which is told once.
-        """
+        """Tell of a deleted pod before anything can fail, and once though a finalizer holds it."""
         pod, lost_at = each.pod, plan.at - each.silent_seconds
         noted = memory.replacements.get(each.key[0])
         if noted is not None and noted.old_uid == pod.uid:

@@ -89,13 +89,11 @@ class Secrets:
         waits: bool,
         used: Collection[str] = (),
     ) -> None:
-        """Read what is due; `waits`: a pod cannot start, or no shard takes what is there. Secrets
-        that are `used` by the job's workloads stay, also those of a region that has left. An
-        edit may ask for more of them. Where the syncer lives in another cluster they are what a
-        person has brought.
+        """Read what is due; `waits`: a pod cannot start, or no shard takes what is there.
 
-        Raises what the network raises, and ApiError when the API server is unwell, as long as
-        nothing has ever been read.
+        Secrets that are `used` by the job's workloads stay, also those of a region that has left.
+        Where the syncer lives elsewhere they are what a person has brought. Until something has
+        been read, raises what the network raises, and ApiError when the API server is unwell.
         """
         now = time.monotonic()
         home = self.settings.serves(job.spec.syncer_region)

@@ -29,8 +29,9 @@ NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload tha
 
 async def refusal(api: Api, workload: Object) -> ApiError | None:
     """Why the API server would refuse the workload or its pods, or a claim; None: it would not.
-    Where another object has the name of the workload, None too: what becomes of it is decided when
-    it is applied. Raises ApiError when the API server has too much to do: then it judges nothing.
+
+    None, too, where another object has the workload's name: what becomes of it is decided when it
+    is applied. Raises ApiError when the API server has too much to do to judge anything.
     """
     metadata = workload["metadata"]
     where = path(workload["kind"], metadata["namespace"], metadata["name"])
@@ -53,9 +54,10 @@ async def refusal(api: Api, workload: Object) -> ApiError | None:
 
 
 async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
-    """The service account that the operator makes is not there before a job's first pass. The
-    namespace's own then takes its place, since without one of the two every pod is refused, and
-    what a policy says of that one is no word about the job's pods.
+    """Try a pod with its role's service account, or the namespace's own while that is not there.
+
+    The operator makes it in a job's first pass, and without one of the two every pod is refused.
+    What a policy says of the namespace's own is no word about the job's pods.
     """
     pod = pod_of(workload)
     metadata = workload["metadata"]
@@ -93,9 +95,7 @@ def _is_no_mistake(error: ApiError) -> bool:
 
 
 def pod_of(workload: Object) -> Object:
-    """A pod as the workload's controller would make it, under a name that nobody has. It names a
-    controller, because a policy may refuse pods without one.
-    """
+    """A pod as its controller would make it, naming it: a policy may refuse pods without one."""
     metadata, template = workload["metadata"], copy.deepcopy(workload["spec"]["template"])
     owner = {
         "apiVersion": workload["apiVersion"],

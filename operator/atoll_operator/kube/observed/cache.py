@@ -73,9 +73,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFailure:
-    """What only an Event tells: why a StatefulSet makes no pod, or a kubelet starts none. The API
-    server keeps an Event for an hour, so it may outlive its reason by far.
-    """
+    """Why no pod is made or started, as an Event tells, which may outlive its reason by an hour."""
 
     uid: str  # of the StatefulSet or of the pod
     namespace: str
@@ -176,9 +174,7 @@ class Cache:
     def listed(
         self, kind: str, namespace: str, items: Iterable[Object], list_version: int
     ) -> set[Key]:
-        """Take in a whole list of a kind, of one namespace or (empty) of all; the jobs it names.
-        What is not in it has been deleted, unless it was written after the list was made.
-        """
+        """Take in a whole list of a kind (`namespace` empty: of all); the jobs it concerns."""
         keys: set[Key | None] = set()
         uids = set()
         for each in items:

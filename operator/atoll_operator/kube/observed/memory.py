@@ -273,10 +273,11 @@ class JobMemory:
     def _note_slots(
         self, registrar: pb.StatusReply | None, pods: Iterable[Pod], now: float
     ) -> None:
-        """Since when slots are absent or stalled, heads idle, and who was told to go is away. A
-        learner that has a node is absent where it is not shown. A head is idle that does not train.
-        Who was told to terminate is away until it does more than join. While the registrar does not
-        answer none of this is known or forgotten, but what has stalled counts anew.
+        """Since when slots are absent or stalled, heads idle, and who was told to go is away.
+
+        A learner that has a node is absent where it is not shown. A head is idle that does not
+        train. Who was told to terminate is away until it does more than join. While the registrar
+        does not answer none of this is known or forgotten, but what has stalled counts anew.
         """
         slots = registrar.slots if registrar is not None else []
         stalled = [slot.uid for slot in slots if slot.state == pb.SLOT_STALLED]
@@ -302,9 +303,7 @@ class JobMemory:
             self.wanted_since = {slot: known.get(slot, since) for slot in slots}
 
     def _note_ends(self, pods: Iterable[Pod]) -> None:
-        """How often each host of a learner of several has crashed itself: the kubelet counts all
-        ends alike, and each crash of one host ends all the others.
-        """
+        """Count hosts' own crashes: the kubelet counts all ends, and one crash ends all hosts."""
         found = {}
         for pod in (each for each in pods if each.has_own_set):
             known, crashes = self.ends.get(pod.uid, (0, 0))
@@ -313,9 +312,7 @@ class JobMemory:
         self.ends = found
 
     def _note_troubles(self, pods: Iterable[Pod], replies: Iterable[pb.StatusReply | None]) -> None:
-        """What learners say of their credentials, for as long as the same pod says nothing else. A
-        shard forgets it when it starts again, which is when such a learner cannot come back.
-        """
+        """Keep what learners say of their credentials; a shard forgets it when it starts again."""
         heard: dict[str, pb.SlotStatus] = {}
         for slot in (slot for reply in replies if reply is not None for slot in reply.slots):
             known = heard.get(slot.slot)

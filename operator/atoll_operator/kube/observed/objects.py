@@ -91,9 +91,7 @@ def cannot_start(found: Pod, now: float) -> bool:
 
 
 def held_up(found: Pod, failure: EventFailure | None, now: float) -> str:
-    """Why its kubelet cannot start a pod, in the kubelet's or the volume's controller's words.
-    Nothing while that may pass by itself: many a pod is taken up before all that it mounts.
-    """
+    """Why a pod cannot start, in the words of an Event; empty while that may pass by itself."""
     if failure is None or found.taken_at is None or not _starts(found):
         return ""
     young, old = now - found.taken_at < HELD_UP_SECONDS, FAILURE_SECONDS_MAX
@@ -133,9 +131,10 @@ def _number(text: str | None) -> int:
 
 
 def _container(raw: Raw, name: str) -> Raw:
-    """The status of Atoll's container; empty before there is one. The kubelet sorts containers by
-    name, and a webhook may put a sidecar before ours, so it is found by its `name` in the template;
-    in a pod of an older template, with another name, it is the first of the pod's spec.
+    """The status of Atoll's container; empty before there is one.
+
+    It is found by its `name`: the kubelet sorts containers by name, and a webhook may put a sidecar
+    before ours. In a pod of an older template, with another name, it is the spec's first one.
     """
     status = raw.get("status", {})
     found = {each.get("name", ""): each for each in status.get("containerStatuses") or []}
@@ -164,9 +163,9 @@ def _other_waits(status: Raw, own: Raw) -> str:
 
 
 def _details(waits: Raw) -> str:
-    """The kubelet's words for a container that waits; empty where they name nothing new. Those of
-    CrashLoopBackOff, which only count the seconds until the next start, are left out: each change
-    of a message is a write of the status.
+    """The kubelet's words for a container that waits; empty where they tell nothing new.
+
+    Those of CrashLoopBackOff only count seconds, and each change of a message writes the status.
     """
     if waits.get("reason", "") not in TELLING_WAITS:
         return ""
@@ -199,8 +198,9 @@ def _outer_address(addresses: Sequence[Raw]) -> str:
 
 
 def _as_made(condition: Raw, metadata: Raw) -> bool:
-    """Whether a condition still is what it was when its object was made, or is not there yet. The
-    kubelet dates the one, the API server the other, so their clocks may differ a little.
+    """Whether a condition still is what it was when its object was made, or is not there yet.
+
+    The kubelet dates the one, the API server the other, so their clocks may differ a little.
     """
     changed, made = condition.get("lastTransitionTime"), metadata.get("creationTimestamp")
     if not condition:
@@ -281,9 +281,7 @@ def is_of(raw: Raw, job: str, uid: str) -> bool:
 
 
 def belongs(raw: Raw, job: Raw) -> bool:
-    """Whether an object with the job's name as a label is this job's, and no former one's. Objects
-    that the operator makes say so themselves (`is_of`), a pod by the job's UID as a label.
-    """
+    """Whether an object with the job's name as a label is this job's, and no former one's."""
     uid = job["metadata"]["uid"]
     if raw.get("kind") != "Pod":
         return is_of(raw, job["metadata"]["name"], uid)

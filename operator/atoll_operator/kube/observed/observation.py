@@ -88,9 +88,7 @@ class Pod:
 
     @property
     def crashed(self) -> bool:
-        """Whether its last end was its own failure: no kill, none that it asked for or that stays.
-        So a host that ends with 75 because it has lost another one has not crashed.
-        """
+        """Whether its last end was its own failure: no kill, not permanent, no lost host (75)."""
         code = self.exit_code
         if code is None or code in KILLED or is_permanent(code):
             return False

@@ -28,8 +28,9 @@ EXPIRY_MARGIN_SECONDS = 0.1
 
 
 def pause(case: Situation, plan: Plan, *, waits: bool) -> float | None:
-    """Seconds until the next pass, after all that `plan` does; None: an event must come first, or
-    the job has expired. `waits`: a pod on a lost node waits for its controller.
+    """Seconds until the next pass, after all that `plan` does.
+
+    None: an event must come first, or the job has expired. `waits`: a pod waits for its controller.
     """
     if waits:
         found: float | None = AGAIN_SECONDS
@@ -45,9 +46,7 @@ def pause(case: Situation, plan: Plan, *, waits: bool) -> float | None:
 
 
 def until_written(seen: Observation, write: StatusWrite | None) -> float | None:
-    """Until a status that is put off may be written; None where none can be. A job that is at rest
-    gets no other pass for it, and one that is rejected gets none at all.
-    """
+    """Seconds to a pass for a status that is put off, as no other may come; None: none is."""
     left = WRITE_SECONDS - seen.remembered.unwritten_seconds
     return max(POLL_SECONDS, left) if write is None and left > 0 else None
 

@@ -39,8 +39,10 @@ EXPIRED = "spec.ttlSecondsAfterFinished have passed"
 
 
 def plan(seen: Observation, settings: Settings, now: float) -> Plan:
-    """`now` is wall time in UNIX seconds; it dates statuses and Events, and measures deadlines,
-    which outlive this process. All shorter times are ages in the observation.
+    """Decide everything about one job in one pass.
+
+    `now` is wall time in UNIX seconds; it dates statuses and Events, and measures deadlines, which
+    outlive this process. All shorter times are ages in the observation.
     """
     if seen.job is not None and seen.unread:
         return Plan(

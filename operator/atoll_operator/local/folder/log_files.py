@@ -19,10 +19,11 @@ def holds_run(out: Path) -> bool:
 
 
 def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterator[tuple[str, str]]:
-    """Pairs of a process and a line of its log; `process` empty: all, one after another. The slot
-    of a learner of several hosts stands for all of these. Begins with the last `tail` lines of each
-    (None: all). With `follow` it continues until the run is over. Raises SpecError for a process
-    that the run does not have.
+    """Pairs of a process and a line of its log; `process` empty: all, one after another.
+
+    The slot of a learner of several hosts stands for all of these. Begins with the last `tail`
+    lines of each (None: all). With `follow` it continues until the run is over. Raises SpecError
+    for a process that the run does not have.
     """
     known = processes_of(out)
     wanted = {process, *(_name(row) for row in _rows(out) if row.get("slot") == process)}

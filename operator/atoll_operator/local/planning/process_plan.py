@@ -51,9 +51,10 @@ def processes(
     new: bool,
     meetings: tuple[int, ...] = (),
 ) -> list[Planned]:
-    """Shards first, then learners, then the evaluator. `ports` are by shard; `meetings` by learner,
-    where its hosts meet; `gpus` by process, without those that keep the variable of `atoll run`.
-    With `new`, no process of this run can have run before.
+    """Shards first, then learners, then the evaluator.
+
+    `ports` are by shard; `meetings`, where hosts meet, by learner; `gpus` by process, without those
+    that keep the variable of `atoll run`. With `new` no process of this run can have run before.
     """
     endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
     shared = {

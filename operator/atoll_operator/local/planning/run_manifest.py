@@ -41,9 +41,7 @@ def of_script(
     steps: int | None,
     regions: Sequence[str],
 ) -> Document:
-    """A manifest whose learners, spread over the regions, run the script; raises SpecError. Without
-    `learners` there is one in each region, and two where no regions are named.
-    """
+    """A manifest whose learners, spread over the regions, run the script. Raises SpecError."""
     if not script.is_file():
         raise SpecError(str(script), "is not there", "give the path of a script or a manifest")
     if steps is None:
@@ -101,9 +99,7 @@ def with_processes(document: Document, count: int) -> Document:
 
 
 def launched(command: Sequence[str], count: int, field: str) -> list[str]:
-    """The command for so many processes: under the launcher, where it is not already there. Raises
-    SpecError where the command has another launcher, or says the number itself.
-    """
+    """The command for `count` processes; SpecError if it has another launcher, or says a number."""
     flag, words = "--processes-per-learner", list(command)
     if is_launched(words):
         options = words[: len(words) - len(within(words))]

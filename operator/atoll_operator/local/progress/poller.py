@@ -37,8 +37,9 @@ class Poller:
     def poll(
         self, now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False
     ) -> RunSnapshot:
-        """`now` is in monotonic seconds. A silent shard costs 2 s at most; with `wait` 10 s, also
-        one that was not reached before and may serve by now.
+        """Ask all shards; `now` is in monotonic seconds.
+
+        A silent one costs 2 s at most; with `wait` 10 s, also a new one, which may serve by now.
         """
         self._begun = now if self._begun is None else self._begun
         replies = self._replies(wait)

@@ -113,9 +113,7 @@ class Curves:
         mean.seconds += line["step_seconds"] + line["blocked_seconds"]
 
     def _log(self, line: Line) -> Iterator[Point]:
-        """A tick is over when a step or a value of another one comes, in the order of their lines.
-        So no point of a learner lies before its last one, which would tell TensorBoard to drop it.
-        """
+        """End a tick at a line of another one: TensorBoard drops points that come out of order."""
         slot, tick = line["slot"], line["tick"]
         yield from self._begin(slot, tick)
         mean = self.means[slot]

@@ -92,10 +92,10 @@ def _label(axes: Any, title: str, outside: Sequence[str]) -> None:
 
 
 def ordinary(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The range outside of which a loss is not shown; of a run that is well, all is inside. The
-    ordinary losses of one curve are those from its first quartile to its third, and its first
-    value, which is mostly the highest. The median of all curves counts, so one that diverges
-    changes nothing.
+    """The range outside of which a loss is not shown; of a run that is well, all is inside.
+
+    The ordinary losses of a curve are those from its first quartile to its third, and its first,
+    mostly the highest. The median of all curves counts, so one that diverges changes nothing.
     """
     finite = [[value for value in values if math.isfinite(value)] for values in curves]
     ranked = [(values[0], sorted(values)) for values in finite if values]

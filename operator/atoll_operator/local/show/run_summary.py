@@ -48,9 +48,10 @@ Key = tuple[str, int, int, int]  # slot, incarnation, shard, slice
 def conserve(
     learner_lines: Iterable[dict[str, Any]], tape_lines: Iterable[dict[str, Any]]
 ) -> dict[Key, Tokens]:
-    """The counts for every incarnation of every slot, and every slice. What was trained since the
-    last adoption and is in no commit is pending if the learner ended with an end line, and lost
-    if it died without one.
+    """The counts for every incarnation of every slot, and every slice.
+
+    What was trained since the last adoption and is in no commit is pending if the learner ended
+    with an end line, and lost if it died without one.
     """
     merged = _merged(tape_lines)
     found: dict[Key, Tokens] = defaultdict(Tokens)

@@ -39,9 +39,10 @@ def table(
     last: pb.StatusReply | None = None,
     names: Sequence[str] = (),
 ) -> str:
-    """Both tables as text. `nodes`: by process, the node it runs on; empty: there are none. `last`:
-    what shard 0 said last, if that is known. While it is silent learners have these numbers, and
-    no state. `names`: the job's learners, which have a row before they join.
+    """Both tables as text. `nodes`: by process, the node it runs on; empty: there are none.
+
+    `last`: what shard 0 said last, if that is known. While it is silent learners have these
+    numbers, and no state. `names`: the job's learners, which have a row before they join.
     """
     heard = answers[0].reply if answers else None
     registrar = heard or last

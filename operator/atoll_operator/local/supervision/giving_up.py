@@ -95,9 +95,7 @@ def why_given_up(record: EndRecord, returned: str) -> str:
 
 
 def returned(end: End, role: str, tick: int, steps: int | None) -> str:
-    """That a process has returned too early, in words; empty if it has not. One that says that it
-    has finished is a moment ahead of what was heard of the job.
-    """
+    """Why a process returned too early; empty: it did not, or says that it has finished."""
     if role == "shard" or end.code != ExitCode.FINAL or end.left in ("finished", "terminated"):
         return ""
     said = returned_early(tick, steps, "learner" if role == "learner" else "observer")

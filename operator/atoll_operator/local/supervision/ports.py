@@ -8,9 +8,9 @@ PORTS = range(20_000, 29_000)  # below those of outgoing connections and of Kube
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Ports of the loopback interface that are free at the moment; none of those that the system
-    gives to outgoing connections (on Linux from 32768 on): one of these could have it before the
-    process listens.
+    """Ports of the loopback interface that are free at the moment.
+
+    None is one that an outgoing connection may take before (on Linux those from 32768 on).
     """
     found: list[int] = []
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):

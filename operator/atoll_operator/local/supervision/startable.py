@@ -22,9 +22,9 @@ RELATIVE = "a relative one begins in the manifest's folder"
 
 
 def environment(planned: Planned) -> dict[str, str]:
-    """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll. Each
-    process computes with one thread, since there are several, unless the caller has chosen a
-    number.
+    """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll.
+
+    Each process computes with one thread, since there are several, unless the caller set a number.
     """
     path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
     return {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path, **planned.env}

@@ -80,10 +80,11 @@ class Supervisor:
         answered: bool = True,
         tick: int = 0,
     ) -> bool:
-        """Note what has ended and start what is due; returns whether anything changed. `now` is in
-        monotonic seconds, `tick` the job's clock, `answered` whether all shards have just said so.
-        Once the job is `complete` only shards are started again, for learners that have yet to take
-        its values.
+        """Note what has ended and start what is due; returns whether anything changed.
+
+        `now` is in monotonic seconds, `tick` the job's clock, `answered` whether all shards have
+        just said so. Once the job is `complete` only shards are started again, for learners that
+        have yet to take its values.
         """
         self._final, self._complete, self._tick = final, complete, tick
         changed = False

@@ -89,8 +89,9 @@ def wanted(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple[Le
 
 
 def operators(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple[Leaf, ...]:
-    """The operator's own leaves: one for each region that it serves, to name its owners. That of
-    the syncer's region comes first: shards take a job's ending from it alone.
+    """The operator's own leaves: one for each region that it serves, to name its owners.
+
+    That of the syncer's region comes first: shards take a job's ending from it alone.
     """
     regions = [each.name for each in job.spec.regions if serves(each.name)]
     regions.sort(key=lambda each: each != job.spec.syncer_region)
@@ -164,9 +165,7 @@ def work_of_region_secrets(
     refusals: Sequence[str],
     now: float,
 ) -> CertificateWork:
-    """What is wrong with the Secrets that people have brought, where the syncer is elsewhere.
-    `refusals`: why the shards and this cluster do not take each other, in words.
-    """
+    """What is wrong with the Secrets brought for a syncer elsewhere; `refusals` are in words."""
     if seen.unread:
         return CertificateWork(missing=(seen.unread,))
     regions = {

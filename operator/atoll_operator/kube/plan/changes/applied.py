@@ -97,10 +97,10 @@ def of_children(case: Situation) -> Changes:
 
 
 def _of_suspended(case: Situation) -> Changes:
-    """Of a job that was created suspended nothing is made, not even an empty StatefulSet. Its
-    templates are tried all the same, once for each edit, so that a mistake shows before a queue
-    lets the job go. A restarted operator, which remembers no mistake, tries them again where the
-    status tells of one.
+    """Of a job that was created suspended nothing is made, not even an empty StatefulSet.
+
+    Its templates are tried all the same, once for each edit, so that a mistake shows before a queue
+    lets the job go, and again by a restarted operator where the status tells of one.
     """
     seen = case.seen
     objects = [wanted for wanted, _, _ in compared(case, _own(case))]
@@ -118,8 +118,9 @@ def _of_suspended(case: Situation) -> Changes:
 def _of_new(
     case: Situation, changed: Sequence[Object], refused: tuple[ChildRefusal, ...]
 ) -> Changes:
-    """All children of a job that has none that runs, or nothing while one that is tried is refused:
-    a job whose template or volume is wrong leaves nothing behind, and its first status says so.
+    """All children of a job that has none that runs, or nothing while one that is tried is refused.
+
+    A job whose template or volume is wrong leaves nothing behind, and its first status says so.
     """
     workloads = tuple(each for each in changed if each["kind"] in TRIED)
     waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
@@ -139,9 +140,7 @@ def _to_try(workloads: Sequence[Object]) -> tuple[Object, ...]:
 
 
 def alike(workloads: Iterable[Object]) -> list[tuple[Object, ...]]:
-    """Workloads and claims, those together of which the API server takes or refuses all: the sets
-    of a region's learners, where each has its own, differ in their slot alone.
-    """
+    """Group what the API server refuses together: a region's sets differ in their slot alone."""
     found: dict[tuple[str, str], list[Object]] = {}
     for each in workloads:
         labels = each["metadata"]["labels"]
@@ -169,9 +168,10 @@ _KEPT: dict[str, tuple[tuple[object, ...], list[Compared]]] = {}
 
 
 def compared(case: Situation, own: Mapping[Key, Object]) -> list[Compared]:
-    """`compare`, or what it gave the last time for the same: it is two thirds of a pass. Nothing of
-    it may be changed, neither what is given nor the result. An input that is not in `given`
-    would make edits go unseen: every test of a pass compares again (`conftest`).
+    """`compare`, or what it gave the last time for the same: it is two thirds of a pass.
+
+    Neither what is given nor the result may be changed. An input that is not in `given` would make
+    edits go unseen: every test of a pass compares again (`conftest`).
     """
     seen, uid = case.seen, case.seen.uid
     running = phases.running(
@@ -256,8 +256,9 @@ def _short(value: Any) -> str:
 
 
 def _as_grown(wanted: Object, live: Object) -> Object:
-    """A claim that is larger keeps its size: no volume shrinks, whoever has enlarged it. A size
-    that was asked for and has not come can be taken back to any size above what is there.
+    """A claim that is larger keeps its size: no volume shrinks, whoever has enlarged it.
+
+    A size that was asked for and has not come can be taken back to any size above what is there.
     """
     if wanted["kind"] != "PersistentVolumeClaim":
         return wanted
@@ -293,10 +294,11 @@ def _origin(workload: Object) -> str:
 
 
 def _keeps_shards(case: Situation) -> bool:
-    """Whether the shards of a job that is suspended or over stay. Those of a suspended one wait for
-    the learners' last reports, and stay where Ephemeral storage holds a run: their pods are its
-    only copy. Those of a job that is over tell the operators of other clusters so, if there are
-    some.
+    """Whether the shards of a job that is suspended or over stay.
+
+    Those of a suspended one wait for the learners' last reports, and stay where Ephemeral storage
+    holds a run: their pods are its only copy. Those of a job that is over tell the operators of
+    other clusters so, if there are some.
     """
     seen, job, settings = case.seen, case.job, case.settings
     exist = any(
@@ -327,10 +329,11 @@ def _applied(child: Object) -> str | None:
 def _pruned(
     seen: Observation, own: Mapping[Key, Object], objects: Sequence[Object]
 ) -> tuple[Deletion, ...]:
-    """What the job no longer asks for; never pods, claims, or what pods use or will use. Pods use
-    run files, and service accounts: a cloud's identity is taken from them all the time. A workload
-    whose new template is refused makes pods of its present one. What this operator has not made
-    stays too: `kubectl expose` gives the labels of a pod to a user's Service.
+    """What the job no longer asks for; never pods, claims, or what pods use or will use.
+
+    Pods use run files, and service accounts: a cloud's identity is taken from them all the time. A
+    workload whose new template is refused makes pods of its present one. What this operator has not
+    made stays too: `kubectl expose` gives the labels of a pod to a user's Service.
     """
     used = {key_of(each) for each in objects}
     for pod in (

@@ -16,9 +16,7 @@ KINDS = "statefulset,deployment,service,configmap,serviceaccount,poddisruptionbu
 
 
 def obstacle(found: Raw, child: Raw) -> str:
-    """Why a child cannot be made while `found` has its name, and the remedy; empty: it is ours.
-    `found` is what was read at the child's path; its kind may be absent.
-    """
+    """Why a child cannot be made at the path of `found`, and the remedy; empty: it is ours."""
     metadata, labels = found["metadata"], child["metadata"]["labels"]
     kind, name, namespace = child["kind"], metadata["name"], metadata.get("namespace", "")
     job, uid = labels[Label.JOB], labels[Label.JOB_UID]

@@ -145,9 +145,7 @@ def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
 
 
 def _is_restorable(case: Situation) -> bool:
-    """Whether a shard that restarts now gets its state again: from its volume, or from learners.
-    While the last evaluation runs the shards alone know that the job is complete.
-    """
+    """Whether a restarted shard gets its state back; while finishing only shards know the end."""
     seen = case.seen
     if case.phase.kind is PhaseKind.FINISHING:
         return False

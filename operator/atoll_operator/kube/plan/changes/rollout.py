@@ -90,8 +90,9 @@ def rollout_of(case: Situation) -> Rollout:
 
 
 def _is_given_up(case: Situation, pod: Pod) -> bool:
-    """Whether a host other than host 0 is deleted, and is still there for its lost node alone. It
-    may stay as long as that is away, where its learner has no replacements left, or where a
+    """Whether a host other than host 0 is deleted, and is still there for its lost node alone.
+
+    It may stay as long as that is away, where its learner has no replacements left, or where a
     finalizer (Kueue's) holds it. In a storm its process may well train on.
     """
     deleted = pod.terminating and not pod.is_head and pod.node in case.placement.lost
@@ -101,9 +102,7 @@ def _is_given_up(case: Situation, pod: Pod) -> bool:
 def counted(
     slots: Sequence[pb.SlotStatus], pods: Sequence[Pod], serves: Callable[[str], bool]
 ) -> frozenset[str]:
-    """Names of the slots in training that will stay so. `slots` are those that the registrar shows
-    in training, `pods` those of learners in this cluster.
-    """
+    """Which of `slots`, all in training, stay so; `pods` are those of learners in this cluster."""
     leaving = {pod.slot for pod in pods if pod.terminating}
     here = {pod.slot: pod.uid for pod in pods if pod.is_head and pod.slot not in leaving}
     return frozenset(
@@ -142,8 +141,9 @@ def _costs_nothing(slot: str, roll: Rollout) -> bool:
 
 
 def _on_trial(roll: Rollout) -> bool:
-    """Whether a learner has yet to show that it trains with its new template. An old one that
-    neither trains nor is known to be idle will be one or the other in a moment.
+    """Whether a learner has yet to show that it trains with its new template.
+
+    An old one that neither trains nor is known to be idle will be one or the other in a moment.
     """
     learners, wanted = roll.learners, roll.wanted
     new = {s for s, pods in learners.items() if all(p.template == wanted[s] for p in pods)}
@@ -171,9 +171,9 @@ def _is_young(pod: Pod, roll: Rollout) -> bool:
 def shards_to_hold(
     shards: Sequence[tuple[Workload | None, str, bool]], *, restorable: bool = True
 ) -> frozenset[str]:
-    """Names of Deployments whose new template must wait: one ready shard restarts at a time.
-    `shards` holds, by shard, the live Deployment, the hash of the template that it is to get and
-    whether its pod is ready. `restorable`: a shard that restarts now can get its state again.
+    """Deployments whose new template must wait: one ready, `restorable` shard restarts at a time.
+
+    `shards`: by shard, the live Deployment, the hash of its new template, whether its pod is ready.
     """
     changed = [
         live.name for live, template, ready in shards if ready and live and live.hash != template

@@ -48,10 +48,11 @@ def exclusions(
     now: float,
     known: bool = True,
 ) -> Exclusions:
-    """What every workload excludes; `now` is in UNIX seconds. `known`: the nodes have been listed;
-    before that everything stays as it is. A Deployment keeps what it has as long as its pod is on a
-    node that is not lost, because a changed template restarts the shard. Nothing can be scheduled
-    on a deleted node, so it is not excluded.
+    """What every workload excludes; `now` is in UNIX seconds.
+
+    `known`: the nodes have been listed; before that everything stays as it is. A Deployment keeps
+    what it has as long as its pod is on a node that is not lost, because a changed template
+    restarts the shard. Nothing can be scheduled on a deleted node, so it is not excluded.
     """
     stand = {workload_name(job, pod) for pod in pods if pod.node and not pod.ended}
     lost = {n for n, state in placement.lost.items() if state is not NodeState.GONE}
@@ -110,9 +111,7 @@ def keeps_off(node: str, live: Workload | None) -> bool:
 
 
 def stranded(pod: Pod, live: Workload | None) -> bool:
-    """Whether a StatefulSet's pod waits for a node and excludes one that its template allows again.
-    It is made again once, from that template. A Deployment makes its pod again by itself.
-    """
+    """Whether a StatefulSet's pod waits, and excludes a node that its template allows again."""
     if live is None or live.kind != "StatefulSet" or not live.observed:
         return False
     waits = not pod.node and not pod.terminating and not pod.ended

@@ -186,9 +186,9 @@ class Storm:
 def storm(
     region: str, found: Tally, failure: FailureSpec, *, released: bool, settling: bool = False
 ) -> Storm | None:
-    """More than stormPercent of a region's nodes, and at least STORM_NODES_MIN. `settling`: the
-    region had a storm within nodeLossSeconds, so any lost node still counts. `released`: the
-    user has lifted the hold.
+    """A region's storm: more than stormPercent of its nodes, and at least STORM_NODES_MIN.
+
+    `settling`: after one within nodeLossSeconds any lost node counts. `released`: by the user.
     """
     lost, percent = found.lost, failure.storm_percent
     many = lost >= STORM_NODES_MIN and lost * 100 > percent * found.nodes

@@ -69,8 +69,9 @@ def placement_of(
     spans_regions: bool,
 ) -> Placement:
     """Replace each pod whose session is dead and whose node is lost, unless a storm holds it.
-    `counts`: replacements of the last day, by the learner's name. `spans_regions`: the label of
-    a node tells its region, else all are of each.
+
+    `counts`: replacements of the last day, by the learner's name. `spans_regions`: the label of a
+    node tells its region, else all are of each.
     """
     failure, nodes = job.spec.failure, seen.nodes or {}
     seconds = failure.node_loss_seconds
@@ -148,8 +149,9 @@ def _is_lost(
 def counts(
     job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload], now: float
 ) -> dict[str, int]:
-    """Replacements of the last day by learner's name; `now` is in UNIX seconds. Of several hosts it
-    is the number of the one that was replaced most often. A replacement that is under way is
+    """Replacements of the last day by learner's name; `now` is in UNIX seconds.
+
+    Of several hosts that of the one replaced most often counts. A replacement that is under way is
     already in the annotation, and not counted against itself. Of a job that is suspended or over
     nothing is made again, so nothing is counted against the pods that it still has.
     """
@@ -165,9 +167,7 @@ def counts(
 
 
 def works_again(each: Replacement, pods: Iterable[Pod], training: frozenset[str]) -> bool:
-    """Whether the successor of a replaced pod trains or serves. `training` holds the UIDs of pods
-    whose learner trains, perhaps without this one of its hosts.
-    """
+    """Whether the successor of a replaced pod serves, or is of a learner in `training` (UIDs)."""
     if each.role == LEARNER_ROLE:
         new = [pod for pod in pods if pod.name == each.name and pod.uid != each.old_uid]
         return any(pod.uid in training and pod.ready for pod in new)

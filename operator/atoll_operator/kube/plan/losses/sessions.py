@@ -1,8 +1,8 @@
 """Sessions and owners of slots: which pods the syncer counts as dead, and who owns a slot.
 
 A pod on a cut-off node goes on running where nothing can stop it, and two processes must never act
-for one slot. So the operator names the slot's *owner* at the registrar (docs/protocol.md, rule 4);
-a word that was computed from an old Status changes nothing. It says two kinds of words:
+for one slot. So the operator says at the registrar who is the slot's *owner*, in numbered words
+(rule 4): one that was computed from an old Status changes nothing. There are two kinds of words:
 
     retire   SetOwner(slot, "", word)   before it deletes a learner's pod for a lost node: from
                                         then on the old process is refused, although it may run
@@ -52,9 +52,10 @@ def judge(
     *,
     needs_all: bool = True,
 ) -> Sessions:
-    """Sort pods by their sessions. `absent_seconds`: how long the registrar has not shown a slot,
-    by slot. `silent_seconds`: how long a shard has not answered, by shard. `needs_all`: a
-    learner does not train without all its hosts.
+    """Sort pods by their sessions.
+
+    `absent_seconds`: by slot, how long the registrar has not shown it. `silent_seconds`: by shard,
+    how long it has not answered. `needs_all`: a learner does not train without all its hosts.
     """
     slots = {slot.slot: slot for slot in registrar.slots} if registrar else {}
     dead, unseen = set(), set()
@@ -117,9 +118,10 @@ def idle(
     replies: Sequence[pb.StatusReply | None],
     absent_seconds: Mapping[str, float],
 ) -> frozenset[str]:
-    """Slots whose pods are known not to train, so that a restart of them loses nothing. None while
-    a shard does not serve: it may be waiting for just these learners' state. A slot that the
-    registrar does not show may be about to join, so it counts after ABSENT_SECONDS. One that is
+    """Slots whose pods are known not to train, so that a restart of them loses nothing.
+
+    None while a shard does not serve: it may be waiting for just these learners' state. A slot that
+    the registrar does not show may be about to join, so it counts after ABSENT_SECONDS. One that is
     Stalled has trained, and may only make a pause.
     """
     if not all_serve(replies):
@@ -142,10 +144,10 @@ def idle(
 
 
 def to_retire(pod: Pod, registrar: pb.StatusReply | None) -> int | None:
-    """The last word of the slot of a pod that is about to be deleted; None: nothing needs to be
-    said. So it is where the slot has no owner already, the pod is not its learner's head and owns
-    nothing, or the registrar is away or does not show the slot: then incarnations alone keep the
-    old process out.
+    """The last word of the slot of a pod about to be deleted; None: nothing needs to be said.
+
+    So it is where the slot has no owner, the pod is not its learner's head, or the registrar is
+    away or does not show the slot: then incarnations alone keep the old process out.
     """
     slot = _slot(pod, registrar) if pod.is_head else None
     if slot is None or (slot.owner_word and not slot.owner_uid):
@@ -156,9 +158,7 @@ def to_retire(pod: Pod, registrar: pb.StatusReply | None) -> int | None:
 def to_name(
     pods: Iterable[Pod], registrar: pb.StatusReply | None, absent_seconds: Mapping[str, float]
 ) -> list[tuple[Pod, int | None]]:
-    """Pods that wait to be named owner of their slot, each with the slot's last word, None where
-    the registrar has not shown the slot for ABSENT_SECONDS.
-    """
+    """Pods to name owner of their slot, with its last word; None: absent for ABSENT_SECONDS."""
     found: list[tuple[Pod, int | None]] = []
     if registrar is None or registrar.state not in ADMITTING_STATES:
         return found
@@ -181,10 +181,11 @@ def _slot(pod: Pod, registrar: pb.StatusReply | None) -> pb.SlotStatus | None:
 
 
 def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]) -> dict[int, str]:
-    """host:port by shard, empty where it is not known. In the syncer's own region it is the address
-    of the shard's pod, first of one that is not terminating (a pod that has ended, such as an
-    evicted one, keeps its address and has none that answers); elsewhere `spec.syncer.endpoints`.
-    `serves` says whether this install runs a region.
+    """host:port by shard, empty where it is not known.
+
+    In the syncer's own region it is the address of the shard's pod, first of one that is not
+    terminating (a pod that has ended, such as an evicted one, keeps its address and has none that
+    answers); elsewhere `spec.syncer.endpoints`. `serves` says whether this install runs a region.
     """
     shards = range(job.spec.syncer.shards)
     if not serves(job.spec.syncer_region):

@@ -47,6 +47,7 @@ def crashing(
     spans_regions: bool,
 ) -> Suspects:
     """Of `pods`, learners that crash again and again where they are, while others train elsewhere.
+
     `counts`: replacements of the last day, by the learner's name. `now` is in UNIX seconds.
     """
     failure, found, nodes = job.spec.failure, list[Pod](), seen.nodes or {}
@@ -95,9 +96,7 @@ def _crashes(pod: Pod, live: Workload, crashes: int) -> bool:
 def hung(
     pods: Iterable[Pod], registrar: pb.StatusReply | None, stalled_seconds: Mapping[str, float]
 ) -> tuple[Pod, ...]:
-    """The pods of learners that have made no step for very long while others train.
-    `stalled_seconds`: for how long the registrar has shown a slot as Stalled, by its pod's UID.
-    """
+    """Learners' pods that have long been Stalled (`stalled_seconds`, by UID) while others train."""
     if registrar is None or all(slot.state != pb.SLOT_TRAINING for slot in registrar.slots):
         return ()
     steps = {slot.uid: slot.step_seconds for slot in registrar.slots}

@@ -52,6 +52,7 @@ def read(
     spans_regions: bool = False,
 ) -> Reading:
     """The manifest to act on; `children` are the job's objects, which hold the last accepted.
+
     `former` is the job that `spec.restore` names, `serves` says whether this install runs a region,
     `spans_regions` that it runs all, and `run_name` is the job's name in the run files of shards in
     another cluster, as far as it is known.
@@ -125,10 +126,11 @@ def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
 def _second_home(
     job: Job, children: Sequence[Object], serves: Callable[[str], bool], *, spans_regions: bool
 ) -> SpecError | None:
-    """That this install would start a second syncer of a job whose syncer runs elsewhere. Helm
-    forgets what an earlier upgrade has set, and an install without `regions` serves all. Two things
-    show it: learners were started here that dial spec.syncer.endpoints, or nobody has named this
-    cluster's regions, and no shard of the job is here.
+    """That this install would start a second syncer of a job whose syncer runs elsewhere.
+
+    Helm forgets what an earlier upgrade has set, and an install without `regions` serves all. Two
+    things show it: learners were started here that dial spec.syncer.endpoints, or nobody has named
+    this cluster's regions, and no shard of the job is here.
     """
     endpoints = ",".join(job.spec.syncer.endpoints)
     if not endpoints or not serves(job.spec.syncer_region):

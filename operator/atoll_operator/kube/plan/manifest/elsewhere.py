@@ -60,10 +60,7 @@ class ElsewhereFacts:
 
     @property
     def is_lost(self) -> bool:
-        """Whether no shard has answered for syncerLostSeconds. A shard that refuses this cluster's
-        credentials is there, and so is the run: its learners train with the sessions that they
-        have.
-        """
+        """Whether no shard of the run has answered for syncerLostSeconds, not even by refusal."""
         if any(not each.other_run for each in self.seen.refusals.values()):
             return False
         limit, seconds = self.job.spec.failure.syncer_lost_seconds, self.seen.remembered
@@ -179,9 +176,7 @@ def hold(scene: ElsewhereFacts) -> Hold | None:
 
 
 def differences(job: Job, registrar: pb.StatusReply | None) -> tuple[str, ...]:
-    """What the home's manifest has in another way, though it holds nobody up; in words. The home's
-    values count. A registrar of an earlier version does not say how many learners it expects.
-    """
+    """What the home's manifest, which counts, has in another way, in words; it holds nobody up."""
     if registrar is None:
         return ()
     home = f"in the cluster of {job.spec.syncer_region}, where the syncer runs"
@@ -197,9 +192,7 @@ def differences(job: Job, registrar: pb.StatusReply | None) -> tuple[str, ...]:
 
 
 def mismatch(job: Job, replies: Sequence[pb.StatusReply | None]) -> str:
-    """The first difference between this manifest and the home's that matters; empty: none. A shard
-    of an earlier version does not say what its run file holds.
-    """
+    """The first difference between this manifest and the home's that matters; empty: none."""
     for number, reply in enumerate(replies):
         if reply is None:
             continue
@@ -237,6 +230,7 @@ def away(
     job: Job, settings: Settings, missing: Sequence[str], registrar: pb.StatusReply | None
 ) -> tuple[str, ...]:
     """Where to look for missing learners of other clusters, and whom shard 0 has just refused.
+
     Whose certificate was refused nobody can know: it is not believed.
     """
     regions = sorted({split_slot(slot)[0] for slot in missing})

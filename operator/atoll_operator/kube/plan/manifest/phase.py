@@ -59,9 +59,10 @@ class Before:
 
 
 def before(status: Status, now: float, *, generation: int | None = None, retry: str = "") -> Before:
-    """Read what earlier passes have written; `now` is in UNIX seconds. `generation` is that of the
-    manifest, None when it could not be accepted: only a manifest that is in force can lift
-    Failed. `retry` is the value of the annotation.
+    """Read what earlier passes have written; `now` is in UNIX seconds.
+
+    `generation` is that of the manifest, None when it could not be accepted: only a manifest that
+    is in force can lift Failed. `retry` is the value of the annotation.
     """
     started, failed = status.start_time, status.true_condition("Failed")
     retried = failed is not None and _is_retried(status.failure, failed, generation, retry)
@@ -86,9 +87,7 @@ def _is_retried(
 
 
 def export_url(job: Job) -> str:
-    """URL of the final model where it outlives the shards' pods, such as `pvc://CLAIM/PATH`, a
-    folder of the volume of a claim; empty: it does not.
-    """
+    """URL of the final model, `pvc://CLAIM/PATH` on a volume; empty: it ends with the shards."""
     if job.spec.export_url:
         return job.spec.export_url
     durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
@@ -104,9 +103,11 @@ def phase_at_home(
     final_seconds: float | None,
     exited: Sequence[Pod] = (),
 ) -> Phase:
-    """`registrar` is shard 0's answer, None when there is no young one. `exited` are the pods that
-    have ended for good (`exited_for_good`). `final_seconds` is the time since this operator
-    first saw the registrar's Complete.
+    """The phase of a job whose syncer is here.
+
+    `registrar` is shard 0's answer, None when there is no young one. `exited` are the pods that
+    have ended for good (`exited_for_good`). `final_seconds` is the time since this operator first
+    saw the registrar's Complete.
     """
     refused = unsupported.on_a_cluster(job)
     if before.complete is not None:
@@ -140,10 +141,11 @@ class Running:
 def running(
     phase: Phase, before: Before, *, keeps_shards: bool, holds_learners: bool = False
 ) -> Running:
-    """Learners run only while the job does, and nothing holds them. Shards outlive them:
-    `keeps_shards` says whether those of a suspended job, or of one that is over, stay; and when a
-    job ends they stay until Complete or Failed is written, because until then the registrar is the
-    only place that knows. The evaluator has one more measurement to make while the job finishes.
+    """Learners run only while the job does, and nothing holds them; shards outlive them.
+
+    `keeps_shards` says whether those of a suspended job, or of one that is over, stay. When a job
+    ends they stay until Complete or Failed is written, because until then the registrar is the only
+    place that knows. The evaluator has one more measurement to make while the job finishes.
     """
     kind = phase.kind
     if kind.over and not before.over:
@@ -161,10 +163,7 @@ def kept(kind: PhaseKind, condition: Condition) -> Phase:
 
 
 def _all_finished(job: Job, pods: Sequence[Pod]) -> bool:
-    """Whether every learner that is here has ended with the final values. Only the registrar knows
-    that a job is complete, but where it cannot be reached the learners' pods need not hold their
-    accelerators for ever.
-    """
+    """Whether every learner here has ended with the final values, whatever the registrar knows."""
     heads = [pod for pod in pods if pod.is_head]
     return len({pod.slot for pod in heads}) >= job.spec.learners_needed and all(
         has_finished(pod) for pod in heads
@@ -273,9 +272,7 @@ def said_by(pod: Pod) -> str:
 
 
 def _no_quorum(job: Job, exited: Iterable[Pod]) -> list[Pod]:
-    """The learners that have ended for good, if those that are left cannot make a quorum. Of
-    several hosts any one ends the learner, unless those that are left are enough.
-    """
+    """The learners that have ended for good, if those that are left cannot make a quorum."""
     hosts: dict[str, list[Pod]] = {}
     for pod in exited:
         if pod.role == names.LEARNER_ROLE:

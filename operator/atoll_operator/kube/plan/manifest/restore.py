@@ -27,9 +27,7 @@ State = Mapping[str, str]  # folder, job and hash
 
 
 def restored(job: Job, status: Status, former: Former) -> Job:
-    """The job with what it restores; unchanged when it restores nothing. `status` is the job's own.
-    Raises SpecError: why it cannot be restored, and the remedy.
-    """
+    """The job with what it restores, if anything; `status` is its own. Raises SpecError."""
     if job.spec.restore is None:
         return job
     name = job.spec.restore.from_job.name

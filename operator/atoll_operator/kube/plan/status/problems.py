@@ -14,9 +14,10 @@ from atoll_protos.exits import RETURNED, is_failure
 def problems(
     pods: Iterable[Pod], placement: Placement, joined: frozenset[str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """What is wrong with shards' and with learners' pods, one sentence per pod. `joined` holds the
-    UIDs of pods whose learner has a session (None: not known, or the job is final). It tells a
-    learner that has come back from one that ended a moment ago.
+    """What is wrong with shards' and with learners' pods, one sentence per pod.
+
+    `joined` holds the UIDs of pods whose learner has a session (None: not known, or the job is
+    final). It tells a learner that has come back from one that ended a moment ago.
     """
     shards: list[str] = []
     learners: list[str] = []
@@ -58,9 +59,10 @@ def _comes_back(pod: Pod) -> bool:
 
 
 def unbound_claims(children: Iterable[Object]) -> list[str]:
-    """Claims that no volume is bound to, one sentence per claim. A claim may wait for its pod and
-    the pod for its claim, so this is said only beside a pod that cannot be scheduled: the
-    scheduler's words do not name the claim or its storage class.
+    """Claims that no volume is bound to, one sentence per claim.
+
+    A claim may wait for its pod and the pod for its claim, so this is said only beside a pod that
+    cannot be scheduled: the scheduler's words do not name the claim or its storage class.
     """
     found = []
     for each in children:

@@ -62,9 +62,7 @@ class StatusWrite:
 
 
 def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
-    """The status of a manifest that cannot be read; what was known of the job stays. What runs is
-    left alone, so a job that has begun cannot be seen. One that is over stays so.
-    """
+    """The status of an unreadable manifest: what runs goes on unseen, and what is over stays so."""
     old = seen.status
     begun = old.start_time is not None
     found = conditions.rejected(seen.reason or INVALID, seen.error, begun=begun)
@@ -104,10 +102,7 @@ def of_job(case: Situation, refused: Sequence[ChildRefusal] = ()) -> StatusWrite
 
 
 def _with_last_reports(case: Situation) -> Status:
-    """The status of a job that is over, with what learners have reported in their last moments.
-    Shards that stay a while, to tell other clusters of the end, go on answering, and so all
-    clusters come to the same numbers.
-    """
+    """The status with learners' last reports, which shards that stay give all clusters alike."""
     status = case.seen.status
     last, known = seen_status.status_of(_view(case)).progress, status.progress
     if last is None or known is None or last.step < known.step or last.tokens <= known.tokens:

@@ -30,13 +30,12 @@ def share(job: Job, serves: Callable[[str], bool]) -> int:
 
 
 def of_learners(owner: JobOwner, job: Job, serves: Callable[[str], bool]) -> Object:
-    """Lets a drain take this cluster's share of what the quorum can spare, and at least one,
-    because a budget that forbids every eviction blocks drains for ever.
+    """A drain may take this cluster's share of what the quorum can spare, and at least one.
 
-    A budget counts pods. A learner that loses one host is lost as a whole, so its other hosts may
-    go with it: a drain of a rack whose hosts find no other place would otherwise wait for ever for
-    the first of them. So all hosts of the spare learners may go at a time, and in the worst case,
-    which no budget can tell apart, one host of so many learners.
+    A budget that forbids every eviction blocks drains for ever. A learner that loses one host is
+    lost as a whole, so its other hosts may go with it: a drain of a rack whose hosts find no other
+    place would otherwise wait for ever for the first. So all hosts of the spare learners may go at
+    a time, and in the worst case, which no budget tells apart, one host of so many learners.
     """
     spec = job.spec
     spare = max(1, share(job, serves)) * spec.learner.hosts

@@ -203,9 +203,10 @@ class JobChildren:
         return [service, workload]
 
     def _shard(self, number: int) -> list[Object]:
-        """One shard: a Deployment of one pod behind a Service of its own. Recreate, so that in a
-        rollout the old pod has ended before the new one starts. Should two pods of a shard run
-        all the same, because the older one's node is cut off, the store refuses its commits.
+        """One shard: a Deployment of one pod behind a Service of its own.
+
+        Recreate, so that in a rollout the old pod has ended before the new one starts. Should two
+        run all the same, because the older is cut off, the store refuses its commits.
         """
         job, name = self.job, names.shard_name(self.owner.name, number)
         labels = self.owner.labels(names.SHARD_ROLE, **{Label.SHARD: str(number)})
@@ -231,9 +232,10 @@ class JobChildren:
         return found
 
     def _claim(self, name: str, labels: Mapping[str, str]) -> Object:
-        """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`). It has no
-        label `app.kubernetes.io/instance`, by which Argo CD tells what an Application of that
-        name has made: it would delete a claim that has no owner.
+        """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`).
+
+        It has no label `app.kubernetes.io/instance`, by which Argo CD tells what an Application of
+        that name has made: it would delete a claim that has no owner.
         """
         labels = {name: value for name, value in labels.items() if name != INSTANCE}
         storage = self.job.spec.syncer.storage

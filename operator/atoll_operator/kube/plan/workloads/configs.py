@@ -15,9 +15,7 @@ from atoll_protos.job.run_file import RunFile
 
 
 def account(owner: JobOwner, role: str) -> Object:
-    """The identity of a role's pods: one per role, so that a cloud's identity can be given to
-    shards alone. It has no rights: pods of a job never call the API server.
-    """
+    """A service account per role, to give a cloud's identity to shards alone; it has no rights."""
     name = names.account_name(owner.name, role)
     labels = owner.labels(role)
     return owner.child("ServiceAccount", "v1", name, labels, automountServiceAccountToken=False)
@@ -31,10 +29,11 @@ def run_config_map(owner: JobOwner, text: str) -> Object:
 
 
 def slots_map(owner: JobOwner, job: Job, generation: int) -> Object:
-    """What a running job may change, for shards to read: who its learners are, and its length. It
-    changes in place, so that neither more learners nor another length restarts a shard. It is
-    applied before the learners' StatefulSets, so no learner runs that it lacks. `generation` is the
-    job's, which tells shards which of two lengths is newer.
+    """What a running job may change, for shards to read: who its learners are, and its length.
+
+    It changes in place, so neither change restarts a shard. It is applied before the learners'
+    StatefulSets, so no learner runs that it lacks. `generation` is the job's, which tells shards
+    which of two lengths is newer.
     """
     name, labels = names.slots_name(job.name), owner.labels("run")
     listed = expected(job, owner.generations)
@@ -53,10 +52,7 @@ def accepted_map(owner: JobOwner, manifest: Mapping[str, Any]) -> Object:
 
 
 def shards_file(job: Job) -> RunFile:
-    """The run file of shards and evaluator: without regions, so that a shard takes every slot. So
-    neither a change of `learners` nor a region more or less restarts a shard, and no learner of
-    a new slot meets a shard that does not know it yet.
-    """
+    """The run file without regions: no edit of them restarts a shard, which takes every slot."""
     return replace(run_file(job), regions=())
 
 

@@ -31,6 +31,7 @@ def endpoints(
     shown: Sequence[str | None],
 ) -> list[str] | None:
     """host:port by shard for other clusters; None: there are none, or not all are known yet.
+
     `region` is that of the nodes, empty: any. `shown` is what was shown before.
     """
     kind = job.spec.syncer.expose.type
@@ -49,9 +50,9 @@ def endpoints(
 def stale(
     job: Job, nodes: Mapping[str, Node] | None, shown: Sequence[str | None]
 ) -> tuple[str, ...]:
-    """Which of spec.syncer.endpoints lead to this cluster, and to no shard of the job any more: a
-    job that was deleted and made again has other NodePorts. Where the host is another one, such
-    as a gateway's, nobody here can know.
+    """Which of spec.syncer.endpoints lead to this cluster, and to no shard of the job any more.
+
+    A job that is made again has other NodePorts. Nothing is known of another host, as a gateway.
     """
     hosts = {each.address for each in (nodes or {}).values()}
     hosts |= {each.rpartition(":")[0].strip("[]") for each in shown if each}

@@ -85,9 +85,7 @@ def gpus(container: dict[str, Any]) -> int:
 
 
 def _probe(container: dict[str, Any]) -> None:
-    """Have the kubelet start a host again whose launcher stands still. The user's probe stays. A
-    user who names another port for the answers brings one for that port.
-    """
+    """Have a host whose launcher stands still started again, unless the user sets probe or port."""
     if "livenessProbe" in container or Env.HEALTH_PORT in (v["name"] for v in container["env"]):
         return
     container["env"].append({"name": Env.HEALTH_PORT, "value": str(HEALTH_PORT)})

@@ -73,9 +73,9 @@ def evaluator(job: Job, context: RoleContext) -> dict[str, Any]:
 
 
 def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> dict[str, Any]:
-    """`claim` is the name of its PersistentVolumeClaim. The state lies in a folder named by the
-    job's `uid`, so that a claim that outlives its job (`reclaim: Retain`) gives a later job of
-    the same name no old state.
+    """The pod template of one shard, whose state is on the claim, in a folder named by `uid`.
+
+    So a claim that outlives its job (`reclaim: Retain`) gives a later one of its name no old state.
     """
     folder = f"{names.DATA_FOLDER}/{uid}"
     export = (

@@ -150,9 +150,9 @@ def renderings_of(
 
 
 def speaks_tls(workloads: Iterable[Raw]) -> bool | None:
-    """Whether the processes of a job talk over TLS; None: it has no workloads. Those that run come
-    first, and of them shards: they decide what is spoken. The pods of one that has been scaled
-    to nothing may still be ending.
+    """Whether the processes of a job talk over TLS; None: it has no workloads.
+
+    Those that run, first shards, decide it. Pods of one scaled to nothing may still be ending.
     """
     first = min(
         workloads, key=lambda each: (not _replicas(each), not _of_shard(each)), default=None
@@ -172,10 +172,10 @@ def _of_shard(workload: Raw) -> bool:
 
 
 def inputs(job: Job, *, home: bool = True) -> dict[str, str]:
-    """Hash of what the user wrote that templates depend on: of learners by region, and under an
-    empty name of shards and evaluator. A field that has its default is as good as absent: the CRD
-    of another version may have stored it, and the next patch takes it away. How other clusters
-    reach the shards is nothing to the pods of their `home`.
+    """Hashes of what templates depend on: learners' by region, shards' and evaluator's under "".
+
+    A field with its default is as good as absent: the CRD of another version may have stored it,
+    and the next patch takes it away. How others reach the shards is nothing to pods of their home.
     """
     spec = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     outside = {"expose", "endpoints", "tls"} if home else {"expose", "tls"}
