@@ -94,8 +94,9 @@ class Batches:
 
 
 def windows(text: Tensor, *, context: int, byte_count_max: int) -> Tensor:
-    """Evenly spread windows for an evaluation: int64 [k, context + 1]. SpecError for too short a
-    text.
+    """Evenly spread windows for an evaluation: int64 [k, context + 1].
+
+    Raises SpecError for too short a text.
     """
     whole = (len(text) - 1) // context
     if whole < 1:

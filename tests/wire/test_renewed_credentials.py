@@ -29,8 +29,10 @@ CALLS = 50  # of a machine that is busy now and then
 
 
 def test_credentials_are_renewed_without_dropping_a_stream(tmp_path: Path) -> None:
-    """Leaves of a few seconds: the shard's first one expires while a stream is open, and then that
-    of another stream, which ends with it (rule 41).
+    """With leaves of a few seconds.
+
+    The shard's first one expires while a stream is open, and then that of another stream, which
+    ends with it (rule 41).
     """
     issuer = Issuer()
     folder = tmp_path / "tls"

@@ -170,7 +170,7 @@ def _surely_finite(
     workers: Workers,
     momentum: float,
 ) -> bool:
-    """A bound on every value after the step: no element is longer than its vector or an offer."""
+    """Whether a bound on all values after the step is finite: no element exceeds its vector."""
     delta = max((max(offer.norms) for offer in offers), default=0.0)
     buffer = momentum * _length(state.momentum, workers) + delta
     step = max(1.0, recipe.learning_rate) * (delta + momentum * buffer)

@@ -99,7 +99,7 @@ def overlong(state: ShardState, now: float) -> list[Effect]:
 def _part_started(
     state: ShardState, sender: Session, transfer: pb.Transfer, now: float
 ) -> list[Effect]:
-    """It belongs to no slice, and its size follows from its head."""
+    """A part of the companion: it belongs to no slice, and its size follows from its head."""
     reason = companions.objection(state, sender.number, transfer)
     if reason:
         return _end(sender.number, reason)

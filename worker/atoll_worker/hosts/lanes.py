@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Shared(Outgoing):
-    """Of which other hosts carry parts, too; `numbered` is told before the first part leaves."""
+    """A payload of which other hosts carry parts; `numbered` is called before the first leaves."""
 
     numbered: Callable[[int, pb.Transfer], None]
 

@@ -223,7 +223,7 @@ class Exchange:
         return [Command(Tick(tick=state.clock.tick))] if moved else []
 
     def _hear(self, told: Length) -> list[Effect]:
-        """A wait in step() may end here, or a hand-over begin at the new end (rule 27)."""
+        """Note a new length: a wait in step() may end, or a hand-over begin (rule 27)."""
         state = self.state
         known, length = state.length, state.length.also(told)
         if length == known:

@@ -222,7 +222,7 @@ class Secrets:
     async def _stale(
         self, job: Job, owner: JobOwner, names: Iterable[str], memory: CertificateMemory
     ) -> tuple[Stale, ...]:
-        """Objects of others are left alone."""
+        """What is to be deleted; objects of others are left alone."""
         kinds = (SECRET,) if job.spec.syncer.tls.issuer_ref is None else (CERTIFICATE, SECRET)
         found = []
         for name in sorted(names):

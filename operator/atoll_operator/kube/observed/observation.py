@@ -381,5 +381,5 @@ def with_hosts(uids: frozenset[str], pods: Iterable[Pod]) -> frozenset[str]:
 
 
 def by_name(found: Sequence[Workload]) -> dict[str, Workload]:
-    """The names of one job's workloads differ."""
+    """By name, in which the workloads of one job differ."""
     return {each.name: each for each in found}

@@ -57,5 +57,5 @@ def shards_file(job: Job) -> RunFile:
 
 
 def config_name(job: str, text: str) -> str:
-    """It carries the hash of the file because the ConfigMap is immutable."""
+    """The name carries the hash of the file because the ConfigMap is immutable."""
     return f"{job}-run-{digest(text)[:10]}"
