@@ -6,7 +6,6 @@ import pytest
 
 from atoll_operator.kube.edges.api import ApiError, ConflictError, path
 from atoll_operator.kube.effects.trial import pod_of
-from atoll_operator.kube.names import QUEUE_LABEL
 from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
 from unit.kube.cluster_values import children
 from unit.kube.world import World
@@ -150,14 +149,40 @@ def test_where_the_jobs_own_account_is_there_its_pods_are_tried_with_it() -> Non
     assert "this ServiceAccount may run no pods" in found.said("Accepted")["message"]
 
 
-def test_of_a_new_job_each_pod_is_tried_once_but_those_of_a_queue() -> None:
-    """Its service accounts are not there yet, and that is known; Kueue looks for a controller."""
+def test_of_a_new_job_each_pod_is_tried_once() -> None:
+    """Its service accounts are not there yet, and that is known."""
+    new = world({}, ("evaluator", {}))
+    assert MADE in new.run()
     pods = ["tiny-eu-west-", "tiny-evaluator-", "tiny-syncer-0-", "tiny-us-east-"]
-    queue = {"template": {"metadata": {"labels": {QUEUE_LABEL: "team"}}}}
-    for learner, tried in (({}, pods), (queue, pods[1:3])):
-        new = world(learner, ("evaluator", {}))
-        assert MADE in new.run()
-        assert sorted(each for each in new.server.tried if each.endswith("-")) == tried
+    assert sorted(each for each in new.server.tried if each.endswith("-")) == pods
+
+
+def seeks_controllers(then: str = "") -> World:
+    """A webhook looks for the controller of each pod, as Kueue's does; of others it says `then`."""
+    found = world({})
+
+    async def look(pod: Any) -> None:
+        for owner in pod["metadata"].get("ownerReferences", ()):
+            problem = f'{owner["kind"]}.apps "{owner["name"]}" not found'
+            raise ApiError(403, f'admission webhook "mpod.kb.io" denied the request: {problem}')
+        if then:
+            raise ApiError(403, then)
+
+    server: Any = found.server
+    server.dry_run_pod = look
+    return found
+
+
+def test_a_webhook_that_looks_for_the_controller_of_a_pod_stops_no_job() -> None:
+    assert MADE in seeks_controllers().run()
+    assert MADE in seeks_controllers("policy: Pod must have an ownerReference").run()
+
+
+def test_where_a_webhook_looks_for_controllers_mistakes_are_found_all_the_same() -> None:
+    wrong = seeks_controllers('pods "x" is forbidden: violates PodSecurity "restricted"')
+    wrong.runs()
+    assert not wrong.server.children
+    assert "violates PodSecurity" in wrong.said("Accepted")["message"]
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,19 @@ shards' claims are tried by themselves.
 
 What is no mistake in the template is left to the controller: a quota that is used up, a webhook
 that knows no dry runs, an operator that may try no pods. An answer that says nothing of the pod,
-such as that a webhook is away, blames no template, but is waited for. A pod names a controller that
-is not there. Kueue looks for it and would refuse the pod, so pods of a queue are not tried.
+such as that a webhook is away, blames no template, but is waited for.
+
+A pod names a controller that is not there. Kueue, which looks at pods of all namespaces, also at
+those of no queue, looks for it and refuses the pod. Such a pod is tried once more without a
+controller, and what is then said of that alone blames no template.
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Final
 
 from atoll_operator.kube.edges.api import TOO_MANY_REQUESTS, Api, ApiError, ConflictError, path
-from atoll_operator.kube.names import QUEUE_LABEL, account_name
+from atoll_operator.kube.names import account_name
 from atoll_operator.kube.observed.observation import WORKLOADS, Object
 from atoll_protos.names import Label
 
@@ -23,6 +27,7 @@ REFUSED, UNAVAILABLE = 422, 503  # HTTP: the object is wrong, or nobody can say
 QUOTA: Final = "exceeded quota"
 NO_MISTAKE: Final = (QUOTA, "does not support dry run", 'cannot create resource "pods"')
 NO_ACCOUNT: Final = "error looking up service account"
+OF_CONTROLLER: Final = ("controller", "owner", "naked")  # in a message in small letters
 OF_ACCOUNT: Final = ("serviceaccount", "service account")  # in a message in small letters
 NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload that is to be made
 
@@ -44,7 +49,7 @@ async def refusal(api: Api, workload: Object) -> ApiError | None:
     except ApiError as error:
         if not _is_no_mistake(error):
             return error
-    if workload["kind"] not in WORKLOADS or _is_queued(workload):
+    if workload["kind"] not in WORKLOADS:
         return None
     wrong = await _refusal_of_pod(api, workload)
     if wrong is None:
@@ -72,20 +77,30 @@ async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
             return wrong
     del pod["spec"]["serviceAccountName"]
     wrong = await _try(api, pod)
-    said = wrong.message.lower() if wrong is not None else ""
-    return None if any(each in said for each in OF_ACCOUNT) else wrong
+    return None if wrong is None or _says(wrong, OF_ACCOUNT) else wrong
 
 
 async def _try(api: Api, pod: Object) -> ApiError | None:
     try:
         await api.dry_run_pod(pod)
     except ApiError as error:
-        return None if _is_no_mistake(error) else error
-    return None
+        if not _lacks_controller(pod, error):
+            return None if _is_no_mistake(error) else error
+    else:
+        return None
+    free = {name: each for name, each in pod["metadata"].items() if name != "ownerReferences"}
+    wrong = await _try(api, {**pod, "metadata": free})
+    return None if wrong is None or _says(wrong, OF_CONTROLLER) else wrong
 
 
-def _is_queued(workload: Object) -> bool:
-    return QUEUE_LABEL in (workload["spec"]["template"]["metadata"].get("labels") or {})
+def _lacks_controller(pod: Object, error: ApiError) -> bool:
+    """Whether a webhook has looked for the controller that the pod names."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(f'"{each["name"]}" not found' in error.message for each in owners)
+
+
+def _says(error: ApiError, words: Sequence[str]) -> bool:
+    return any(each in error.message.lower() for each in words)
 
 
 def _is_no_mistake(error: ApiError) -> bool:
