@@ -43,6 +43,7 @@ class Env:
     SHARD: Final = "ATOLL_SHARD"
     LISTEN: Final = "ATOLL_LISTEN"
     STORE: Final = "ATOLL_STORE"
+    STORE_ENDPOINT: Final = "ATOLL_STORE_ENDPOINT"
     SLOTS_FILE: Final = "ATOLL_SLOTS_FILE"
     LENGTH_FILE: Final = "ATOLL_LENGTH_FILE"
     TAPE: Final = "ATOLL_TAPE"
@@ -122,11 +123,17 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "127.0.0.1:0",
         "where it listens; 0.0.0.0: all addresses, also of IPv6; default of --listen",
     ),
-    _shard(Env.STORE, None, "folder of the shard's durable state; default of --store"),
+    _shard(Env.STORE, None, "folder of the shard's durable state, or its URL; default of --store"),
+    _shard(
+        Env.STORE_ENDPOINT,
+        "",
+        "URL of the server that has the buckets of store and export; empty: the provider's own; "
+        "default of --store-endpoint",
+    ),
     _shard(Env.SLOTS_FILE, "", "list of the job's learners, if known; default of --slots-file"),
     _shard(Env.LENGTH_FILE, "", "file with the job's present length; default of --length-file"),
     _shard(Env.TAPE, None, "file to which the shard writes its events; default of --tape"),
-    _shard(Env.EXPORT, None, "folder of the final model; default of --export"),
+    _shard(Env.EXPORT, None, "folder of the final model, or its URL; default of --export"),
     _shard(Env.METRICS_PORT, "0", "port of its metrics, 0 for none; default of --metrics-port"),
     _probed(
         Env.HEALTH_PORT,

@@ -54,6 +54,7 @@ def test_every_field_has_a_description_that_says_more_than_its_name() -> None:
     look("status", crd.status_schema())
 
 
+BUCKET = "spec.syncer.storage={type: ObjectStore, url: 's3://b'"
 CHANGES: list[tuple[str, ...]] = [  # each breaks one rule, in the order of RULES
     ("spec.tokens=5",),
     ("spec.syncer.region=mars",),
@@ -70,6 +71,13 @@ CHANGES: list[tuple[str, ...]] = [  # each breaks one rule, in the order of RULE
     ("spec.regions=[{name: us-east}, {name: syncer-0}]",),
     ("spec.restore={fromJob: {name: old}}",),
     ("spec.syncer.endpoints=['[fd00::1]:7700', 'fd00::2:7700']",),
+    ("spec.syncer.storage={type: ObjectStore}",),
+    ("spec.syncer.storage={url: 's3://b'}",),
+    ("spec.syncer.storage={endpoint: 'http://x'}",),
+    ("spec.syncer.storage={type: PersistentVolumeClaim, secret: keys}",),
+    (f"{BUCKET}, size: 1Gi}}",),
+    (f"{BUCKET}, storageClassName: fast}}",),
+    (f"{BUCKET}, reclaim: Delete}}",),
 ]
 REFUSED = [*zip(CHANGES, field_rules.RULES, strict=True)]
 

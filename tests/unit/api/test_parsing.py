@@ -91,9 +91,38 @@ def test_a_file_that_holds_no_job_is_refused(text: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize("field", ["spec.syncer.storage", "spec.export"])
+def test_a_bucket_is_named_by_the_url_of_its_provider(field: str) -> None:
+    storage = "spec.syncer.storage.type=ObjectStore"
+    before = ("spec.syncer.storage.url=s3://b",)
+    given = (storage, *before) if field == "spec.export" else (storage,)
+    for url in ("s3://b", "s3://my.bucket-1/a/b_c/d=1", "gs://b/x", "az://account/container/x"):
+        assert parse(MANIFEST, (*given, f"{field}.url={url}")).spec.syncer.storage.url
+    for url in ("http://b", "s3:/b", "s3://", "s3://b/", "s3://b//x", "s3://b/../x", "s3://b?x=1",
+                "az://account", "s3a://b", "s3://b/a b"):  # fmt: skip
+        with pytest.raises(SpecError, match=rf"{field}\.url: must match"):
+            parse(MANIFEST, (*given, f"{field}.url={url}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("endpoint", "https://minio.example:9000", "minio:9000"),
+        ("endpoint", "http://[fd00::1]:9000", "s3://b"),
+        ("secret", "my.keys-1", "My Keys"),
+    ],
+)
+def test_where_a_bucket_is_and_its_secret_have_a_form(name: str, good: str, bad: str) -> None:
+    storage = "spec.syncer.storage={{type: ObjectStore, url: 's3://b', {}: '{}'}}"
+    found = parse(MANIFEST, (storage.format(name, good),)).spec.syncer.storage
+    assert (getattr(found, name), found.outlives_pods, found.has_claims) == (good, True, False)
+    with pytest.raises(SpecError, match=rf"spec\.syncer\.storage\.{name}: must match"):
+        parse(MANIFEST, (storage.format(name, bad),))
+
+
 def test_what_no_executor_can_do_is_no_field_of_the_manifest() -> None:
-    for change in ("spec.checkpoint={everySteps: 5}", "spec.syncer.storage.url='s3://x'",
-                   "spec.syncer.storage.type=ObjectStore", "spec.export.url=s3://x/y"):  # fmt: skip
+    for change in ("spec.checkpoint={everySteps: 5}", "spec.syncer.storage.uri='s3://x'",
+                   "spec.syncer.storage.type=Tape", "spec.export.url=ftp://x/y"):  # fmt: skip
         with pytest.raises(SpecError, match=change.partition("=")[0]):
             parse(MANIFEST, (change,))
     assert unsupported.nowhere(parse(MANIFEST)) is None
@@ -110,6 +139,11 @@ def test_what_atoll_run_leaves_to_clusters_is_listed() -> None:
         "spec.activeDeadlineSeconds is for clusters only",
     ]
     assert unsupported.without_effect_here(parse(MANIFEST)) == []
+    bucket = (
+        "spec.syncer.storage={type: ObjectStore, url: 's3://b', endpoint: 'http://x', secret: k}"
+    )
+    lines = unsupported.without_effect_here(parse(MANIFEST, (bucket,)))
+    assert lines == ["spec.syncer.storage.secret is for clusters only"]
 
 
 LAUNCHED = (

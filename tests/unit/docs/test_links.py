@@ -83,5 +83,6 @@ def test_every_file_that_asks_for_the_type_of_storage_is_named() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     (row,) = re.findall(r"^\| a storage backend \|.*$", page, re.MULTILINE)
     plan = (ROOT / "operator/atoll_operator/kube/plan").rglob("*.py")
-    asking = {path.name for path in plan if "StorageType." in path.read_text()}
+    asks = re.compile(r"StorageType\.|\.(has_claims|outlives_pods|folder_of)\b")
+    asking = {path.name for path in plan if asks.search(path.read_text())}
     assert asking == set(re.findall(r"(\w+\.py)`", row.partition("kube/plan")[2]))

@@ -16,7 +16,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"syncer": {"storage": {"type": "Tape"}}}, "Invalid", "spec.syncer.storage.type",
     ),
     "a type that is wrong": ({"steps": "many"}, "Invalid", "spec.steps"),
-    "an export elsewhere": ({"export": {"url": "s3://x/y"}}, "Invalid", "spec.export.url"),
+    "an export elsewhere": ({"export": {"url": "ftp://x/y"}}, "Invalid", "spec.export.url"),
 }  # fmt: skip
 
 

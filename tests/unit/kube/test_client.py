@@ -73,7 +73,7 @@ def test_a_job_is_created_from_text_a_mapping_or_a_file(cluster: Cluster, tmp_pa
         ("steps: 200", "steps: 0", "spec.steps"),
         ("steps: 200", "stepz: 200", "spec.stepz"),
         ("{name: tiny}", "{name: tiny, namespace: elsewhere}", "metadata.namespace"),
-        ("shards: 1", "shards: 1, storage: {type: ObjectStore}", "spec.syncer.storage.type"),
+        ("shards: 1", "shards: 1, storage: {type: Tape}", "spec.syncer.storage.type"),
     ],
 )
 def test_a_manifest_that_no_cluster_accepts_is_never_sent(

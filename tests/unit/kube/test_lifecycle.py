@@ -129,6 +129,7 @@ def test_of_a_job_that_runs_on_without_a_manifest_nothing_is_said_to_be_false() 
 
 
 CLAIM = "spec.syncer.storage={type: PersistentVolumeClaim}"
+BUCKET = "spec.syncer.storage={type: ObjectStore, url: 's3://b'}"
 
 
 def failed(*changes: str, **metadata: Any) -> Observation:
@@ -154,9 +155,10 @@ def test_a_failed_job_stays_failed_and_runs_nothing() -> None:
     assert set(replicas(found).values()) == {0}
 
 
+@pytest.mark.parametrize("storage", [CLAIM, BUCKET])
 @pytest.mark.parametrize("change", ["an edit", "the annotation"])
-def test_an_edit_or_the_annotation_lets_a_failed_job_try_again(change: str) -> None:
-    before = failed(CLAIM)
+def test_an_edit_or_the_annotation_lets_a_failed_job_try_again(change: str, storage: str) -> None:
+    before = failed(storage)
     tried = edited(before, generation=2) if change == "an edit" else annotated(before, "1")
     found = planned(tried)
     assert said(found, "Failed") == ("False", "NotFailed")
@@ -195,7 +197,8 @@ def test_the_failure_says_what_another_try_starts_from() -> None:
         "to try again from step 0, because Ephemeral storage keeps nothing: edit the job, or"
         in message()
     )
-    assert "to try again from its last commits: edit the job, or" in message(CLAIM)
+    for storage in (CLAIM, BUCKET):
+        assert "to try again from its last commits: edit the job, or" in message(storage)
     assert "kubectl annotate dtj tiny atoll.dev/retry=1" in message()
 
 

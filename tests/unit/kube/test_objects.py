@@ -94,6 +94,11 @@ def test_a_container_has_the_name_of_the_template_s_first_one_or_of_its_role() -
             f"init container fetch is in ImagePullBackOff: {WORDS}",
         ),
         ({"learner": waits("CrashLoopBackOff", "back-off 10s")}, {}, "CrashLoopBackOff"),
+        (
+            {"learner": waits("CreateContainerConfigError", 'secret "keys" not found')},
+            {},
+            'CreateContainerConfigError: secret "keys" not found',
+        ),
         ({"learner": KILLED}, {}, NO_MEMORY),
         ({"agent": KILLED, "learner": {}}, {}, f"container agent is in {NO_MEMORY}"),
     ],

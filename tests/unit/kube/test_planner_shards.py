@@ -13,6 +13,7 @@ from unit.kube.scenes import scene
 
 TEMPLATE = "spec.syncer.template={spec: {containers: [{image: fixed}]}}"
 CLAIM = "spec.syncer.storage={type: PersistentVolumeClaim}"
+BUCKET = "spec.syncer.storage={type: ObjectStore, url: 's3://b'}"
 SUSPEND = "spec.suspend=true"
 SHARD = ("Deployment", "tiny-syncer-0")
 
@@ -41,6 +42,8 @@ def edited(text: str, *changes: str, run: str = "r1", without: Any = None) -> Pl
         # so it does while suspended, and while the last evaluation runs
         ("shard; evaluator; syncer serves", (SUSPEND,), "r1", False),
         ("shard; evaluator; syncer serves", (SUSPEND, CLAIM), "r1", True),
+        ("shard; evaluator; syncer serves", (SUSPEND, BUCKET), "r1", True),
+        ("shard; syncer serves", (BUCKET,), "r1", True),
         ("shard; evaluator; syncer complete", (), "r1", False),
         ("shard; evaluator; syncer complete", (CLAIM,), "r1", False),
     ],

@@ -15,7 +15,7 @@ from atoll_operator.api.job.learner_fields import HOSTS_NAME_CHARACTERS_MAX, Reg
 from atoll_operator.api.job.model_base import NAME_CHARACTERS_MAX
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.sync_fields import SyncSpec
-from atoll_operator.api.job.syncer_fields import StorageType, TlsMode
+from atoll_operator.api.job.syncer_fields import Reclaim, StorageSpec, StorageType, TlsMode
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import Fragments
 from atoll_protos.names import REGION_PATTERN
@@ -69,7 +69,57 @@ def _longest(job: Job) -> int:
     return len(job.name) + max(len(region.name) for region in job.spec.regions)
 
 
-_CLAIM = StorageType.PERSISTENT_VOLUME_CLAIM
+_CLAIM, _BUCKET = StorageType.PERSISTENT_VOLUME_CLAIM, StorageType.OBJECT_STORE
+
+
+def _left_out(field: str, problem: str, remedy: str, *, in_buckets: bool) -> Rule:
+    """A field of the storage that keeps its default while the state is in a bucket, or in none."""
+    known = StorageSpec.model_fields[field]
+    path = f"syncer.storage.{known.alias}"
+    return Rule(
+        field=f"spec.{path}",
+        problem=problem,
+        remedy=remedy,
+        holds=lambda job: (
+            (job.spec.syncer.storage.type is _BUCKET) is not in_buckets
+            or getattr(job.spec.syncer.storage, field) == known.default
+        ),
+        cel=f"self.syncer.storage.type {'!=' if in_buckets else '=='} '{_BUCKET}'"
+        f" || self.{path} == '{known.default}'",
+    )
+
+
+def _of_buckets() -> tuple[Rule, ...]:
+    """What belongs to ObjectStore alone, and what belongs to volumes alone."""
+    alone, remove = (
+        f"is for spec.syncer.storage.type {_BUCKET} alone",
+        "remove it, or use that type",
+    )
+    volumes = f"is for volumes, and spec.syncer.storage.type is {_BUCKET}"
+    return (
+        Rule(
+            field="spec.syncer.storage.url",
+            problem=f"is missing: {_BUCKET} needs to know the bucket",
+            remedy="give s3://BUCKET/PATH, gs://BUCKET/PATH or az://ACCOUNT/CONTAINER/PATH",
+            holds=lambda job: (
+                job.spec.syncer.storage.type is not _BUCKET or bool(job.spec.syncer.storage.url)
+            ),
+            cel=f"self.syncer.storage.type != '{_BUCKET}' || self.syncer.storage.url != ''",
+        ),
+        *(_left_out(x, alone, remove, in_buckets=False) for x in ("url", "endpoint", "secret")),
+        *(
+            _left_out(each, volumes, "remove it", in_buckets=True)
+            for each in ("size", "storage_class_name")
+        ),
+        _left_out(
+            "reclaim",
+            f"is {Reclaim.DELETE}, and the operator has no rights to the bucket",
+            "remove it, and let a lifecycle rule of the bucket remove what is old",
+            in_buckets=True,
+        ),
+    )
+
+
 RESERVED = ("syncer", "evaluator")  # how the names of the job's other objects go on
 _LEARNERS = (
     "self.regions.map(r, has(r.learners) ? r.learners :"
@@ -198,6 +248,7 @@ RULES = (
         holds=lambda job: not any(map(re.compile(BARE_IPV6).match, job.spec.syncer.endpoints)),
         cel=f"!self.syncer.endpoints.exists(e, e.matches('{BARE_IPV6}'))",
     ),
+    *_of_buckets(),
 )
 
 _CANNOT = "cannot change; start another job to change it"
@@ -229,6 +280,12 @@ FIXED = (
         " self.syncer.storage.storageClassName == oldSelf.syncer.storage.storageClassName",
         "cannot change, since Kubernetes changes it for no volume; to have other volumes, delete"
         " the job and its claims (kubectl delete pvc -l atoll.dev/job=NAME) and apply it again",
+    ),
+    Fixed(
+        "syncer.storage.url",
+        "self.syncer.storage.url == oldSelf.syncer.storage.url || oldSelf.syncer.storage.url == ''"
+        " || self.syncer.storage.url == ''",
+        "cannot change, since the state of the run is there; start another job",
     ),
     _same("syncer.shards"),
     _same_or_left_out("syncer.tls.issuerRef"),

@@ -4,6 +4,7 @@ from pydantic import Field
 
 from atoll_operator.api.job.model_base import COUNT_MAX, NAME_CHARACTERS_MAX, SECONDS_MAX, Model
 from atoll_operator.api.job.pod_fields import Template
+from atoll_operator.api.job.syncer_fields import BUCKET
 
 
 class Evaluator(Model):
@@ -36,10 +37,10 @@ class FailureSpec(Model):
 class ExportSpec(Model):
     """Where the final model goes, and whether there are exports before it."""
 
-    url: str = Field(default="", max_length=2048, pattern=r"^(file:///.+)?$")
-    """file:///FOLDER, a folder that spec.syncer.template mounts in every shard. Left out, the model
-    stays on the volume of the only shard, if that has one. `atoll run` always writes to the run
-    folder."""
+    url: str = Field(default="", max_length=2048, pattern=rf"^(file:///.+|{BUCKET})?$")
+    """file:///FOLDER, a folder that spec.syncer.template mounts in every shard, or a bucket as in
+    syncer.storage.url. Left out, the model stays on the volume of the only shard, if that has one,
+    or in the job's folder of the bucket. `atoll run` always writes to the run folder."""
     every_steps: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     """Steps between two exports while the job trains, each into a folder step-N beside the final
     model. The last 3 stay. Left out, there is only the final one."""

@@ -71,7 +71,7 @@ class Spec(Model):
     """When pods on lost nodes are replaced elsewhere."""
     export: ExportSpec | None = None
     """Where the final model goes. Left out, it stays on the volume of the only shard, if that has
-    one; several shards need it."""
+    one, or in the bucket of ObjectStore storage; several shards need it otherwise."""
     restore: Restore | None = None
     """Carries on the run of a job that was deleted or has failed, instead of beginning one. For
     clusters; `atoll run` has --resume."""

@@ -11,12 +11,16 @@ from atoll_protos.job import expected
 from atoll_protos.job.expected import START_SECONDS
 
 SHARDS_MAX: Final = 64
+BUCKET: Final = (  # the URL of a folder in a bucket
+    r"((s3|gs)://[a-z0-9][a-z0-9._-]*|az://[a-z0-9]+/[a-z0-9-]+)(/[A-Za-z0-9_][A-Za-z0-9._=-]*)*"
+)
 
 
 class StorageType(StrEnum):
     """Where shards keep their state."""
 
     PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
+    OBJECT_STORE = "ObjectStore"
     EPHEMERAL = "Ephemeral"
 
 
@@ -32,8 +36,19 @@ class StorageSpec(Model):
 
     type: StorageType = Field(default=StorageType.EPHEMERAL, strict=False)
     """PersistentVolumeClaim: every shard has a volume, and a lost shard continues from it.
+    ObjectStore: the state is in a bucket, and a lost shard continues from it on any node.
     Ephemeral: a shard's state lives and dies with its pod, and is restored from the learners.
-    `atoll run` always keeps the state in the run folder."""
+    `atoll run` keeps the state in the run folder, unless it is ObjectStore."""
+    url: str = Field(default="", max_length=1024, pattern=rf"^({BUCKET})?$")
+    """For ObjectStore, which needs it: s3://BUCKET/PATH, gs://BUCKET/PATH or
+    az://ACCOUNT/CONTAINER/PATH. A job has a folder there, named by its UID."""
+    endpoint: str = Field(default="", max_length=2048, pattern=r"^(https?://\S+)?$")
+    """For ObjectStore: where a server other than the provider's own answers, as in
+    https://minio.example:9000."""
+    secret: str = Field(default="", max_length=253, pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$")
+    """For ObjectStore: a Secret whose keys the shards get as variables, such as AWS_ACCESS_KEY_ID.
+    Left out, the service account of syncer.template has the rights. `atoll run` takes its own
+    variables."""
     size: str = Field(default="10Gi", max_length=32, pattern=r"^[0-9]+([kMGTP]|[KMGTP]i)?$")
     """Size of each shard's volume, for PersistentVolumeClaim. It may grow where the storage class
     allows it; a smaller one is taken back as far as the volume has not grown."""
@@ -41,6 +56,18 @@ class StorageSpec(Model):
     """Storage class of the volumes; left out, the cluster's default class."""
     reclaim: Reclaim = Field(default=Reclaim.RETAIN, strict=False)
     """Whether the shards' volume claims stay (Retain) or go (Delete) when the job is deleted."""
+
+    @property
+    def has_claims(self) -> bool:
+        return self.type is StorageType.PERSISTENT_VOLUME_CLAIM
+
+    @property
+    def outlives_pods(self) -> bool:
+        return self.type is not StorageType.EPHEMERAL
+
+    def folder_of(self, uid: str) -> str:
+        """URL of a job's folder in the bucket; empty: its state is in none."""
+        return f"{self.url}/{uid}" if self.url else ""
 
 
 class ServiceType(StrEnum):

@@ -95,16 +95,16 @@ def on_a_cluster(job: Job) -> SpecError | None:
     if found := nowhere(job):
         return found
     spec = job.spec
-    if not spec.export_url and spec.syncer.shards > 1:
+    if not (spec.export_url or spec.syncer.storage.url) and spec.syncer.shards > 1:
         problem = "is missing: several shards need a folder that they share"
-        remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts"
+        remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts, or a bucket's URL"
         return SpecError("spec.export.url" if spec.export else "spec.export", problem, remedy)
     return None
 
 
 def without_effect_here(job: Job) -> list[str]:
     """What `atoll run` leaves to clusters; not what every pod needs and no process does."""
-    spec = job.spec
+    spec, storage = job.spec, job.spec.syncer.storage
     lines = []
     given = sorted({*(spec.learner.template.container.model_extra or {})} - OF_EVERY_POD)
     if given:
@@ -122,7 +122,8 @@ def without_effect_here(job: Job) -> list[str]:
         "spec.suspend": spec.suspend,
         "spec.managedBy": spec.managed_by is not None,
         "spec.learner.topologyKey": bool(spec.learner.topology_key),
-        "spec.syncer.storage": "storage" in spec.syncer.model_fields_set,
+        "spec.syncer.storage": "storage" in spec.syncer.model_fields_set and not storage.url,
+        "spec.syncer.storage.secret": bool(storage.secret),
         "spec.syncer.endpoints": bool(spec.syncer.endpoints),
         "spec.syncer.expose": "expose" in spec.syncer.model_fields_set,
         "spec.syncer.tls": "tls" in spec.syncer.model_fields_set,

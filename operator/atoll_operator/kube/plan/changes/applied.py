@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from atoll_operator.api.job.syncer_fields import StorageType
 from atoll_operator.api.status.condition_facts import PhaseKind
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
 from atoll_operator.kube.observed import notes
@@ -314,7 +313,7 @@ def _keeps_shards(case: Situation) -> bool:
         return False
     if any(pod.role == LEARNER_ROLE for pod in seen.pods):
         return True
-    ephemeral = job.spec.syncer.storage.type is StorageType.EPHEMERAL
+    ephemeral = not job.spec.syncer.storage.outlives_pods
     return (ephemeral and restarts.has_run(seen)) or elsewhere.awaits_others(
         seen.registrar, settings, seen.remembered.suspended_seconds
     )

@@ -8,7 +8,6 @@ again is another cause.
 
 from collections.abc import Sequence
 
-from atoll_operator.api.job.syncer_fields import StorageType
 from atoll_operator.api.status.condition_facts import PhaseKind
 from atoll_operator.kube.names import SHARD_ROLE, Annotation
 from atoll_operator.kube.observed.objects import rfc3339
@@ -149,7 +148,7 @@ def _is_restorable(case: Situation) -> bool:
     seen = case.seen
     if case.phase.kind is PhaseKind.FINISHING:
         return False
-    if case.job.spec.syncer.storage.type is not StorageType.EPHEMERAL or not has_run(seen):
+    if case.job.spec.syncer.storage.outlives_pods or not has_run(seen):
         return True
     if seen.registrar is None:
         return any(pod.is_head and pod.ready for pod in seen.pods)

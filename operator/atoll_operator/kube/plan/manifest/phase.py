@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job import unsupported
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.job.syncer_fields import StorageType
 from atoll_operator.api.status.condition_facts import Phase, PhaseKind, some_of
 from atoll_operator.api.status.crash_reason import last_words as words_in
 from atoll_operator.api.status.job_status import Condition, FailureRecord, Status
@@ -88,11 +87,13 @@ def _is_retried(
 
 def export_url(job: Job) -> str:
     """URL of the final model, `pvc://CLAIM/PATH` on a volume; empty: it ends with the shards."""
+    storage = job.spec.syncer.storage
     if job.spec.export_url:
         return job.spec.export_url
-    durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
-    claim = names.shard_name(job.claims_of, 0)
-    return f"pvc://{claim}/{job.folder}/{names.EXPORT_FOLDER}" if durable else ""
+    if storage.has_claims:
+        claim = names.shard_name(job.claims_of, 0)
+        return f"pvc://{claim}/{job.folder}/{names.EXPORT_FOLDER}"
+    return f"{storage.folder_of(job.folder)}/{names.EXPORT_FOLDER}" if storage.url else ""
 
 
 def phase_at_home(
@@ -222,7 +223,7 @@ def _of_exits(job: Job, fatal: Sequence[Pod]) -> Phase:
 
 
 def _failed(job: Job, reason: str, message: str) -> Phase:
-    kept = job.spec.syncer.storage.type is not StorageType.EPHEMERAL
+    kept = job.spec.syncer.storage.outlives_pods
     start = "its last commits" if kept else "step 0, because Ephemeral storage keeps nothing"
     text = (
         f"{message[:MESSAGE_CHARACTERS]}; to try again from {start}: edit the job, or kubectl"

@@ -15,7 +15,7 @@ from typing import Any
 
 from atoll_operator.api.job.learner_fields import RegionPlacement
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.job.syncer_fields import StorageType, TlsMode
+from atoll_operator.api.job.syncer_fields import TlsMode
 from atoll_operator.api.status import conditions, seen_status
 from atoll_operator.api.status.condition_facts import (
     ENDED,
@@ -156,8 +156,8 @@ def _lasts(case: Situation) -> dict[str, Any]:
 
 def _run(case: Situation) -> str | None:
     """The run as written before; a retried job whose shards have kept nothing begins another."""
-    ephemeral = case.job.spec.syncer.storage.type is StorageType.EPHEMERAL
-    return None if case.before.retried and ephemeral else case.seen.status.run
+    kept = case.job.spec.syncer.storage.outlives_pods
+    return None if case.before.retried and not kept else case.seen.status.run
 
 
 def _facts(case: Situation) -> Facts:
@@ -202,7 +202,7 @@ def _facts(case: Situation) -> Facts:
         transport=_transport(case),
         stalled_seconds=seen.remembered.still_seconds,
         tick_seconds=tick_seconds(seen.replies),
-        ephemeral=job.spec.syncer.storage.type is StorageType.EPHEMERAL,
+        ephemeral=not job.spec.syncer.storage.outlives_pods,
         larger_claims=tuple(larger_claims(seen.children, job.spec.syncer.storage.size)),
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
         troubles=troubles(seen.replies),
@@ -240,9 +240,8 @@ def _transport(case: Situation) -> str:
     if not any(each.replicas for each in case.seen.workloads.values()):
         return ""  # it starts as the manifest says
     way = "over TLS" if case.seen.tls else "in plain text"
-    stays = case.job.spec.syncer.storage.type is StorageType.EPHEMERAL
     remedy = "suspend the job and resume it when it has no pods"
-    if stays:
+    if not case.job.spec.syncer.storage.outlives_pods:
         remedy = "start another job, since Ephemeral storage keeps its shards' pods while suspended"
     return f"spec.syncer.tls.mode is {asked}, and the run continues {way} as it began; {remedy}"
 

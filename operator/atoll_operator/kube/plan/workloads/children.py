@@ -21,7 +21,7 @@ from typing import Any
 from atoll_operator.api.job.learner_fields import RegionPlacement, RegionSpec
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.job.syncer_fields import Reclaim, StorageType, TlsMode
+from atoll_operator.api.job.syncer_fields import Reclaim, TlsMode
 from atoll_operator.kube import names
 from atoll_operator.kube.observed import notes
 from atoll_operator.kube.observed.objects import key_of
@@ -225,8 +225,7 @@ class JobChildren:
         ports = [{**port, "appProtocol": "https" if self.tls else "kubernetes.io/h2c"}]
         spec = {"selector": match, "ports": ports}
         found = [exposed(self.owner.child("Service", "v1", name, labels, spec=spec), job)]
-        storage = job.spec.syncer.storage
-        if storage.type is StorageType.PERSISTENT_VOLUME_CLAIM and claim == name:
+        if job.spec.syncer.storage.has_claims and claim == name:
             found.append(self._claim(name, labels))
         found.append(self._deployment(name, labels, match, template, self.running.shards))
         return found

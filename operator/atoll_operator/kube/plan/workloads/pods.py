@@ -27,7 +27,6 @@ from typing import Any
 from atoll_operator.api.job.pod_fields import PodOverrides, Template
 from atoll_operator.api.job.process_inputs import EVALUATE, TRAIN
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.job.syncer_fields import StorageType
 from atoll_operator.kube import names
 from atoll_operator.kube.plan.workloads.overrides import overridden
 from atoll_operator.kube.settings import Settings
@@ -73,33 +72,34 @@ def evaluator(job: Job, context: RoleContext) -> dict[str, Any]:
 
 
 def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> dict[str, Any]:
-    """The pod template of one shard, whose state is on the claim, in a folder named by `uid`.
+    """The pod template of one shard, whose state is in a folder named by `uid`.
 
-    So a claim that outlives its job (`reclaim: Retain`) gives a later one of its name no old state.
+    So a claim that outlives its job (`reclaim: Retain`), or a bucket, gives a later one of its name
+    no old state.
     """
-    folder = f"{names.DATA_FOLDER}/{uid}"
-    export = (
-        job.spec.export_url.removeprefix("file://")
-        if job.spec.export_url
-        else f"{folder}/{names.EXPORT_FOLDER}"
-    )
+    storage, folder = job.spec.syncer.storage, f"{names.DATA_FOLDER}/{uid}"
+    bucket = storage.folder_of(uid)
+    export = job.spec.export_url.removeprefix("file://")
     env = of_shard(
         shard=number,
         listen=f"0.0.0.0:{names.SHARD_PORT}",
         slots_file=f"{names.SLOTS_FOLDER}/{names.SLOTS_FILE}",
         length_file=f"{names.SLOTS_FOLDER}/{names.LENGTH_FILE}",
-        store=f"{folder}/commits",
+        store=f"{bucket}/{number}" if bucket else f"{folder}/commits",
         tape=f"{folder}/tape.jsonl",
-        export=export,
+        export=export or f"{bucket or folder}/{names.EXPORT_FOLDER}",
         metrics_port=names.METRICS_PORT,
-    )
+    ) | ({Env.STORE_ENDPOINT: storage.endpoint} if storage.endpoint else {})
     pod = completed(job, context, job.spec.syncer.template, variables(env))
-    durable = job.spec.syncer.storage.type is StorageType.PERSISTENT_VOLUME_CLAIM
-    source = {"persistentVolumeClaim": {"claimName": claim}} if durable else {"emptyDir": {}}
+    volume = {"persistentVolumeClaim": {"claimName": claim}}
+    source = volume if storage.has_claims else {"emptyDir": {}}
     _add_volume(pod["spec"], "atoll-data", source, names.DATA_FOLDER)
     slots = {"configMap": {"name": names.slots_name(job.name)}}
     _add_volume(pod["spec"], "atoll-slots", slots, names.SLOTS_FOLDER)
     container = pod["spec"]["containers"][0]
+    if storage.secret:  # the user's own last: of two that have a key, the last one counts
+        secret = {"secretRef": {"name": storage.secret}}
+        container["envFrom"] = [secret, *container.get("envFrom", [])]
     ports = {"grpc": names.SHARD_PORT, "metrics": names.METRICS_PORT}
     health = names.SHARD_PORT
     if context.certificate:  # the kubelet speaks plain text and has no certificate
