@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,6 +27,7 @@ from atoll_operator.local.folder.run_files import (
     MANIFEST_FILE,
     RUN_FILE,
     SLOTS_FILE,
+    STORE_FILE,
     Files,
     shown,
     write_whole,
@@ -79,11 +81,14 @@ def train(
     free = free_ports(shards + (job.spec.learners if job.spec.learner.hosts > 1 else 0))
     ports, meetings = free[:shards], free[shards:]
     found = gpus.find(os.environ) if gpus.matter(job) else gpus.VisibleGpus()
-    plan = partial(processes, job, out, ports, gpus.assign(job, found), meetings=meetings)
-    check_startable(plan(new=True))
+    given = gpus.assign(job, found)
+    plan = partial(processes, out=out, ports=ports, gpus=given, meetings=meetings)
+    check_startable(plan(job, new=True))
     view = view_for(output, terminal=sys.stdout.isatty())
     with run_lock.running(out):
-        new = prepare(wanted, slots, out, manifest, resume=resume)
+        url = job.spec.syncer.storage.url
+        new = prepare(wanted, slots, out, manifest, resume=resume, url=url)
+        job = job.model_copy(update={"uid": last_status.uid_in(out)})
         where = f"The run's folder is {shown(out)}." if new else ""
         for line in filter(None, (where, *without_effect_here(job), gpus.advice(job, found))):
             view.say(line)
@@ -93,7 +98,7 @@ def train(
                 needed=job.spec.learners_needed,
                 slots=slots,
                 files=files,
-                supervisor=Supervisor(plan(new=new), files, view.say, job.spec.steps),
+                supervisor=Supervisor(plan(job, new=new), files, view.say, job.spec.steps),
                 poller=Poller(job, ports),
                 view=view,
                 status=local_status.status(job, [None] * shards, utc_now()),
@@ -117,9 +122,12 @@ def _finish(training: LocalRun, *, allow_refused: bool) -> RunResult:
     return code
 
 
-def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resume: bool) -> bool:
+def prepare(
+    wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resume: bool, url: str = ""
+) -> bool:
     """Write the files of a run into its folder; returns whether it is a new run.
 
+    `url` is of the bucket for its state, in which it gets a folder of its own; empty: none.
     Raises SpecError when the folder holds another run, or one that was not asked to be resumed.
     Length, number of learners and the template are not in the run hash, so they may differ.
     """
@@ -129,9 +137,14 @@ def prepare(wanted: RunFile, slots: Expected, out: Path, manifest: str, *, resum
         if not resume:
             raise SpecError("--out", f"{out} holds a run", "give another folder, or add --resume")
         last_status.check_same(wanted, RunFile.from_json(path.read_text(encoding="utf-8")), out)
+        last_status.check_same_store(url, out)
     try:
         write_whole(out / MANIFEST_FILE, manifest)
         write_whole(out / SLOTS_FILE, slots.to_json())
+        if new:
+            (out / STORE_FILE).unlink(missing_ok=True)  # of a beginning that was cut short
+        if new and url:
+            write_whole(out / STORE_FILE, f"{url}/{uuid.uuid4()}\n")
         write_whole(path, wanted.to_json())
     except OSError as error:
         raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error

@@ -74,6 +74,23 @@ def test_each_shard_and_slot_has_a_process_with_variables_as_in_kubernetes() -> 
     assert processes["us-east-0"].command[:2] == ("python", "train.py")
 
 
+def test_shards_keep_their_state_in_the_run_folder_or_in_the_run_s_own_folder_of_a_bucket() -> None:
+    def told(storage: str) -> str:
+        job = parse(MANIFEST, (f"spec.syncer.storage={storage}",))
+        job = job.model_copy(update={"uid": "u1"})
+        planned = process_plan.processes(job, OUT, (7000, 7001), {}, new=True)
+        assert not [each for each in planned[2:] if "minio" in str(each)]
+        command = planned[1].command
+        assert "--export /out/export" in " ".join(command)
+        return " ".join(command[command.index("--store") : command.index("--tape")])
+
+    assert told("{type: PersistentVolumeClaim}") == "--store /out/commits/1"
+    url = "url: 's3://b/runs'"
+    assert told(f"{{type: ObjectStore, {url}}}") == "--store s3://b/runs/u1/1"
+    there = told(f"{{type: ObjectStore, {url}, endpoint: 'http://minio:9000'}}")
+    assert there == "--store s3://b/runs/u1/1 --store-endpoint http://minio:9000"
+
+
 def test_what_only_a_cluster_can_do_is_said() -> None:
     lines = without_effect_here(parse(MANIFEST))
     assert not any("image" in line or "resources" in line for line in lines)

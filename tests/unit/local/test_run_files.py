@@ -14,7 +14,8 @@ import pytest
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.local import atoll_run
 from atoll_operator.local.folder import run_files
-from atoll_operator.local.folder.run_files import SLOTS_FILE, Appended, Files
+from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE, Appended, Files
+from atoll_operator.local.progress.last_status import uid_in
 from atoll_operator.local.show import plots
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.local.supervision import log_keeper
@@ -67,6 +68,32 @@ def test_a_run_may_have_no_room_to_begin(tmp_path: Path, monkeypatch: pytest.Mon
             atoll_run.prepare(*begin, resume=False)
     assert [*tmp_path.iterdir()] == []  # part of a file takes no room
     assert atoll_run.prepare(*begin, resume=False)
+
+
+def test_a_run_finds_its_state_in_the_bucket_and_no_other_run_does(tmp_path: Path) -> None:
+    def begin(out: Path, url: str, *, resume: bool = False) -> str:
+        out.mkdir(exist_ok=True)
+        new = atoll_run.prepare(run_file(job()), expected(job()), out, "", resume=resume, url=url)
+        assert new is not resume
+        return uid_in(out)
+
+    one, other, folder = (tmp_path / name for name in ("one", "other", "folder"))
+    first = begin(one, "s3://b/runs")
+    assert first
+    assert first != begin(other, "s3://b/runs")
+    assert begin(one, "s3://b/runs", resume=True) == first
+    (one / RUN_FILE).unlink()  # it was killed before it had begun a run
+    assert begin(one, "s3://b/runs") not in (first, "")
+    assert begin(folder, "") == ""
+    for out, url, words in (
+        (one, "s3://b", "is s3://b, and the run in .*/one has its state in s3://b/runs; resume"),
+        (one, "", "is not given, and the run in .*/one has its state in s3://b/runs; resume"),
+        (folder, "s3://b", "is s3://b, and the run in .*/folder has its state in .*/folder; res"),
+    ):
+        with pytest.raises(SpecError, match=rf"^spec\.syncer\.storage\.url: {words}"):
+            begin(out, url, resume=True)
+    (one / RUN_FILE).unlink()
+    assert begin(one, "") == ""
 
 
 def test_each_file_is_written_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,9 @@ def processes(
     def own(name: str) -> dict[str, str]:
         return shared | ({VISIBLE: gpus[name]} if name in gpus else {})
 
-    planned = [_shard(i, port, out, own(shard_process(i)), new=new) for i, port in enumerate(ports)]
+    planned = [
+        _shard(job, i, port, out, own(shard_process(i)), new=new) for i, port in enumerate(ports)
+    ]
     for region in job.spec.regions:
         container = _container_of(job, region)
         for slot in region.slots:
@@ -120,12 +122,17 @@ def _learner(
     return replace(planned, slot=slot, host=host, hosts_needed=needed)
 
 
-def _shard(shard: int, port: int, out: Path, shared: Environment, *, new: bool) -> Planned:
+def _shard(
+    job: Job, shard: int, port: int, out: Path, shared: Environment, *, new: bool
+) -> Planned:
+    storage = job.spec.syncer.storage
+    state = storage.folder_of(job.uid) or str(out / "commits")
     command = (
         *(sys.executable, "-P", "-m", "atoll_syncer"),
         *("--shard", str(shard), "--listen", f"127.0.0.1:{port}"),
         *("--slots-file", str(out / SLOTS_FILE)),
-        *("--store", str(out / "commits" / str(shard))),
+        *("--store", f"{state}/{shard}"),
+        *(("--store-endpoint", storage.endpoint) if storage.endpoint else ()),
         *("--tape", str(out / "syncer" / f"{shard}.tape.jsonl"), "--tape-bytes", "0"),
         *("--export", str(out / "export")),
         *(("--new",) if new else ()),

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from atoll_operator.api.status.job_status import Status
-from atoll_operator.local.folder.run_files import STATUS_FILE
+from atoll_operator.local.folder.run_files import STATUS_FILE, STORE_FILE
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_operator.local.progress import local_status
 from atoll_protos.errors import SpecError
@@ -31,3 +31,25 @@ def check_same(wanted: RunFile, had: RunFile, out: Path) -> None:
     if had.hash != wanted.hash:
         problem = f"this, or spec.seed or spec.syncer.shards, differs from the run in {out}"
         raise SpecError("spec.sync", problem, "resume with the manifest that it was started with")
+
+
+def uid_in(out: Path) -> str:
+    """UID of a run whose state is in a bucket, which names its folder there."""
+    return _store(out)[1]
+
+
+def check_same_store(url: str, out: Path) -> None:
+    """`url`: of the manifest's bucket. Elsewhere a run would begin anew, or lose what it has."""
+    had = _store(out)[0]
+    if had != url:
+        problem = f"is {url or 'not given'}, and the run in {out} has its state in {had or out}"
+        remedy = "resume with the storage that it was started with"
+        raise SpecError("spec.syncer.storage.url", problem, remedy)
+
+
+def _store(out: Path) -> tuple[str, str]:
+    """URL of the bucket and UID of the run; both empty: the state is in the run folder."""
+    file = out / STORE_FILE
+    place = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+    url, _, uid = place.rpartition("/")
+    return url, uid
