@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -23,6 +25,11 @@ MODULE = "atoll_syncer.edges.exporting"
 PROGRAM = (sys.executable, "-P", "-m", MODULE)
 READ_BYTES = 1 << 20
 INDEX = "*.safetensors.index.json"
+FETCH = {  # by the scheme of a URL, what brings the files of a bucket
+    "s3": "aws s3 cp --recursive {url} {out}",
+    "gs": "gcloud storage cp --recursive {url} {out}",
+    "az": "azcopy copy --recursive https://{account}.blob.core.windows.net/{path} {out}",
+}
 
 
 def export(
@@ -47,8 +54,26 @@ def export(
             raise SpecError(which, "holds no run", remedy)
     from atoll_operator.client.shards import shards_of  # noqa: PLC0415 - slow to import
 
-    found = shards_of(which, namespace, context)
+    try:
+        found = shards_of(which, namespace, context)
+    except SpecError as error:
+        raise _in_bucket(which, namespace, context, out) or error from None
     raise typer.Exit(in_pod([*found.command(kubectl(), context), MODULE, "--out", "-"], out))
+
+
+def _in_bucket(job: str, namespace: str, context: str, out: Path) -> SpecError | None:
+    """Where the model of a job that is over lies in a bucket; None: it does not."""
+    from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
+
+    with suppress(SpecError):
+        found = JobClient(namespace, context).get(job)
+        url = found.status.export_url or ""
+        parts = urlsplit(url)
+        if found.is_true("Complete") and parts.scheme in FETCH:
+            words = {"url": url, "account": parts.netloc, "path": parts.path.lstrip("/")}
+            fetch = FETCH[parts.scheme].format(out=out, **words)
+            return SpecError(job, f"is complete, and its model is in {url}", f"fetch it: {fetch}")
+    return None
 
 
 def in_pod(command: list[str], out: Path) -> int:

@@ -134,3 +134,31 @@ def test_the_node_of_a_learner_of_several_hosts_is_its_first(cluster: Cluster) -
         "us-0": "n1 and 1 more",
         "us-1": "n3",
     }
+
+
+@pytest.mark.parametrize(
+    ("url", "fetch"),
+    [
+        ("s3://bucket/a/x", "aws s3 cp --recursive s3://bucket/a/x model"),
+        ("gs://bucket/x", "gcloud storage cp --recursive gs://bucket/x model"),
+        (
+            "az://account/container/x",
+            "azcopy copy --recursive https://account.blob.core.windows.net/container/x model",
+        ),
+        ("file:///exports/x", ""),
+    ],
+)
+def test_of_a_complete_job_it_says_in_which_bucket_the_model_is(
+    cluster: Cluster, url: str, fetch: str
+) -> None:
+    complete = {"type": "Complete", "status": "True", "reason": "Complete", "message": ""}
+    status = {"exportURL": url, "conditions": [complete | {"lastTransitionTime": ""}]}
+    job = cluster.put("Job", "tiny", {"spec": {}, "status": status})
+    command = ["export", "tiny", "-n", "team", "--out", "model"]
+    said = str(CliRunner().invoke(cli.app, command).exception)
+    if fetch:
+        assert said == f"tiny: is complete, and its model is in {url}; fetch it: {fetch}"
+    else:
+        assert "its status.exportURL says where" in said
+    job["status"]["conditions"] = []
+    assert "has no shards" in str(CliRunner().invoke(cli.app, command).exception)
