@@ -7,9 +7,9 @@ effects comes out. The driver is the other half. It has nine duties:
    becomes a task or work for a thread, and its result is the next input.
 2. Control messages go to the port of their session (`Send`, `PublishHead`, `EndSession`). A
    session without a port is over, and what is meant for it is dropped.
-3. Entries of the log (`Append`) and answers of the registrar (`SendReply`) stand in one queue. One
-   task takes them one after the other: it makes the entry durable in the thread LOG, tells the
-   values (a version becomes the head of its slice), and feeds `Shard.appended`.
+3. Records for the log (`Append`) and answers of the registrar (`SendReply`) stand in one queue
+   (duties/log_queue). When records are durable, the values are told of each (a version becomes the
+   head of its slice), and `Shard.appended` is fed.
 4. Offers, seeds and held versions that have arrived are examined in the thread EXAMINE, because
    that reads all of their values; then the rules are asked, and `Stage` keeps what they count.
 5. Versions are made (`MergeOffers`, `StoreSeed`, `StoreHeld`) and written in the thread MERGE; then
@@ -26,10 +26,6 @@ must survive this process. So the rules answer an input that changes something d
 to others: a Welcome, a Publish, a Reply. A process that is killed in between has sent none of them.
 Replies stand in the same queue as entries for the same reason: a reply never overtakes the entry
 that it tells of.
-
-Why one queue and one thread: entry n+1 may be created only by a process that knows entry n. When
-the position is taken, another process has followed this one: the append raises DeposedError, and
-nothing that this process still holds can become durable.
 
 Trouble with the store delays, and stops nothing (rule 23): work that raises StoreFull or
 StoreUnavailable is repeated once a second, while training continues and messages are answered. Any
@@ -54,6 +50,7 @@ from atoll_protos.job.layout import Layout, from_model
 from atoll_protos.network.deadline import Deadline
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.duties.keeping import Keeping
+from atoll_syncer.duties.log_queue import LogQueue
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.duties.port import SessionPort
 from atoll_syncer.duties.recording import Recording
@@ -83,9 +80,8 @@ from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.rules import companions
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.export import ExportPart
-from atoll_syncer.storage.journal import DeposedError, Heartbeat
+from atoll_syncer.storage.journal import Heartbeat
 from atoll_syncer.storage.store import StoreError
-from atoll_syncer.storage.takeover import HEARTBEAT_SECONDS
 
 if TYPE_CHECKING:
     from atoll_syncer.numbers.values import StoredVersion, TensorValues, VersionInMaking
@@ -106,12 +102,11 @@ class Driver:
         self.ports: dict[int, SessionPort] = {}
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
         self.judged: Any = None  # the offer, verified, of which the rules are being asked
-        self.replies: dict[int, asyncio.Future[Any]] = {}  # by token
         self.exit: asyncio.Future[EndProcess] = asyncio.get_running_loop().create_future()
         self.background = Background(
             machine.executors, machine.metrics, self._failed, machine.tape.give_way
         )
-        self._entries: asyncio.Queue[Entry | SendReply] = asyncio.Queue()
+        self._log = LogQueue(self.journal, self.background, self._appended, self._deposed)
         self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0
         self._tidying = Tidying(machine, self.background)
@@ -123,7 +118,7 @@ class Driver:
         effects = self.shard.start(self.now())
         if self.state.history.tensors:
             effects += await self._restore()
-        self.background.spawn(self._append_entries())
+        self.background.spawn(self._log.work())
         self.background.spawn(self._tidying.work())
         self.background.spawn(self._tidying.look_for_leftovers())
         self.background.spawn(self._keep_time())
@@ -148,11 +143,7 @@ class Driver:
         """Write what was trained since, finish the log's queue, at most for two seconds, end."""
         if not self.exit.done():
             self.feed(self.shard.stopping())
-        try:
-            async with asyncio.timeout(2.0):
-                await self._entries.join()
-        except TimeoutError:
-            log.warning("stopped with unwritten entries", count=self._entries.qsize())
+        await self._log.finish()
         self.background.stop()
         self.recording.close()
 
@@ -165,8 +156,7 @@ class Driver:
     async def call(self, request: Any) -> Any:
         """A registrar call: answered when what it changed is durable."""
         self._token += 1
-        future = asyncio.get_running_loop().create_future()
-        self.replies[self._token] = future
+        future = self._log.reply_to(self._token)
         self.feed(self.shard.registrar_request(self._token, request, self.now()))
         return await future
 
@@ -235,9 +225,9 @@ class Driver:
             case Accept(session, byte_count):
                 self.accepted[session] = byte_count
             case Append(entry):
-                self._entries.put_nowait(entry)
+                self._log.put(entry)
             case SendReply():
-                self._entries.put_nowait(effect)
+                self._log.put(effect)
             case TapeLine(record):
                 self.recording.write(record)
             case Ask(request):
@@ -317,34 +307,21 @@ class Driver:
                 Thread.MERGE, lambda: making.write(self.store)
             )
 
-    async def _append_entries(self) -> None:
-        while True:
-            entry = await self._entries.get()
-            if isinstance(entry, SendReply):
-                future = self.replies.pop(entry.token, None)
-                if future is not None and not future.done():
-                    future.set_result(entry.message)
-            else:
-                try:
-                    await self._append(entry)
-                except DeposedError:
-                    self.feed(self.shard.deposed(self.now()))
-                    return
-            self._entries.task_done()
-
-    async def _append(self, entry: Entry) -> None:
-        await self.background.until_stored(Thread.LOG, lambda: self.journal.append(entry))
-        if self.values is not None:
-            match entry:
-                case Seeded():
-                    for fragment in self.state.fragments:
-                        self.values.committed(fragment)
-                case Committed():
-                    self.values.committed(entry.slice)
-        if isinstance(entry, TermBegun) and not self.state.term.durable:
-            await self.recording.fill()
-        self.feed(self.shard.appended(entry, self.now()))
-        self._tidying.appended(entry, self.state.history)
+    async def _appended(self, records: Sequence[Entry]) -> None:
+        """They are durable: now others may hear what they mean."""
+        for entry in records:
+            if self.values is not None:
+                match entry:
+                    case Seeded():
+                        for fragment in self.state.fragments:
+                            self.values.committed(fragment)
+                    case Committed():
+                        self.values.committed(entry.slice)
+            if isinstance(entry, TermBegun) and not self.state.term.durable:
+                await self.recording.fill()
+            self.feed(self.shard.appended(entry, self.now()))
+            self._tidying.appended(entry, self.state.history)
+        self._tidying.snapshot(self.state.history)
 
     async def _export_part(self) -> None:
         values, history = self.values, self.state.history
@@ -383,7 +360,7 @@ class Driver:
         """Rule 20: ends when another process has followed. A beat that fails is left out."""
         state = self.state
         for count in itertools.count(1):
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await asyncio.sleep(self.store.heartbeat_seconds)
             beat = Heartbeat(
                 pod=state.pod, instance=state.instance, epoch=state.history.epoch, count=count
             )
@@ -392,6 +369,9 @@ class Driver:
                     break
             except StoreError as error:
                 log.warning("no heartbeat", trouble=str(error))
+        self._deposed()
+
+    def _deposed(self) -> None:
         self.feed(self.shard.deposed(self.now()))
 
     def _beat(self, beat: Heartbeat) -> bool:

@@ -82,7 +82,7 @@ def write(store: FileStore, count: int) -> list[LogSnapshot]:
         entry = first[position - 1] if position <= len(first) else commit(position)
         envelope = {"seq": position, "previous": previous, "run": "r", "epoch": 1, "time": 0.0}
         path = store.root / entry_name(position)
-        data = with_checksum({**envelope, **to_document(entry)})
+        data = with_checksum({**envelope, "records": [to_document(entry)]})
         path.write_bytes(data)
         previous = checksum_of(data)
         history.apply(entry)

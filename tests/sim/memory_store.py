@@ -13,8 +13,10 @@ Watcher = Callable[[str, bytes], None]
 class MemoryStore:
     """See atoll_syncer.storage.store.Store. It outlives the processes that use it."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, *, keeps_entries: bool = False) -> None:
         self.rng = rng
+        self.keeps_entries = keeps_entries  # as an object store does
+        self.heartbeat_seconds = 2.0 if keeps_entries else 1.0
         self.data: dict[str, bytes] = {}
         self.away = False
         self.lost_answers = 0.0  # share of creates that happen and yet raise
@@ -36,22 +38,22 @@ class MemoryStore:
         self._check(name)
         self.data[name] = data
 
-    def put(self, parts: Sequence[Buffer]) -> str:
+    def put(self, parts: Sequence[Buffer], epoch: int) -> str:
         data = b"".join(parts)
-        name = object_name(hashlib.sha256(data).hexdigest())
+        name = object_name(epoch, hashlib.sha256(data).hexdigest())
         self._check(name)
         self.data[name] = data
         return name
 
-    def read(self, name: str, byte_count_max: int | None = None) -> bytes:
+    def read(self, name: str) -> bytearray:
         self._check(name)
         if name not in self.data:
             raise StoreMissing(name, "there is no such name", "nothing to do")
-        return self.data[name][:byte_count_max]
+        return bytearray(self.data[name])
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str, after: str = "") -> list[str]:
         self._check(prefix)
-        return sorted(name for name in self.data if name.startswith(prefix))
+        return sorted(name for name in self.data if name.startswith(prefix) and name > after)
 
     def delete(self, name: str) -> None:
         self._check(name)

@@ -49,7 +49,7 @@ KINDS = (
     "store answers",
     "damage",
 )
-EDITS_SHARE = 0.25  # of the seeds
+EDITS_SHARE, OBJECT_STORE_SHARE = 0.25, 0.3  # of the seeds
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
 LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
@@ -110,6 +110,7 @@ class Scenario:
     delay_seconds: float
     slice_seconds: float
     leaves_when_finished: bool
+    object_store: bool  # the shards' state lies in one
     snapshot_entries: int  # of the log, from one snapshot to the next
     observer: bool  # an evaluator joins as well
     fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
@@ -203,6 +204,7 @@ def draw(seed: int) -> Scenario:
     lists, grace = draw_lists(run_file.regions, seed)
     ranks, lane_faults = draw_ranks(run_file.slots, seed), draw_lane_faults(seed)
     lengths, reads = draw_edits(run_file.shards, steps, period, seed)
+    object_store = random.Random(f"{seed}/object store").random() < OBJECT_STORE_SHARE
     return Scenario(
         seed=seed,
         run_file=run_file,
@@ -212,7 +214,8 @@ def draw(seed: int) -> Scenario:
             for n, slot in enumerate(run_file.slots)
         },
         tokens_per_step=tokens_per_step,
-        disk_seconds=rng.choice((0.002, 0.02, 0.1)),
+        disk_seconds=max(rng.choice((0.002, 0.02, 0.1)), 0.3 * object_store),
+        object_store=object_store,
         merge_seconds=rng.choice((0.01, 0.1, 0.4)),
         examine_seconds=more.choice((0.02, 0.02, 0.3, 1.0)),
         delay_seconds=network,

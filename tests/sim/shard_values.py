@@ -187,5 +187,6 @@ class Making:
             "epoch": self.epoch,
             "digest": digest,
         }
-        name = store.put([encode_header({}, {key: str(each) for key, each in origin.items()})])
+        header = encode_header({}, {key: str(each) for key, each in origin.items()})
+        name = store.put([header], self.epoch)
         return StoredVersion(slice=self.fragment, number=version.number, digest=digest, object=name)

@@ -43,6 +43,7 @@ def events(*faults: Fault) -> list[str]:
         ranks={drawn.run_file.slots[0]: 2},
         lanes_share=1.0,
         silence_seconds=3.0,
+        certificate_seconds=10.0,
         lists=((0.0, everybody), *((each.at, revoked) for each in faults if each.kind == "list")),
         faults=faults,
     )
@@ -70,11 +71,11 @@ def test_a_store_that_is_away_while_a_shard_restores_is_waited_for(
 ) -> None:
     read, failed = MemoryStore.read, list[str]()
 
-    def read_later(self: MemoryStore, name: str, byte_count_max: int | None = None) -> bytes:
+    def read_later(self: MemoryStore, name: str) -> bytearray:
         if name.startswith(OBJECTS) and world.sim.now < DURING + 5.0:
             failed.append(name)
             raise StoreUnavailable(name, "the store is away", "try again")
-        return read(self, name, byte_count_max)
+        return read(self, name)
 
     def restart() -> None:
         monkeypatch.setattr(MemoryStore, "read", read_later)
@@ -117,7 +118,7 @@ def test_a_commit_whose_process_dies_before_it_writes_a_line_is_on_the_tape(worl
     def kill(name: str, data: bytes) -> None:
         if owed or world.sim.now < DURING or b'"Committed"' not in data or LOG not in name:
             return
-        entry = json.loads(data)
+        (entry,) = (each for each in json.loads(data)["records"] if each["kind"] == "Committed")
         owed.append((entry["slice"], entry["number"], entry["epoch"]))
         world.sim.after(0.0, restart)
 

@@ -70,15 +70,17 @@ class World:
 
     def new_store(self, number: int) -> MemoryStore:
         """An empty store, watched."""
-        store = MemoryStore(self.sim.random(f"store {number} {self.sim.now}"))
+        rng = self.sim.random(f"store {number} {self.sim.now}")
+        store = MemoryStore(rng, keeps_entries=self.scenario.object_store)
 
         def created(name: str, data: bytes) -> None:
             if name.startswith(LOG) and self.stores[number] is store:
                 document = json.loads(data)
                 if document["seq"] <= newest_position(store):
                     return  # it was collected: what a deposed process writes there counts nothing
-                entry = from_document(document)
-                self.watchers.tell("entry_durable", number, entry, document)
+                for record in document["records"]:
+                    entry = from_document(record)
+                    self.watchers.tell("entry_durable", number, entry, document)
 
         def deleted(name: str) -> None:
             if name.startswith(OBJECTS) and self.stores[number] is store:

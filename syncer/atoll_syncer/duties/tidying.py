@@ -56,6 +56,9 @@ class Tidying:
             if not self._swept:
                 self._swept = True
                 self._begin("sweep", partial(self._collector.sweep, live, history.epoch))
+
+    def snapshot(self, history: History) -> None:
+        """To be called when all entries of the log are in `history`: writes one if it is due."""
         if self._is_snapshot_due():
             journal = self._machine.journal
             self._snapshot_position, self._damaged = journal.position, False

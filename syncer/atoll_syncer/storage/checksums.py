@@ -26,12 +26,12 @@ def with_checksum(document: Mapping[str, Any]) -> bytes:
     return _BEFORE + xxhash.xxh3_64_hexdigest(body).encode() + body
 
 
-def checksum_of(data: bytes) -> str:
+def checksum_of(data: bytes | bytearray) -> str:
     """The checksum that a document carries; not compared with its bytes."""
     return data[len(_BEFORE) : _BODY].decode()
 
 
-def without_checksum(data: bytes) -> dict[str, Any]:
+def without_checksum(data: bytes | bytearray) -> dict[str, Any]:
     """The document, without its checksum. Raises DamagedError."""
     if not data.startswith(_BEFORE):
         raise DamagedError("it does not begin as it was written")

@@ -43,7 +43,7 @@ class CompanionContents:
 def write_part(store: Store, run: str, epoch: int, part: int, data: Buffer) -> str:
     """`epoch` says which term may remove it. Raises StoreFull and StoreUnavailable."""
     metadata = {"run": run, "epoch": str(epoch), "part": str(part)}
-    return store.put(encode_parts({BYTES: np.frombuffer(data, np.uint8)}, metadata))
+    return store.put(encode_parts({BYTES: np.frombuffer(data, np.uint8)}, metadata), epoch)
 
 
 def read_part(store: Store, name: str) -> bytes:

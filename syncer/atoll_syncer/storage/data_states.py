@@ -16,7 +16,7 @@ def write(store: Store, origin: VersionOrigin, data_states: Mapping[str, bytes])
         {slot: ("U8", (len(each),)) for slot, each in data_states.items()},
         {key: str(value) for key, value in dataclasses.asdict(origin).items()},
     )
-    return store.put([header, *data_states.values()])
+    return store.put([header, *data_states.values()], origin.epoch)
 
 
 def read(store: Store, name: str) -> dict[str, bytes]:

@@ -1,7 +1,8 @@
 """One shard's log in the store: read in order, appended conditionally (rules 19, 20).
 
-Entry number s is the file `log/<s>.json`, and it is created only if no file has that name. A
-process creates entry s+1 only after it has read or created entry s. These two facts order all
+Entry number s is the file `log/<s>.json`, and it is created only if no file has that name. It holds
+all records that waited for it, in their order; they count together, or none does. A process creates
+entry s+1 only after it has read or created entry s. These two facts order all
 processes of a shard: whatever each of them believes, only one of them creates entry s+1, and that
 one knew every entry before it. The other finds the name taken, learns that it is deposed, and can
 never write again. Entries that a snapshot holds are removed; storage/snapshots says why that
@@ -15,7 +16,7 @@ a reader goes on to the end of the log.
 
 A create may fail without an answer: the store took the entry, and the reply was lost. So `append`
 keeps the bytes of the entry that it tries. If the name is taken by the very same bytes, an earlier
-try got through; the bytes hold the time, so another process cannot have written the same ones.
+try got through; the bytes name the process, so no other can have written the same ones.
 
 The heartbeat is one more file, replaced once a second. It is only a sign of life that a newcomer
 waits for (storage/takeover); nothing is safe or unsafe because of it.
@@ -23,7 +24,7 @@ waits for (storage/takeover); nothing is safe or unsafe because of it.
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,12 +72,12 @@ class DeposedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEntry:
-    """An entry and what stands beside it: Unix seconds, and the run and epoch of its writer.
+    """One file's records and what stands beside them: Unix seconds, run and epoch of their writer.
 
     `previous` is the checksum of the entry before it as its writer knew it, `checksum` its own.
     """
 
-    entry: Entry
+    records: Sequence[Entry]
     time: float
     run: str
     epoch: int
@@ -103,7 +104,8 @@ class Journal:
         self.clock = clock
         self._run = ""
         self._epoch = 0
-        self._trying: tuple[Entry, bytes] | None = None
+        self._instance = ""  # of the last term that is known
+        self._trying: tuple[tuple[Entry, ...], bytes] | None = None
         self._lost_at = 0  # the first position read whose entry is lost; 0: none
         self.history = History()  # of what was read; afterwards it is the reader's
         self.position = 0  # of the last entry known
@@ -123,7 +125,7 @@ class Journal:
         healed = 0 < self._lost_at <= newest and newest > self.snapshot_position
         if newest > self.position or healed:
             self._begin_with_snapshot()
-        listed = snapshots.positions(self._store, LOG)
+        listed = snapshots.positions(self._store, LOG, after=self.position)
         while True:
             position = self.position + 1
             try:
@@ -155,21 +157,23 @@ class Journal:
 
     def _take(self, logged: LoggedEntry) -> None:
         """The next entry was read. Raises DamagedError when it cannot follow what was read."""
-        entry, history = logged.entry, self.history
         if self.checksum and logged.previous != self.checksum:
             raise DamagedError("it does not follow the entry before it")
-        if self._lost_at == 0:
-            objection = history.objection(entry)
-            if not objection:
-                history.apply(entry)
-        else:
-            objection = history.apply_after_loss(entry, logged.run, logged.epoch)
-        if objection:
-            raise DamagedError(f"it contradicts the log: {objection}")
-        self._note(entry, logged.checksum)
+        history = self.history if len(logged.records) == 1 else self.history.copy()
+        for entry in logged.records:
+            if self._lost_at == 0:
+                objection = history.objection(entry)
+                if not objection:
+                    history.apply(entry)
+            else:
+                objection = history.apply_after_loss(entry, logged.run, logged.epoch)
+            if objection:
+                raise DamagedError(f"it contradicts the log: {objection}")
+        self.history = history
+        self._note(logged.records, logged.checksum)
         self._run, self._epoch = history.run, history.epoch
-        if isinstance(entry, Committed):
-            self.commits.append(LoggedCommit(entry=entry, time=logged.time))
+        commits = [each for each in logged.records if isinstance(each, Committed)]
+        self.commits.extend(LoggedCommit(entry=each, time=logged.time) for each in commits)
 
     def _lose(self, first: int, last: int, reason: str) -> None:
         """The entries of these positions are damaged or gone."""
@@ -180,22 +184,23 @@ class Journal:
         self.lost_entries += count
         self.position, self.checksum = last, ""
 
-    def append(self, entry: Entry) -> None:
-        """Create the next entry, durably.
+    def append(self, *records: Entry) -> None:
+        """Create the next entry, durably. The beginning of a term or a run is an entry of its own.
 
         Raises DeposedError when another process was there first; StoreFull and StoreUnavailable:
-        call again with the same entry, which never gets in twice.
+        call again with the same records, which never get in twice.
         """
-        if self._trying is None or self._trying[0] != entry:
-            self._trying = entry, self._encode(entry)
+        assert len(records) == 1 or not any(map(stands_alone, records)), records
+        if self._trying is None or self._trying[0] != records:
+            self._trying = records, self._encode(records)
         data, position = self._trying[1], self.position + 1
         name = entry_name(position)
         if not self._store.create(name, data) and self._read_or_none(name) != data:
             raise DeposedError(f"{name} is another process's")
-        if snapshots.newest_position(self._store) >= position:
+        if not self._store.keeps_entries and snapshots.newest_position(self._store) >= position:
             raise DeposedError(f"{name} was another process's, and is in a snapshot")
         self._trying = None
-        self._note(entry, checksum_of(data))
+        self._note(records, checksum_of(data))
 
     def snapshot_of(self, history: History) -> LogSnapshot:
         """Of `history`, which all entries known here add up to; a copy of it."""
@@ -207,7 +212,9 @@ class Journal:
         ours = None if self._trying is None else self._trying[1]
         if taken is not None and taken != ours:
             return True
-        return snapshots.newest_position(self._store) > self.position
+        return (
+            not self._store.keeps_entries and snapshots.newest_position(self._store) > self.position
+        )
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Replace the heartbeat. Raises StoreFull and StoreUnavailable."""
@@ -224,7 +231,7 @@ class Journal:
 
     def _read_or_none(self, name: str) -> bytes | None:
         try:
-            return self._store.read(name)
+            return bytes(self._store.read(name))
         except StoreMissing:
             return None  # not there yet, or collected
 
@@ -233,15 +240,15 @@ class Journal:
         name = entry_name(position)
         data = self._store.read(name)
         document = without_checksum(data)
-        kind = document.get("kind")
-        if kind not in KINDS:
-            remedy = "use the version of Atoll that wrote it"
-            raise StoreCorrupt(name, f"an entry of the unknown kind {kind}", remedy)
         try:
+            kinds = {each["kind"] for each in document["records"]}
+            if unknown := kinds - KINDS.keys():
+                remedy = "use the version of Atoll that wrote it"
+                raise StoreCorrupt(name, f"a record of the unknown kind {min(unknown)}", remedy)
             if document["seq"] != position:
                 raise DamagedError(f"it says seq {document['seq']}")
             return LoggedEntry(
-                entry=from_document(document),
+                records=[from_document(each) for each in document["records"]],
                 time=float(document["time"]),
                 run=str(document["run"]),
                 epoch=int(document["epoch"]),
@@ -251,21 +258,29 @@ class Journal:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"not an entry of this log: {error!r}") from error
 
-    def _encode(self, entry: Entry) -> bytes:
-        """One line of JSON: its place in the log, run, epoch and time, then its own fields."""
+    def _encode(self, records: Sequence[Entry]) -> bytes:
+        """One line of JSON: place in the log, run, epoch, process and time, then the records."""
+        first = records[0]
         document: dict[str, Any] = {
             "seq": self.position + 1,
             "previous": self.checksum,
-            "run": entry.run if isinstance(entry, RunStarted) else self._run,
-            "epoch": self._epoch,
+            "run": first.run if isinstance(first, RunStarted) else self._run,
+            "epoch": first.epoch if isinstance(first, TermBegun) else self._epoch,
+            "instance": first.instance if isinstance(first, TermBegun) else self._instance,
             "time": self.clock(),
-            **to_document(entry),
+            "records": [to_document(each) for each in records],
         }
         return with_checksum(document)
 
-    def _note(self, entry: Entry, checksum: str) -> None:
+    def _note(self, records: Sequence[Entry], checksum: str) -> None:
         self.position, self.checksum = self.position + 1, checksum
-        if isinstance(entry, RunStarted):
-            self._run = entry.run
-        if isinstance(entry, TermBegun):
-            self._epoch = entry.epoch
+        for entry in records:
+            if isinstance(entry, RunStarted):
+                self._run = entry.run
+            if isinstance(entry, TermBegun):
+                self._epoch, self._instance = entry.epoch, entry.instance
+
+
+def stands_alone(entry: Entry) -> bool:
+    """Whether an entry names what the entries beside it are written with."""
+    return isinstance(entry, TermBegun | RunStarted)

@@ -2,7 +2,8 @@
 
 Without them a start reads every entry since the job's first minute. A snapshot is the file
 `snapshots/<s>.json`: the history (model/history) that entries 1 to s add up to, with a checksum.
-A start reads the newest one and the entries after it.
+A start reads the newest one and the entries after it. Where entries cost little and a look much, in
+an object store, no entry is removed, and all that is said here of removal is of files alone.
 
 When. The owner of the shard takes one after every SNAPSHOT_ENTRIES entries, and at once after a
 start that found an entry damaged or gone, so that no later start has to look at the damage. It
@@ -71,9 +72,10 @@ def snapshot_name(position: int) -> str:
     return f"{SNAPSHOTS}{position:016d}.json"
 
 
-def positions(store: Store, folder: str) -> list[int]:
-    """The positions of all entries or snapshots, ascending; other files are not looked at."""
-    names = [name.removeprefix(folder).removesuffix(".json") for name in store.names(folder)]
+def positions(store: Store, folder: str, after: int = 0) -> list[int]:
+    """The positions of entries or snapshots behind `after`, ascending; no other file counts."""
+    listed = store.names(folder, f"{folder}{after:016d}.json")
+    names = [name.removeprefix(folder).removesuffix(".json") for name in listed]
     return sorted(int(name) for name in names if name.isdecimal())
 
 
@@ -121,7 +123,8 @@ def collect(store: Store, most: int = COLLECTED_MAX) -> int:
     known = positions(store, SNAPSHOTS)
     if len(known) < KEPT:
         return 0
-    entries = [each for each in positions(store, LOG) if each <= known[-KEPT]]
+    listed = [] if store.keeps_entries else positions(store, LOG)
+    entries = [each for each in listed if each <= known[-KEPT]]
     for position in entries[:most]:
         store.delete(entry_name(position))
     for position in known[:-KEPT]:

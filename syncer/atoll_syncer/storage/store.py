@@ -20,7 +20,7 @@ its name, fsync the folder. Why link(2), and not the simpler ways?
 Without the fsync of the folder the name itself could be lost. It is done also when the name was
 there: its maker may have been killed before it came to its own fsync.
 
-On an object store the same guarantees come from a PUT with If-None-Match.
+On an object store the same guarantees come from conditional PUTs (storage/object_store).
 """
 
 import errno
@@ -32,7 +32,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from atoll_protos.transfer.frames import Buffer
 
@@ -84,20 +84,28 @@ class Store(Protocol):
     Every method may raise StoreFull or StoreUnavailable; then it may be tried again.
     """
 
+    @property
+    def keeps_entries(self) -> bool:
+        """Whether no entry of the log is ever deleted (storage/snapshots)."""
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """How often the owner of the shard renews its heartbeat."""
+
     def create(self, name: str, data: bytes) -> bool:
         """Make `name` hold `data`, durably and atomically; False: the name is taken."""
 
     def replace(self, name: str, data: bytes) -> None:
         """Make `name` hold `data` atomically, whatever it held; need not survive a power cut."""
 
-    def put(self, parts: Sequence[Buffer]) -> str:
-        """Store the joined parts durably; returns the name that their sha256 gives."""
+    def put(self, parts: Sequence[Buffer], epoch: int) -> str:
+        """Store the joined parts durably; returns the name that `epoch` and their sha256 give."""
 
-    def read(self, name: str, byte_count_max: int | None = None) -> bytes:
-        """The bytes of `name`, or its first ones; raises StoreMissing."""
+    def read(self, name: str) -> bytearray:
+        """The bytes of `name`; raises StoreMissing."""
 
-    def names(self, prefix: str) -> list[str]:
-        """The names in folder `prefix` (it ends in a slash), sorted."""
+    def names(self, prefix: str, after: str = "") -> list[str]:
+        """The names in folder `prefix` (it ends in a slash) that come after `after`, sorted."""
 
     def delete(self, name: str) -> None:
         """Remove `name`; a name that is not there is removed already."""
@@ -106,8 +114,15 @@ class Store(Protocol):
         """Remove what killed writers left half-written; no live writer notices."""
 
 
-def object_name(digest: str) -> str:
-    return f"{OBJECTS}{digest}.safetensors"
+def object_name(epoch: int, digest: str) -> str:
+    """`epoch` is that of the writer's term, from which a later one knows what nobody can name."""
+    return f"{OBJECTS}{epoch}-{digest}.safetensors"
+
+
+def epoch_of(name: str) -> int | None:
+    """The epoch in which an object was written; None for a file of another program."""
+    epoch, _, _ = name.removeprefix(OBJECTS).partition("-")
+    return int(epoch) if epoch.isdecimal() else None
 
 
 def read_object(store: Store, name: str, remedy: str) -> bytearray:
@@ -115,14 +130,17 @@ def read_object(store: Store, name: str, remedy: str) -> bytearray:
 
     Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again).
     """
-    data = bytearray(store.read(name))
-    if object_name(hashlib.sha256(data).hexdigest()) != name:
+    data = store.read(name)
+    if not name.endswith(f"-{hashlib.sha256(data).hexdigest()}.safetensors"):
         raise StoreCorrupt(name, "its bytes have changed", remedy)
     return data
 
 
 class FileStore:
     """A folder as a store, on a file system with hard links; see the module."""
+
+    keeps_entries: Final = False
+    heartbeat_seconds: Final = 1.0
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -152,7 +170,7 @@ class FileStore:
         with storage_errors(path), self._temporary([data], durable=False) as temporary:
             temporary.rename(path)
 
-    def put(self, parts: Sequence[Buffer]) -> str:
+    def put(self, parts: Sequence[Buffer], epoch: int) -> str:
         """See Store. Hashes in a second thread while the bytes go to the disk."""
         digest = hashlib.sha256()
 
@@ -165,27 +183,30 @@ class FileStore:
         try:
             with storage_errors(self.root / OBJECTS), self._temporary(parts) as temporary:
                 hashing.join()
-                name = object_name(digest.hexdigest())
+                name = object_name(epoch, digest.hexdigest())
                 _link(temporary, self._path(name))
         finally:
             hashing.join()
         return name
 
-    def read(self, name: str, byte_count_max: int | None = None) -> bytes:
+    def read(self, name: str) -> bytearray:
         path = self._path(name)
         with storage_errors(path):
             try:
                 with path.open("rb") as file:
-                    return file.read(-1 if byte_count_max is None else byte_count_max)
+                    data = bytearray(os.fstat(file.fileno()).st_size)
+                    del data[file.readinto(data) :]
+                    return data
             except FileNotFoundError:
                 path.parent.stat()  # without the folder we do not know: raises StoreUnavailable
                 remedy = "nothing to do if it was collected; else restore the storage"
                 raise StoreMissing(os.fspath(path), "there is no such name", remedy) from None
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str, after: str = "") -> list[str]:
         folder = self._path(prefix)
         with storage_errors(folder):
-            return sorted(f"{prefix}{name}" for name in os.listdir(folder))
+            names = (f"{prefix}{name}" for name in os.listdir(folder))
+            return sorted(name for name in names if name > after)
 
     def delete(self, name: str) -> None:
         path = self._path(name)

@@ -17,9 +17,9 @@ The rest of this module only keeps a newcomer from deposing an owner that works 
                 |-- its heartbeat has not changed for T ------------> TAKE_OVER
                 `-- else -------------------------------------------> WAIT, and look again
 
-- The owner renews the heartbeat every HEARTBEAT_SECONDS and reads the log's end each time. The
-  heartbeat has a count, so a newcomer sees progress without comparing clocks; times are
-  measured by the newcomer's own monotonic clock, from its own first look.
+- The owner renews the heartbeat every `Store.heartbeat_seconds` (1 or 2) and reads the log's end
+  each time. The heartbeat has a count, so a newcomer sees progress without comparing clocks; times
+  are measured by the newcomer's own monotonic clock, from its own first look.
 - T is PATIENCE_SECONDS: long enough for a slow disk, short enough that a shard is back before
   learners have waited for long.
 - A pod whose term was followed by another pod's never owns the shard again. Otherwise two pods
@@ -41,7 +41,6 @@ from atoll_syncer.model.history import History
 from atoll_syncer.storage.journal import Heartbeat, Journal
 from atoll_syncer.storage.store import StoreUnavailable
 
-HEARTBEAT_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 5.0  # of a newcomer without a sign of life
 LOOK_SECONDS: Final = 0.5  # a store of files or objects tells nobody of a heartbeat
 

@@ -21,10 +21,9 @@ from atoll_protos.transfer.arrays import Array, Base, empty_packed, encoding_of
 from atoll_protos.transfer.codecs import BY_WIRE, Form, Wire, base_encoding
 from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.slices import SliceTensors, round_master
-from atoll_syncer.storage.objects import ObjectError, decode, decode_header, encode_parts
-from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, read_object
+from atoll_syncer.storage.objects import ObjectError, decode, encode_parts
+from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, epoch_of, read_object
 
-HEADER_BYTES = 2 << 20  # that of data states names every slot
 LOST = "let it be taken back from a learner, or restore a checkpoint"
 
 
@@ -51,7 +50,7 @@ def write_slice(
     hashing = threading.Thread(target=digest.update, args=(state.base.data,))
     hashing.start()
     try:
-        stored = store.put(encode_parts(content, metadata))
+        stored = store.put(encode_parts(content, metadata), origin.epoch)
     finally:
         hashing.join()
     return digest.hexdigest(), stored
@@ -108,7 +107,8 @@ class Collector:
         """Remove what older terms left; once in a process: its own merges have no entry yet."""
         removed = 0
         for name in self._store.names(OBJECTS):
-            if name not in live and self._epoch(name) < epoch:
+            written = epoch_of(name)
+            if name not in live and written is not None and written < epoch:
                 self._store.delete(name)
                 removed += 1
         return removed
@@ -123,11 +123,3 @@ class Collector:
         while self._unneeded:
             self._store.delete(self._unneeded[0])
             self._unneeded.popleft()
-
-    def _epoch(self, name: str) -> float:
-        """The epoch in which an object was written; infinite for a file of another program."""
-        try:
-            header = decode_header(self._store.read(name, HEADER_BYTES))
-            return int(header.metadata["epoch"])
-        except (ObjectError, StoreMissing, KeyError, ValueError):
-            return float("inf")

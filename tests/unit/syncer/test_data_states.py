@@ -39,7 +39,7 @@ def test_damage_and_loss_are_told_apart_from_data_states(store: FileStore) -> No
     with pytest.raises(StoreMissing):
         data_states.read(store, name)
     with pytest.raises(StoreCorrupt, match="not data states"):
-        data_states.read(store, store.put([b"something else"]))
+        data_states.read(store, store.put([b"something else"], 1))
 
 
 def test_what_a_killed_process_left_goes_however_many_slots_it_names(store: FileStore) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.driver import Driver
+from atoll_syncer.duties.log_queue import LogQueue
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, SendReply
 
@@ -47,7 +49,6 @@ def a_driver(**parts: Any) -> Any:
         "background": SimpleNamespace(run=run),
         "now": lambda: 0.0,
         "feed": list,
-        "_entries": asyncio.Queue(),
     }
     for name, part in {**known, **parts}.items():
         setattr(driver, name, part)
@@ -88,13 +89,14 @@ async def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule
         background=SimpleNamespace(until_stored=until_stored),
         metrics=SimpleNamespace(count=lambda _: None),
         values=None,
-        replies={},
         _token=0,
         _deadline=SimpleNamespace(moved=lambda: None),
-        _tidying=SimpleNamespace(appended=lambda *_: None),
+        _tidying=SimpleNamespace(appended=lambda *_: None, snapshot=lambda _: None),
     )
     del driver.feed  # its own
-    appending = asyncio.create_task(driver._append_entries())
+    journal: Any = SimpleNamespace(append=None)
+    driver._log = LogQueue(journal, driver.background, driver._appended, lambda: None)
+    appending = asyncio.create_task(driver._log.work())
     call = asyncio.create_task(driver.call(pb.MarkBegunRequest(shard=1)))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -115,6 +117,7 @@ async def test_a_driver_that_stops_writes_what_was_trained_unless_it_is_deposed_
         exit=asyncio.get_running_loop().create_future(),
         background=SimpleNamespace(stop=lambda: written.append("stopped")),
         recording=SimpleNamespace(close=lambda: None),
+        _log=SimpleNamespace(finish=partial(asyncio.sleep, 0)),
     )
     if deposed:
         driver.exit.set_result(None)

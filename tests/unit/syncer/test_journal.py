@@ -59,7 +59,8 @@ def store(tmp_path: Path) -> BrokenStore:  # its create may lose the answer
 
 def entries(store: FileStore) -> list[Entry]:
     """What the files of the log say, in order."""
-    return [from_document(json.loads(store.read(name))) for name in store.names("log/")]
+    documents = [json.loads(store.read(name)) for name in store.names("log/")]
+    return [from_document(record) for each in documents for record in each["records"]]
 
 
 def journal(store: FileStore) -> Journal:
@@ -82,12 +83,41 @@ def test_every_entry_says_its_position_run_epoch_and_time(store: BrokenStore) ->
     for entry in ENTRIES[:3]:
         writer.append(entry)
     documents = [json.loads(store.read(name)) for name in store.names("log/")]
-    fields = [[d[name] for name in ("seq", "run", "epoch", "time", "kind")] for d in documents]
+    names = ("seq", "run", "epoch", "instance", "time")
+    fields = [[*(d[name] for name in names), d["records"][0]["kind"]] for d in documents]
     assert fields == [
-        [1, "", 1, 101.0, "TermBegun"],
-        [2, "r1", 1, 102.0, "RunStarted"],
-        [3, "r1", 1, 103.0, "Taken"],
+        [1, "", 1, "p-1", 101.0, "TermBegun"],
+        [2, "r1", 1, "p-1", 102.0, "RunStarted"],
+        [3, "r1", 1, "p-1", 103.0, "Taken"],
     ]
+
+
+def test_records_of_one_entry_count_together_or_not_at_all(store: BrokenStore) -> None:
+    writer = journal(store)
+    for entry in ENTRIES[:2]:
+        writer.append(entry)
+    writer.append(*ENTRIES[2:6])
+    assert writer.position == 3
+    reader = journal(store)
+    assert reader.read() == History.of(ENTRIES[:6])
+    assert reader.position == 3
+    untrue = a_commit(3, participants=(a_participant("a-0", 3, cursor=7, weight=27.0),))
+    writer.append(ENTRIES[6], untrue)  # version 3 cannot follow version 1
+    assert journal(store).read().heads == History.of(ENTRIES[:6]).heads
+
+
+def test_where_entries_are_kept_an_append_is_one_create(store: BrokenStore) -> None:
+    class Kept(FileStore):
+        keeps_entries = True  # type: ignore[misc]  # as an object store does
+
+        def names(self, prefix: str, after: str = "") -> list[str]:
+            raise AssertionError(prefix)
+
+    writer = journal(Kept(store.root))
+    for entry in ENTRIES:
+        writer.append(entry)
+    assert not writer.is_deposed()
+    assert journal(store).read() == History.of(ENTRIES)
 
 
 def test_a_process_that_finds_its_position_taken_is_deposed(store: BrokenStore) -> None:

@@ -157,7 +157,8 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
         shards.stdin.close()
     assert shards.returncode == 0
     store = FileStore(tmp_path)
-    log = [from_document(json.loads(store.read(name))) for name in store.names("log/")]
+    documents = [json.loads(store.read(name)) for name in store.names("log/")]
+    log = [from_document(record) for each in documents for record in each["records"]]
     history = History.of(log)
     assert history.epoch == 5
     assert history.commits >= 10

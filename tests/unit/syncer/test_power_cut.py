@@ -42,7 +42,7 @@ class Work:
         entries += [Begun(shard=n) for n in range(6)]
         for number, entry in enumerate(entries):
             data = f"object {number}".encode()
-            name = store.put([data])
+            name = store.put([data], 1)
             self.files[STORE / name] = data
             tape.write("r", {"event": "commit", "slice": number})
             named = ShardFinal(shard=number, file=name, digest="")
@@ -69,7 +69,7 @@ class Work:
             assert path.read_bytes() == path.name.encode(), "half an export"
         for path in (root / STORE / "objects").glob("[0-9a-f]*"):
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            assert object_name(digest) == f"objects/{path.name}", "half an object"
+            assert object_name(1, digest) == f"objects/{path.name}", "half an object"
         for folder in ("log", "snapshots"):
             for path in (root / STORE / folder).glob("[0-9]*"):
                 stub = folder == "log" and int(path.stem) == 1 and self.snapshot  # never read

@@ -78,7 +78,7 @@ def test_an_entry_behind_a_snapshot_follows_the_last_one_in_it(store: FileStore)
         each.take_slots(3)
         each.snapshot()
         each.take_slots(1)
-    store.replace(entry_name(5), another.read(entry_name(5)))
+    store.replace(entry_name(5), bytes(another.read(entry_name(5))))
     history, position = read(store)
     assert (history.incomplete, position) == (True, 5)
     assert history.taken["a-0"].incarnation == 3
@@ -165,14 +165,28 @@ def test_an_answer_that_was_lost_before_a_removal_is_no_success(store: FileStore
     assert read(store) == (new.history, new.journal.position)
 
 
+def test_where_entries_are_kept_only_older_snapshots_go(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileStore, "keeps_entries", True)
+    owner = Owner(store, "p")
+    for _ in range(3):
+        owner.take_slots(3)
+        owner.snapshot()
+    before = positions(store, LOG)
+    assert snapshots.collect(store) == 0
+    assert positions(store, LOG) == before
+    assert len(positions(store, SNAPSHOTS)) == 2
+
+
 def test_a_reader_goes_on_while_entries_are_removed(store: FileStore) -> None:
     owner = Owner(store, "p")
 
     class Removing(FileStore):
         armed = True
 
-        def names(self, prefix: str) -> list[str]:
-            found = super().names(prefix)
+        def names(self, prefix: str, after: str = "") -> list[str]:
+            found = super().names(prefix, after)
             if prefix == LOG and self.armed:
                 self.armed = False
                 for _ in range(2):
@@ -199,7 +213,7 @@ def test_a_reader_that_slept_does_not_take_a_sleepers_entry_for_history(
     class Sleeping(FileStore):
         slept = False
 
-        def read(self, name: str, byte_count_max: int | None = None) -> bytes:
+        def read(self, name: str) -> bytearray:
             if name == entry_name(position) and not self.slept:
                 self.slept = True
                 owner.append(TermBegun(epoch=2, pod="q", instance="q"))
@@ -209,7 +223,7 @@ def test_a_reader_that_slept_does_not_take_a_sleepers_entry_for_history(
                 snapshots.collect(store, position)  # up to the entry at hand, and it is not done
                 with pytest.raises(DeposedError, match="is in a snapshot"):
                     sleeper.append(Taken(slot="b-0", incarnation=1, uid="u", instance="i"))
-            return super().read(name, byte_count_max)
+            return super().read(name)
 
     reader = Journal(Sleeping(store.root), lambda: 9.0)
     assert reader.read() == owner.history

@@ -14,7 +14,6 @@ from atoll_syncer.duties.tidying import PATIENCE_ENTRIES, Tidying
 from atoll_syncer.model.log import Entry, Taken, TermBegun
 from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.objects import encode_header
 from atoll_syncer.storage.snapshots import positions
 from atoll_syncer.storage.store import LOG, OBJECTS, SNAPSHOTS, FileStore, StoreFull
 from unit.syncer.log_side import a_commit, a_participant, a_seed
@@ -54,14 +53,14 @@ class Side:
         self.journal.append(entry)
         self.history.apply(entry)
         self.tidying.appended(entry, self.history)
+        self.tidying.snapshot(self.history)
 
     def seed(self) -> None:
         self.append(a_seed(("d",), (self.object(0),)))
 
     def object(self, number: int) -> str:
         """An object that the present term writes."""
-        epoch = str(self.history.epoch)
-        return self.store.put([encode_header({}, {"epoch": epoch, "number": str(number)})])
+        return self.store.put([f"object {number}".encode()], self.history.epoch)
 
     def commit(self, name: str = "", *, cursor: int = 0) -> None:
         """With a `cursor`, of a participant that keeps a data state with it."""

@@ -83,7 +83,8 @@ def test_a_sweep_spares_what_may_yet_get_an_entry(tmp_path: Path) -> None:
         making = values.begin_merge(MergeOffers(0, (offer,), 0.9), "run", epoch)
         making.compute()
         names[epoch] = making.write(bench.store).object
-    foreign = bench.store.put([b"not ours"])
+    foreign = "objects/not-ours"
+    assert bench.store.create(foreign, b"")
     assert Collector(bench.store).sweep(live, epoch=2) == 1
     assert set(bench.store.names("objects/")) == live | {names[2], names[3], foreign}
 

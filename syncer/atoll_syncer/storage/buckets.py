@@ -1,0 +1,74 @@
+"""Buckets of S3, Google Cloud Storage and Azure, by obstore: how they are opened, how they fail.
+
+Credentials are the process's: its environment, or what the cloud gives a pod (workload identity).
+A refusal of them is trouble like any other, never a loss: a role may reach its pod minutes late.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from obstore import exceptions
+from obstore.store import from_url
+
+from atoll_protos.errors import SpecError
+from atoll_syncer.storage.store import StoreMissing, StoreUnavailable
+
+ENDPOINT: Final = {"s3": "endpoint", "az": "endpoint", "gs": "base_url"}  # by scheme, for obstore
+RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+TIMES: Final = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=60)}
+PART_BYTES: Final = 64 << 20  # of an object that is sent or read in parts
+PARTS_AT_ONCE: Final = 4
+AWAY: Final = "check the bucket, the address and the network; training continues meanwhile"
+REFUSED: Final = (
+    "give the shards' pods credentials that may read, write, list and delete there, and check the"
+    " clock, which may be wrong by 15 minutes at most; training continues meanwhile"
+)
+
+Bucket = Any  # obstore has one class for each provider, without a common public type
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a bucket's, and not a folder."""
+    return "://" in place
+
+
+def open_bucket(url: str, endpoint: str = "") -> Bucket:
+    """The bucket of `url` (s3://, gs:// or az://ACCOUNT/), whose path goes before every name.
+
+    `endpoint` is where the provider answers; empty: at its usual address. Nothing is asked yet.
+    Raises SpecError.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme not in ENDPOINT:
+        raise SpecError(url, "is no bucket", "give s3://, gs:// or az:// and a bucket's name")
+    options: dict[str, Any] = {
+        "config": {ENDPOINT[scheme]: endpoint} if endpoint else {},
+        "client_options": {**TIMES, "allow_http": endpoint.startswith("http://")},
+        "retry_config": RETRIES,
+    }
+    try:
+        return from_url(url, **options)
+    except (exceptions.BaseError, ValueError) as error:
+        raise SpecError(url, _first_line(error), "correct the URL, or its credentials") from error
+
+
+@contextmanager
+def bucket_errors(where: str) -> Iterator[None]:
+    """Turn what obstore raises into a StoreError. A name that is missing: StoreMissing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        remedy = "nothing to do if it was collected; else restore the bucket"
+        raise StoreMissing(where, "there is no such name", remedy) from error
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        raise StoreUnavailable(where, _first_line(error), REFUSED) from error
+    except (exceptions.BaseError, OSError) as error:
+        raise StoreUnavailable(where, _first_line(error), AWAY) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,165 @@
+"""An object store as a shard's store: S3, Google Cloud Storage and Azure, by obstore (rule 19).
+
+`create` is a PUT on the condition that the name is free (If-None-Match, or generation 0 at Google).
+Four things are not as on a file system:
+
+- An answer can be lost, and obstore asks again by itself: the second try finds the name taken by
+  our own bytes. The log compares bytes (storage/journal), and each entry's name its process, so
+  two processes never write equal ones.
+- S3 answers "taken" (409) when a conditional PUT meets another request, though nothing may be
+  stored. What is taken and not there is trouble: the caller tries again.
+- A bucket that is gone, and credentials that see nothing, can answer as if a name were missing. So
+  a name is missing only while MARK is there, which `open` has made; else the store is away, which
+  is never a loss (rules 22, 23).
+- A server that ignores the condition would give one shard to two processes. `open` lets several
+  creators race for a name and refuses a server on which not exactly one of them wins.
+
+Entries of the log are never deleted here. So the name of an entry is taken for ever, and nothing
+has to be looked at after a create (storage/snapshots says what deletion costs).
+
+What a process that was killed had sent of an object has no name. The bucket's own rule for
+unfinished uploads removes it (docs/object-stores.md).
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+import obstore
+from obstore import exceptions
+
+from atoll_protos.transfer.frames import Buffer
+from atoll_syncer.storage.buckets import AWAY, PART_BYTES, PARTS_AT_ONCE, Bucket, bucket_errors
+from atoll_syncer.storage.store import (
+    TEMPORARY,
+    StoreMissing,
+    StoreUnavailable,
+    object_name,
+)
+
+MARK: Final = "atoll.json"
+CREATORS: Final = 8
+
+
+class ObjectStore:
+    """A folder of a bucket as a store; see the module. `url` is for people."""
+
+    keeps_entries: Final = True
+    heartbeat_seconds: Final = 2.0  # each is paid for, and only a second process looks
+
+    def __init__(self, bucket: Bucket, url: str) -> None:
+        self._bucket, self.url = bucket, url.rstrip("/")
+
+    def open(self) -> None:
+        """Raises StoreUnavailable, for good where the server ignores the condition of a PUT."""
+        with self._errors(MARK):
+            self._create(MARK, b"{}")
+        winners = self.race()
+        if winners != 1:
+            reason = f"{winners} of {CREATORS} creators of one name succeeded"
+            remedy = "use a server that honours If-None-Match: * (of Google: gs://, not s3://)"
+            trouble = StoreUnavailable(self.url, reason, remedy)
+            trouble.is_permanent = True
+            raise trouble
+
+    def race(self) -> int:
+        """Let CREATORS threads create one name; returns how many were told that they did."""
+        name = f"{TEMPORARY}{secrets.token_hex(8)}"
+        contents = [f"{name} {number}".encode() for number in range(CREATORS)]
+        with self._errors(name), ThreadPoolExecutor(CREATORS) as threads:
+            winners = sum(threads.map(lambda data: self._create(name, data), contents))
+            obstore.delete(self._bucket, name)
+        return winners
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See Store. False may also mean that an earlier try of the same caller got through."""
+        with self._errors(name):
+            return self._create(name, data)
+
+    def replace(self, name: str, data: bytes) -> None:
+        with self._errors(name):
+            obstore.put(self._bucket, name, data, use_multipart=False)
+
+    def put(self, parts: Sequence[Buffer], epoch: int) -> str:
+        """See Store. The name is the content's, so no condition is needed."""
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        name = object_name(epoch, digest.hexdigest())
+        with self._errors(name):
+            pieces = _pieces(parts)
+            obstore.put(
+                self._bucket, name, pieces, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+            )
+        return name
+
+    def read(self, name: str) -> bytearray:
+        with self._errors(name):
+            found = obstore.get(self._bucket, name)
+            byte_count = found.meta["size"]
+            if byte_count <= PART_BYTES:
+                return bytearray(found.bytes())
+            data = bytearray(byte_count)
+
+            def fill(start: int) -> None:
+                end = min(start + PART_BYTES, byte_count)
+                data[start:end] = bytes(obstore.get_range(self._bucket, name, start=start, end=end))
+
+            with ThreadPoolExecutor(PARTS_AT_ONCE) as threads:
+                list(threads.map(fill, range(0, byte_count, PART_BYTES)))
+            return data
+
+    def names(self, prefix: str, after: str = "") -> list[str]:
+        with self._errors(MARK):
+            pages = obstore.list(self._bucket, prefix, offset=after or None)
+            found = sorted(each["path"] for page in pages for each in page)
+            if not found:
+                obstore.head(self._bucket, MARK)
+            return found
+
+    def delete(self, name: str) -> None:
+        with self._errors(name):
+            try:
+                obstore.delete(self._bucket, name)
+            except FileNotFoundError:
+                return
+
+    def tidy(self) -> None:
+        """See Store: what was half sent has no name."""
+
+    def _create(self, name: str, data: bytes) -> bool:
+        try:
+            obstore.put(self._bucket, name, data, mode="create", use_multipart=False)
+        except exceptions.AlreadyExistsError:
+            try:
+                return bytes(obstore.get(self._bucket, name).bytes()) == data
+            except FileNotFoundError:
+                reason, remedy = "a conflict, after which nothing is there", "try again"
+                raise StoreUnavailable(f"{self.url}/{name}", reason, remedy) from None
+        return True
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        """See `bucket_errors`. Without MARK we do not know whether a name is missing."""
+        where = f"{self.url}/{name}"
+        try:
+            with bucket_errors(where):
+                yield
+        except StoreMissing as missing:
+            with bucket_errors(where):
+                try:
+                    obstore.head(self._bucket, MARK)
+                except FileNotFoundError:
+                    reason = f"{MARK} is not there"
+                    raise StoreUnavailable(self.url, reason, AWAY) from missing
+            raise
+
+
+def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:
+    for part in parts:
+        view = memoryview(part).cast("B")
+        for start in range(0, len(view), PART_BYTES):
+            yield view[start : start + PART_BYTES]
