@@ -185,12 +185,16 @@ def test_what_a_platform_adds_is_allowed_too(helm: str, peers: dict[str, Peer]) 
         helm,
         f"{JOBS}.learnerEgress[0].to[0].ipBlock.cidr=10.1.0.0/16",
         f"{JOBS}.learnerEgress[0].ports[0].port=443",
+        f"{JOBS}.shardEgress[0].to[0].ipBlock.cidr=198.51.100.0/24",
+        f"{JOBS}.shardEgress[0].ports[0].port=443",
         f"{JOBS}.shardsFrom[0].ipBlock.cidr=198.51.100.0/24",
         f"{JOBS}.metricsFrom[0].podSelector.matchLabels.app=other",
     )
     assert allowed(found, peers["learner"], peers["data-store"], 443)
     assert not allowed(found, peers["learner"], peers["data-store"], 80)
     assert not allowed(found, peers["learner"], peers["internet"], 443)
+    assert allowed(found, peers["shard"], peers["internet"], 443)  # its bucket
+    assert not allowed(found, peers["shard"], peers["data-store"], 443)
     assert allowed(found, peers["internet"], peers["shard"], SHARD_PORT)
     assert allowed(found, peers["somebody"], peers["shard"], METRICS_PORT)
     assert not allowed(found, peers["impostor"], peers["shard"], METRICS_PORT)

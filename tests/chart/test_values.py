@@ -65,6 +65,7 @@ def test_no_object_of_the_schema_takes_a_key_that_it_does_not_know() -> None:
         ("replicas=two", "replicas"),
         ("networkPolicy.enable=true", "enable"),
         ("networkPolicy.jobs.learnerEgres[0].to=x", "learnerEgres"),
+        ("networkPolicy.jobs.shardEgress[0].too=x", "too"),
         ("networkPolicy.jobs.shardsFrom[0].ipblock=x", "ipblock"),
         ("metrics.podMonitor.interval=30", "interval"),
         ("metrics.dashbord.enabled=true", "dashbord"),

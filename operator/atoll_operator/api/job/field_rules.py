@@ -114,7 +114,7 @@ def _of_buckets() -> tuple[Rule, ...]:
         _left_out(
             "reclaim",
             f"is {Reclaim.DELETE}, and the operator has no rights to the bucket",
-            "remove it, and let a lifecycle rule of the bucket remove what is old",
+            "remove it; a lifecycle rule of the bucket can remove the folder of a job that is over",
             in_buckets=True,
         ),
     )

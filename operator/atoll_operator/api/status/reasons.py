@@ -210,8 +210,8 @@ Complete False
   NotComplete: the job is not complete
 Failed True
   {STORE_LOST}: a shard lost its state and no learner can restore it
-    > bring the shard's volume back and annotate the job with `atoll.dev/retry`; or start over:
-      with Ephemeral storage by the same annotation, else delete the job and apply it again
+    > bring the shard's volume or bucket back and annotate the job with `atoll.dev/retry`; or start
+      over: with Ephemeral storage by the same annotation, else delete the job and apply it again
   DeadlineExceeded: spec.activeDeadlineSeconds have passed
     > give it more time: after an edit of the spec it continues
   ProcessFailed: only of `atoll run`: a process that the job needs failed again and again
