@@ -12,6 +12,7 @@ A module imports only what reading its arguments needs, and a verb the rest when
     plot.py       the loss curves as a picture
     export.py     the model of a run as it is now
     credentials.py  the Secret of a region in another cluster
+    store.py      whether a bucket does what the shards of a job need
     lifecycle.py  suspends, resumes and deletes a job of a cluster
     manifest_file.py   a manifest's file becomes a job
     run_or_job.py      whether a name is that of a run folder or of a job

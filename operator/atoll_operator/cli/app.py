@@ -17,6 +17,7 @@ from atoll_operator.cli.logs import logs
 from atoll_operator.cli.plot import plot
 from atoll_operator.cli.run import run
 from atoll_operator.cli.status import status
+from atoll_operator.cli.store import store
 from atoll_operator.cli.top import top
 from atoll_operator.cli.validate import validate
 from atoll_operator.local.show.run_summary import RunResult
@@ -53,6 +54,7 @@ VERBS = (status, top, logs, plot, export, credentials, suspend, resume, delete, 
 app.command(cls=WithScript)(run)
 for verb in VERBS:
     app.command()(verb)
+app.add_typer(store, name="store")
 
 
 def main() -> None:

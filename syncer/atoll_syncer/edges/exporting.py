@@ -4,14 +4,13 @@
                  all of them --> storage/export.assemble in a hidden folder, then renamed
 
 The tick in the index is the lowest of the shards' when they began to answer. The registrar takes an
-export every `spec.export.everySteps` ticks into FOLDER/step-N (`keep_taking`), and the last KEPT of
-them stay. What fails is logged, and the next one is due as planned.
+export every `spec.export.everySteps` ticks for step-N beside the final one (`keep_taking`), and the
+last KEPT stay. What fails is logged, and the next one is due as planned.
 """
 
 import argparse
 import asyncio
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -20,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
@@ -39,17 +38,18 @@ from atoll_protos.network import channels
 from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options
 from atoll_protos.network.credentials import OutOfDateError
 from atoll_protos.network.services import Service, client_of
-from atoll_syncer.storage import export
-from atoll_syncer.storage.export import ExportPart
+from atoll_syncer.storage.export import Export, ExportPart
 from atoll_syncer.storage.files import READ_BYTES, verify
 from atoll_syncer.storage.store import StoreError, storage_errors
+
+if TYPE_CHECKING:
+    from atoll_syncer.storage.bucket_export import BucketExport
 
 ANSWER_SECONDS: Final = 30.0  # of a shard that says or sends nothing
 LOOK_SECONDS: Final = 1.0  # at the tick, for the next one that is due; seconds late is no harm
 KEPT: Final = 3
 STANDARD_OUTPUT: Final = "-"
 HIDDEN: Final = ".{name}.{digits}.tmp"  # until an export is whole
-STEP: Final = re.compile(r"step-[0-9]+")
 
 log = structlog.get_logger()
 
@@ -145,7 +145,7 @@ def assemble(run_file: RunFile, shards: Sequence[Received], tick: int) -> None:
     layout = from_model(registrar.first.model, run_file.layout)
     parts = [ExportPart(file=str(each.path(0)), digest=each.digests[0]) for each in shards]
     companion = [registrar.chunks(1), registrar.chunks(2)]
-    target = export.Export(registrar.folder)
+    target = Export(registrar.folder)
     target.assemble(registrar.first.run, layout, parts, companion, tick=tick)
     shutil.rmtree(registrar.folder / PARTS, ignore_errors=True)
 
@@ -160,15 +160,22 @@ def _appear(hidden: Path, out: Path) -> None:
 async def keep_taking(
     run_file: RunFile,
     reach: ShardAddresses,
-    folder: Path,
+    exporter: "Export | BucketExport | Path",
     clock: Callable[[], tuple[int, int | None]],
 ) -> None:
     """`clock` tells the tick, and the job's present length in ticks, if it has one."""
     every = run_file.export_every
     assert every is not None, "no schedule"
-    await asyncio.to_thread(_remove_half_written, folder)
+    if isinstance(exporter, Path):
+        exporter = Export(exporter)
+    await asyncio.to_thread(_remove_half_written, exporter.folder)
     now = clock()[0] // every * every
-    tried = now if now in _steps(folder) else 0  # a process before this one has taken it
+    try:
+        taken = await asyncio.to_thread(exporter.steps)
+    except StoreError as error:
+        log.warning("exports that are there cannot be seen", reason=str(error))
+        taken = []
+    tried = now if now in taken else 0  # a process before this one has taken it
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         tick, end = clock()
@@ -177,20 +184,12 @@ async def keep_taking(
             continue
         tried = due
         try:
-            seen = await take(run_file, reach, folder / f"step-{due}")
+            seen = await take(run_file, reach, exporter.folder / f"step-{due}")
+            await asyncio.to_thread(exporter.keep_step, due, KEPT)
         except (ExportError, StoreError, OSError) as error:
             log.warning("no export was taken", step=due, reason=str(error))
         else:
             log.info("an export was taken", step=due, tick=seen)
-            for step in _steps(folder)[:-KEPT]:
-                await asyncio.to_thread(shutil.rmtree, folder / f"step-{step}", ignore_errors=True)
-
-
-def _steps(folder: Path) -> list[int]:
-    """The steps of which there is an export, the latest last: an older run's may be higher."""
-    folders = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name)]
-    folders.sort(key=lambda path: path.stat().st_mtime_ns)
-    return [int(path.name.removeprefix("step-")) for path in folders]
 
 
 def _remove_half_written(folder: Path) -> None:

@@ -14,6 +14,8 @@ removed after that.
 import errno
 import json
 import os
+import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,6 +47,9 @@ from atoll_syncer.storage.store import StoreCorrupt, StoreMissing, StoreUnavaila
 INDEX = f"{MODEL}.safetensors.index.json"
 IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
 FILE_BYTES_MAX = 5_000_000_000  # the usual limit of a file on the Hub
+STEP = re.compile(r"step-[0-9]+")  # the folder of an export of a job that trains
+
+Indexes = Mapping[str, dict[str, Any]]  # by the index's file, what it says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,7 @@ class Export:
 
     def write_part(self, run: str, shard: int, bases: Mapping[int, Array]) -> ExportPart:
         """Write bases of a shard, by fragment; the same call writes the same file again."""
-        name = f"{PARTS}/{run}-shard-{shard:03d}.safetensors"
+        name = part_name(run, shard)
         with whole_file(self.folder / name) as file:
             for part in encode_part(run, shard, bases):
                 file.write(part)
@@ -108,11 +113,9 @@ class Export:
         index is there changes nothing. Raises StoreCorrupt (a part was changed).
         """
         folder = self.folder
-        known = {stem: _read_index(_index(folder, stem)) for stem in STEMS}
-        done = [stem for stem in STEMS if known[stem].get("metadata", {}).get("run") == run]
-        if done:
-            index, used = _index(folder, done[0]), set[str]()
-        else:
+        known, used = read_indexes(folder), set[str]()
+        index = index_of(known, run)
+        if not index:
             for part in parts:
                 verify(folder / part.file, part.digest)
             used, contents, trouble = _read_companion(folder, run, companion)
@@ -124,15 +127,67 @@ class Export:
             about["files"] = sorted(contents.files.keys() - trouble.keys())
             if tick is not None:
                 about["tick"] = tick
-            index = _index(folder, contents.table.stem)
-            _write_index(index, items, weight_map, about)
-            _remove_stale(folder, known, index, {*weight_map.values(), *contents.files})
+            index = index_name(contents.table.stem)
+            _write_index(folder / index, items, weight_map, about)
+            written = {index, *weight_map.values(), *contents.files}
+            _remove(folder, stale_names(known, written))
         _remove(folder, {part.file for part in parts} | used)
-        for written in (folder, folder / PARTS):
-            remove_leftovers(written)
+        for each in (folder, folder / PARTS):
+            remove_leftovers(each)
         with suppress(OSError):  # a user's file is in it, or it is gone already
             (folder / PARTS).rmdir()
-        return index
+        return folder / index
+
+    def steps(self) -> list[int]:
+        """The steps of which there is an export, the latest last: an older run's may be higher."""
+        folders = [path for path in self.folder.glob("step-*") if STEP.fullmatch(path.name)]
+        folders.sort(key=lambda path: path.stat().st_mtime_ns)
+        return [int(path.name.removeprefix("step-")) for path in folders]
+
+    def keep_step(self, step: int, kept: int) -> None:
+        """The export of `step` was taken into its folder: the latest `kept` stay."""
+        del step  # it is where it belongs
+        for old in self.steps()[:-kept]:
+            shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
+
+
+def part_name(run: str, shard: int) -> str:
+    return f"{PARTS}/{run}-shard-{shard:03d}.safetensors"
+
+
+def index_name(stem: str) -> str:
+    return f"{stem}.safetensors.index.json"
+
+
+def parse_index(data: bytes) -> dict[str, Any]:
+    """What an index says; nothing, if it is none."""
+    try:
+        content = json.loads(data)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_indexes(folder: Path) -> Indexes:
+    """The indexes that a folder has."""
+    found = {}
+    for name in map(index_name, STEMS):
+        with storage_errors(folder / name), suppress(FileNotFoundError):
+            found[name] = parse_index((folder / name).read_bytes())
+    return found
+
+
+def index_of(known: Indexes, run: str) -> str:
+    """The index of a run's model; empty: there is none."""
+    runs = {each.get("metadata", {}).get("run"): name for name, each in known.items()}
+    return runs.get(run, "")
+
+
+def stale_names(known: Indexes, written: set[str]) -> set[str]:
+    """What the indexes of an earlier run name, and these, as far as it was not written again."""
+    named = {name for index in known.values() for name in index.get("weight_map", {}).values()}
+    read = {name for name, index in known.items() if index}
+    return {name for name in (named | read) - written if Path(name).name == name}
 
 
 def encode_part(run: str, shard: int, bases: Mapping[int, Array]) -> list[Buffer]:
@@ -150,18 +205,6 @@ def _remove(folder: Path, names: set[str]) -> None:
     for name in names:
         with storage_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
-
-
-def _remove_stale(
-    folder: Path, known: Mapping[str, Mapping[str, Any]], index: Path, written: set[str]
-) -> None:
-    """Remove what the index of an earlier run names, and that index where it has another name."""
-    for stem, before in known.items():
-        old = set(before.get("weight_map", {}).values())
-        stale = {name for name in old - written if Path(name).name == name}
-        if before and _index(folder, stem) != index:
-            stale.add(_index(folder, stem).name)
-        _remove(folder, stale)
 
 
 def _read_companion(
@@ -238,23 +281,6 @@ def _write_index(
     content = {"metadata": metadata, "weight_map": weight_map}
     with whole_file(index) as file:
         file.write(json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
-
-
-def _index(folder: Path, stem: str) -> Path:
-    return folder / f"{stem}.safetensors.index.json"
-
-
-def _read_index(index: Path) -> dict[str, Any]:
-    """The index that is there already, if it is one."""
-    if not index.exists():
-        return {}
-    with storage_errors(index):
-        data = index.read_bytes()
-    try:
-        content = json.loads(data)
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _slice_name(fragment: int) -> str:

@@ -1,0 +1,301 @@
+"""An export below a URL of a bucket: the model that a folder has, wherever it was interrupted."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+import safetensors.torch
+import torch
+from obstore import exceptions
+from obstore.store import MemoryStore
+
+from atoll_protos.job.companion import ADAPTER, FILE, ExportTable
+from atoll_syncer.storage import bucket_export
+from atoll_syncer.storage.bucket_export import BucketExport
+from atoll_syncer.storage.export import INDEX, Export, ExportPart
+from atoll_syncer.storage.store import StoreCorrupt, StoreUnavailable
+from unit.syncer.test_export import KEYS, LAYOUT, TENSORS, companion, cut, model, text
+
+BASES = [cut(LAYOUT, model(LAYOUT), shard) for shard in range(LAYOUT.shards)]
+URL = "s3://bucket/models/tiny/"
+FILES = {f"{FILE}config.json": text(b"{}"), f"{FILE}sub/words.txt": text(b"a b")}
+ADAPTER_KEYS = {f"base.{name}": name for name in KEYS.values()}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_export, "PIECE_BYTES", 10_000)
+
+
+def exported(
+    target: Export | BucketExport, run: str = "r1", table: ExportTable | None = None
+) -> list[ExportPart]:
+    """All that the shards of a job do at its end."""
+    parts = [target.write_part(run, shard, bases) for shard, bases in enumerate(BASES)]
+    target.assemble(run, LAYOUT, parts, [companion(table or ExportTable(), FILES)])
+    return parts
+
+
+def contents(bucket: MemoryStore, below: str = "") -> dict[str, bytes]:
+    names = [each["path"] for each in obstore.list(bucket, below).collect()]
+    return {name: bytes(obstore.get(bucket, name).bytes()) for name in names}
+
+
+def in_folder(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_bucket_has_what_a_folder_has_and_nothing_stays_behind(tmp_path: Path) -> None:
+    bucket, scratch = MemoryStore(), tmp_path / "scratch"
+    target = BucketExport(bucket, URL, scratch)
+    target.check()
+    assert contents(bucket) == {}, "what was tried is removed"
+    parts = exported(target)
+    exported(Export(tmp_path / "export"))
+    assert contents(bucket) == in_folder(tmp_path / "export")
+    assert list(scratch.iterdir()) == []
+    before = obstore.list(bucket).collect()
+    index = target.assemble("r1", LAYOUT, parts, [companion(ExportTable(), FILES)])
+    assert index == f"s3://bucket/models/tiny/{INDEX}"
+    assert obstore.list(bucket).collect() == before, "a second call changes nothing"
+
+
+class Interrupted(BaseException):
+    """The process was killed."""
+
+
+class Faulty:
+    """obstore, of which request `number` fails, before or after it was done.
+
+    `look` is called after each request.
+    """
+
+    def __init__(
+        self, number: int, fault: BaseException, look: Callable[[], None], *, after: bool = False
+    ) -> None:
+        self.number, self.fault, self.look, self.after = number, fault, look, after
+        self.numbers = itertools.count(1)
+
+    def __getattr__(self, name: str) -> Any:
+        def request(*arguments: Any, **options: Any) -> Any:
+            is_it = next(self.numbers) == self.number
+            if is_it and not self.after:
+                raise self.fault
+            try:
+                return getattr(obstore, name)(*arguments, **options)
+            finally:
+                self.look()
+                if is_it:
+                    raise self.fault
+
+        return request
+
+
+def check_whole(bucket: MemoryStore) -> None:
+    """An index that is there names whole files of its run."""
+    found = contents(bucket)
+    for name in found:
+        if name.endswith(".index.json"):
+            folder = name.rpartition("/")[0]
+            index = json.loads(found[name])
+            files = {*index["weight_map"].values(), *index["metadata"]["files"]}
+            for file in files:
+                assert f"{folder}/{file}".lstrip("/") in found, name
+
+
+AWAY = exceptions.GenericError("away")
+
+
+@pytest.mark.parametrize(
+    ("fault", "after"),
+    [
+        pytest.param(AWAY, False, id="away"),
+        pytest.param(AWAY, True, id="the answer is lost"),
+        pytest.param(Interrupted(), True, id="killed"),
+    ],
+)
+def test_wherever_it_is_interrupted_the_next_calls_make_the_same_model(
+    fault: BaseException, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported(Export(tmp_path / "export"))
+    number, hit = 0, True
+    while hit:
+        number += 1
+        bucket, hit = MemoryStore(), False
+        scratch = tmp_path / f"scratch-{number}"
+        faulty = Faulty(number, fault, partial(check_whole, bucket), after=after)
+        monkeypatch.setattr(bucket_export, "obstore", faulty)
+        while True:
+            try:
+                exported(BucketExport(bucket, URL, scratch))
+            except (StoreUnavailable, Interrupted):
+                hit = True
+            else:
+                break
+        assert contents(bucket) == in_folder(tmp_path / "export"), number
+        assert list(scratch.iterdir()) == []
+    assert number > 15
+
+
+def test_what_was_made_is_not_made_again_when_it_could_not_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, made = MemoryStore(), list[str]()
+    assemble = Export.assemble
+
+    def counted(self: Export, run: str, *rest: Any, **options: Any) -> Path:
+        made.append(run)
+        return assemble(self, run, *rest, **options)
+
+    class Away:
+        """obstore, of which the files cannot be sent yet."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(obstore, name)
+
+        def put(self, bucket: MemoryStore, name: str, *rest: Any, **options: Any) -> Any:
+            if not name.startswith("parts/"):
+                raise exceptions.GenericError("away")
+            return obstore.put(bucket, name, *rest, **options)
+
+    monkeypatch.setattr(Export, "assemble", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket_export, "obstore", Away())
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match=r"s3://bucket/models/tiny/\S+: away"):
+                exported(BucketExport(bucket, URL, tmp_path))
+    exported(BucketExport(bucket, URL, tmp_path))
+    assert made == ["r1"]
+
+
+def test_a_part_that_came_damaged_is_refused_and_read_again(tmp_path: Path) -> None:
+    bucket = MemoryStore()
+    target = BucketExport(bucket, URL, tmp_path)
+    parts = [target.write_part("r1", shard, bases) for shard, bases in enumerate(BASES)]
+    data = contents(bucket)[parts[1].file]
+    obstore.put(bucket, parts[1].file, data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(StoreCorrupt, match=r"r1-shard-001\.safetensors: its sha256 is"):
+        target.assemble("r1", LAYOUT, parts)
+    assert INDEX not in contents(bucket)
+    obstore.put(bucket, parts[1].file, data)
+    target.assemble("r1", LAYOUT, parts)
+    assert INDEX in contents(bucket)
+
+
+def test_a_part_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    """A bucket that is gone answers as if it were empty, and may come back."""
+    target = BucketExport(MemoryStore(), URL, tmp_path)
+    part = target.write_part("r1", 0, BASES[0])
+    away = ExportPart(file="parts/r1-shard-001.safetensors", digest=part.digest)
+    with pytest.raises(StoreUnavailable, match=r"shard-001\.safetensors: there is no such name"):
+        target.assemble("r1", LAYOUT, [part, away])
+
+
+def test_another_runs_model_is_replaced(tmp_path: Path) -> None:
+    bucket = MemoryStore()
+    obstore.put(bucket, "notes.txt", b"of the user")
+    exported(BucketExport(bucket, URL, tmp_path), "r0")
+    exported(BucketExport(bucket, URL, tmp_path), "r1")
+    assert json.loads(contents(bucket)[INDEX])["metadata"]["run"] == "r1"
+    table = ExportTable(stem=ADAPTER, keys=ADAPTER_KEYS)
+    exported(BucketExport(bucket, URL, tmp_path), "r2", table)
+    found = contents(bucket)
+    assert sorted(found) == [
+        *("adapter_model.safetensors", "adapter_model.safetensors.index.json"),
+        *("config.json", "notes.txt", "sub/words.txt"),
+    ]
+    values = safetensors.torch.load(found["adapter_model.safetensors"])
+    for spec in TENSORS:
+        kept = values[f"base.{spec.name}"]
+        assert torch.equal(kept.float(), model(LAYOUT)[spec.name].to(kept.dtype).float())
+
+
+@pytest.mark.parametrize("refused", ["put", "head", "delete"])
+def test_a_bucket_that_cannot_be_used_is_found_at_the_start(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        """obstore, of which one request is refused."""
+
+        def __getattr__(self, name: str) -> Any:
+            def request(*arguments: Any, **options: Any) -> Any:
+                if name == refused:
+                    raise exceptions.PermissionDeniedError("403")
+                return getattr(obstore, name)(*arguments, **options)
+
+            return request
+
+    monkeypatch.setattr(bucket_export, "obstore", Refusing())
+    with pytest.raises(StoreUnavailable, match=r"s3://bucket/models/tiny/atoll-.*: 403") as refusal:
+        BucketExport(MemoryStore(), URL, tmp_path).check()
+    assert not refusal.value.is_permanent
+
+
+# ------------------------------------------------------------ of a job that trains
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Callable[[int], None]:
+    """Takes an export into the folder of a BucketExport, as `exporting.take` does."""
+    exported(Export(tmp_path / "model"))
+
+    def take(step: int) -> None:
+        shutil.copytree(tmp_path / "model", tmp_path / "scratch" / f"step-{step}")
+
+    return take
+
+
+def test_the_latest_steps_stay_each_whole(tmp_path: Path, taken: Callable[[int], None]) -> None:
+    bucket, scratch = MemoryStore(), tmp_path / "scratch"
+    target = BucketExport(bucket, URL, scratch)
+    assert target.steps() == []
+    obstore.put(bucket, f"step-900/{INDEX}", b"{}")  # an older run's
+    obstore.put(bucket, "step-10/model.safetensors", b"half sent")
+    obstore.put(bucket, "step-by-step/notes", b"of the user")
+    obstore.put(bucket, "step-20/model-00001-of-00002.safetensors", b"an older run's")
+    assert target.steps() == [900]
+    for step in (20, 30, 40, 50):
+        taken(step)
+        target.keep_step(step, 3)
+        assert list(scratch.iterdir()) == []
+    assert target.steps() == [30, 40, 50]
+    model = in_folder(tmp_path / "model")
+    left = {f"step-{step}/{name}": data for step in (30, 40, 50) for name, data in model.items()}
+    assert contents(bucket) == {**left, "step-by-step/notes": b"of the user"}
+
+
+def test_a_step_that_is_sent_in_part_has_no_index(
+    tmp_path: Path, taken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an older run's export lay in its place."""
+    number, hit = 0, True
+    while hit:
+        number += 1
+        bucket, hit = MemoryStore(), False
+        target = BucketExport(bucket, URL, tmp_path / "scratch")
+        taken(10)
+        target.keep_step(10, 3)
+        taken(10)
+        with monkeypatch.context() as patch:
+            faulty = Faulty(number, AWAY, partial(check_whole, bucket))
+            patch.setattr(bucket_export, "obstore", faulty)
+            try:
+                target.keep_step(10, 3)
+            except StoreUnavailable:
+                hit = True
+        assert list((tmp_path / "scratch").iterdir()) == []
+        taken(20)
+        target.keep_step(20, 3)
+        check_whole(bucket)
+        assert target.steps()[-1] == 20
+    assert number > 5
