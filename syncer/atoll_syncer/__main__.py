@@ -29,6 +29,9 @@ from atoll_syncer.storage.tape import BYTES_MAX
 
 if TYPE_CHECKING:
     from atoll_protos.network.channels import Folder
+    from atoll_syncer.duties.metrics import ShardMetrics
+    from atoll_syncer.storage.object_store import ObjectStore
+    from atoll_syncer.storage.store import FileStore
 
 T = TypeVar("T")
 
@@ -39,7 +42,8 @@ FLAGS: Final = (
     ("--listen", Env.LISTEN, str, "host:port; 0.0.0.0: all addresses, also of IPv6"),
     ("--slots-file", Env.SLOTS_FILE, str, "list of the job's learners"),
     ("--length-file", Env.LENGTH_FILE, str, "how long the job is at present"),
-    ("--store", Env.STORE, str, "folder of the durable log"),
+    ("--store", Env.STORE, str, "folder or bucket (s3://, gs://, az://) of the durable log"),
+    ("--store-endpoint", Env.STORE_ENDPOINT, str, "where a bucket's provider answers; none: usual"),
     ("--tape", Env.TAPE, str, "file of the event tape"),
     ("--export", Env.EXPORT, str, "folder of the final model"),
     ("--metrics-port", Env.METRICS_PORT, int, "0: none"),
@@ -96,16 +100,16 @@ def reader(path: str, parse: Callable[[str], T]) -> Callable[[], T | None] | Non
     return JobFile(path, parse).read if path else None
 
 
-def open_places(flags: argparse.Namespace) -> tuple[Any, Any, Any]:
+def open_places(flags: argparse.Namespace, metrics: "ShardMetrics") -> tuple[Any, Any, Any]:
     """The store, the tape and the export. Raises SpecError and StoreError."""
     from atoll_syncer.storage.export import Export
-    from atoll_syncer.storage.store import FileStore
     from atoll_syncer.storage.tape import Tape
 
     for flag in ("store", "tape", "export"):
         if not getattr(flags, flag):
             raise SpecError(f"--{flag}", "is not given", "give it")
-    store, exporter = FileStore(Path(flags.store)), Export(Path(flags.export))
+    store = make_store(flags.store, flags.store_endpoint, metrics)
+    exporter = Export(Path(flags.export))
     tape = Tape(Path(flags.tape), time.time, flags.tape_bytes)
     with opening("--store"):
         try:
@@ -119,6 +123,21 @@ def open_places(flags: argparse.Namespace) -> tuple[Any, Any, Any]:
     with opening("--export"):
         exporter.check()
     return store, tape, exporter
+
+
+def make_store(place: str, endpoint: str, metrics: "ShardMetrics") -> "FileStore | ObjectStore":
+    """In a folder or in a bucket. Raises SpecError."""
+    from atoll_syncer.storage.store import FileStore
+
+    if "://" not in place:
+        return FileStore(Path(place))
+    from atoll_syncer.storage.buckets import open_bucket  # obstore, only where it is needed
+    from atoll_syncer.storage.object_store import ObjectStore
+
+    def count(kind: str, requests: int) -> None:
+        metrics.store_requests.labels(kind).inc(requests)
+
+    return ObjectStore(open_bucket(place, endpoint), place, count)
 
 
 @contextmanager
@@ -189,7 +208,8 @@ async def serve(flags: argparse.Namespace) -> int:
         raise SpecError("--run-file", "is not given", f"give it or set {Env.RUN_FILE}")
     run_file = read_file("--run-file", flags.run_file, RunFile.from_json)
     slots_file, parse_expected = flags.slots_file, Expected.from_json
-    store, tape, exporter = open_places(flags)
+    metrics = ShardMetrics(CollectorRegistry())
+    store, tape, exporter = open_places(flags, metrics)
     folder, files, identity = server_files(flags)
     server = make_server()
     host = host_of(flags.listen)
@@ -197,7 +217,6 @@ async def serve(flags: argparse.Namespace) -> int:
     health_server = make_server() if flags.health_port else None
     if health_server is not None:
         bind(health_server, joined(host, flags.health_port), flag="--health-port")
-    metrics = ShardMetrics(CollectorRegistry())
     if files is not None:
         metrics.certificate_expiry.set_function(files.expiry)
     if flags.metrics_port:

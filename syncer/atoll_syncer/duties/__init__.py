@@ -4,6 +4,7 @@
 
     tidying            snapshots of the log, and the removal of what nobody needs
     keeping            what is stored beside versions: data states, companion, export
+    log_queue          records that wait for the log, and replies that wait for them
     recording          the event tape, and the bytes that its lines tell of
     outside            what a process is given: clock, threads, store, values, tape, ...
     port               what one session is to be sent, and its lanes

@@ -22,6 +22,7 @@ PREFIX = "atoll_syncer"
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 OFFER_OUTCOMES = ("merged", "late", "rejected", "dropped")
+STORE_REQUESTS = ("put", "get", "list", "delete")
 STORE_TROUBLES = ("full", "unavailable", "missing", "corrupt")
 
 M = TypeVar("M")
@@ -70,6 +71,11 @@ class ShardMetrics:
             "Failed attempts to use the store, by kind of error",
             trouble=STORE_TROUBLES,
         )
+        self.store_requests = counter(
+            "store_requests",
+            "Requests to the bucket of an object store; a look at a name is a get",
+            kind=STORE_REQUESTS,
+        )
         histogram = partial(self._made, partial(Histogram, buckets=SECONDS))
         self.quorum_seconds = histogram("quorum_seconds", "From the start of a round to its quorum")
         self.merge_seconds = histogram("merge_seconds", "Merge and outer step of one slice")
@@ -78,7 +84,7 @@ class ShardMetrics:
             "commit_seconds", "From the close of a round to its durable version"
         )
 
-    def _made(self, kind: Callable[..., M], name: str, text: str, **labels: Iterable[str]) -> M:
+    def _made(self, kind: Callable[..., M], name: str, text: str, /, **labels: Iterable[str]) -> M:
         """A metric, and a sample for each value of its label that is known."""
         metric: Any = kind(f"{PREFIX}_{name}", text, tuple(labels), registry=self.registry)
         for values in labels.values():

@@ -7,6 +7,8 @@ and corrupt are losses.
     store      durable names and bytes: conditional create, and objects named by their digest
     files      files that appear whole under their name
     checksums  JSON documents with a checksum
+    buckets    how buckets are opened, and how they fail
+    object_store  a folder of a bucket as a store
     objects    arrays as safetensors bytes, and back
     journal    one shard's log: read in order, appended conditionally; its heartbeat
     snapshots  what a start needs of a long log, and the removal of entries before it

@@ -41,16 +41,22 @@ def open_bucket(url: str, endpoint: str = "") -> Bucket:
     `endpoint` is where the provider answers; empty: at its usual address. Nothing is asked yet.
     Raises SpecError.
     """
-    scheme = urlsplit(url).scheme
-    if scheme not in ENDPOINT:
-        raise SpecError(url, "is no bucket", "give s3://, gs:// or az:// and a bucket's name")
+    scheme, host, path, *_ = urlsplit(url)
+    if scheme not in ENDPOINT or not host:
+        raise SpecError(
+            url, "is no bucket", "give s3://BUCKET, gs://BUCKET, az://ACCOUNT/CONTAINER"
+        )
+    config = {ENDPOINT[scheme]: endpoint} if endpoint else {}
+    address = url
+    if scheme == "az":
+        config["account_name"], address = host, f"az:/{path}"
     options: dict[str, Any] = {
-        "config": {ENDPOINT[scheme]: endpoint} if endpoint else {},
+        "config": config,
         "client_options": {**TIMES, "allow_http": endpoint.startswith("http://")},
         "retry_config": RETRIES,
     }
     try:
-        return from_url(url, **options)
+        return from_url(address, **options)
     except (exceptions.BaseError, ValueError) as error:
         raise SpecError(url, _first_line(error), "correct the URL, or its credentials") from error
 

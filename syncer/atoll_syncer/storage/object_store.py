@@ -23,9 +23,9 @@ unfinished uploads removes it (docs/object-stores.md).
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import obstore
@@ -42,16 +42,22 @@ from atoll_syncer.storage.store import (
 
 MARK: Final = "atoll.json"
 CREATORS: Final = 8
+LISTED_AT_ONCE: Final = 1000  # names, in one answer of a server
 
 
 class ObjectStore:
-    """A folder of a bucket as a store; see the module. `url` is for people."""
+    """A folder of a bucket as a store; see the module. `url` is for people.
+
+    `count` is told of each request and its kind, of which a provider sends a bill.
+    """
 
     keeps_entries: Final = True
     heartbeat_seconds: Final = 2.0  # each is paid for, and only a second process looks
 
-    def __init__(self, bucket: Bucket, url: str) -> None:
-        self._bucket, self.url = bucket, url.rstrip("/")
+    def __init__(
+        self, bucket: Bucket, url: str, count: Callable[[str, int], None] = lambda kind, n: None
+    ) -> None:
+        self._bucket, self.url, self.count = bucket, url.rstrip("/"), count
 
     def open(self) -> None:
         """Raises StoreUnavailable, for good where the server ignores the condition of a PUT."""
@@ -81,28 +87,38 @@ class ObjectStore:
 
     def replace(self, name: str, data: bytes) -> None:
         with self._errors(name):
+            self.count("put", 1)
             obstore.put(self._bucket, name, data, use_multipart=False)
 
     def put(self, parts: Sequence[Buffer], epoch: int) -> str:
         """See Store. The name is the content's, so no condition is needed."""
-        digest = hashlib.sha256()
+        digest, byte_count = hashlib.sha256(), 0
         for part in parts:
             digest.update(part)
+            byte_count += memoryview(part).nbytes
         name = object_name(epoch, digest.hexdigest())
+        in_parts = byte_count > PART_BYTES
         with self._errors(name):
-            pieces = _pieces(parts)
+            self.count("put", 2 + -(-byte_count // PART_BYTES) if in_parts else 1)
             obstore.put(
-                self._bucket, name, pieces, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+                self._bucket,
+                name,
+                _pieces(parts),
+                use_multipart=in_parts,
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_AT_ONCE,
             )
         return name
 
     def read(self, name: str) -> bytearray:
         with self._errors(name):
+            self.count("get", 1)
             found = obstore.get(self._bucket, name)
             byte_count = found.meta["size"]
             if byte_count <= PART_BYTES:
                 return bytearray(found.bytes())
             data = bytearray(byte_count)
+            self.count("get", -(-byte_count // PART_BYTES))
 
             def fill(start: int) -> None:
                 end = min(start + PART_BYTES, byte_count)
@@ -116,24 +132,26 @@ class ObjectStore:
         with self._errors(MARK):
             pages = obstore.list(self._bucket, prefix, offset=after or None)
             found = sorted(each["path"] for page in pages for each in page)
+            self.count("list", 1 + len(found) // LISTED_AT_ONCE)
             if not found:
-                obstore.head(self._bucket, MARK)
+                self._look_for_mark()
             return found
 
     def delete(self, name: str) -> None:
         with self._errors(name):
-            try:
+            self.count("delete", 1)
+            with suppress(FileNotFoundError):
                 obstore.delete(self._bucket, name)
-            except FileNotFoundError:
-                return
 
     def tidy(self) -> None:
         """See Store: what was half sent has no name."""
 
     def _create(self, name: str, data: bytes) -> bool:
+        self.count("put", 1)
         try:
             obstore.put(self._bucket, name, data, mode="create", use_multipart=False)
         except exceptions.AlreadyExistsError:
+            self.count("get", 1)
             try:
                 return bytes(obstore.get(self._bucket, name).bytes()) == data
             except FileNotFoundError:
@@ -151,11 +169,15 @@ class ObjectStore:
         except StoreMissing as missing:
             with bucket_errors(where):
                 try:
-                    obstore.head(self._bucket, MARK)
+                    self._look_for_mark()
                 except FileNotFoundError:
                     reason = f"{MARK} is not there"
                     raise StoreUnavailable(self.url, reason, AWAY) from missing
             raise
+
+    def _look_for_mark(self) -> None:
+        self.count("get", 1)
+        obstore.head(self._bucket, MARK)
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:

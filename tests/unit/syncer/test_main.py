@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from atoll_protos import allocator, logs
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_syncer import __main__ as program
+from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.storage.store import FileStore, StoreFull, StoreUnavailable
 
 
@@ -66,7 +68,7 @@ def test_a_start_on_a_full_volume_takes_the_room_of_the_tape(
     tape = tmp_path / "tape.jsonl"
     tape.write_bytes(bytes(2 << 20))
     places = ["--store", str(tmp_path / "s"), "--tape", str(tape), "--export", str(tmp_path / "e")]
-    opens = FileStore.open
+    opens, metrics = FileStore.open, ShardMetrics(CollectorRegistry())
 
     def full(store: FileStore) -> None:
         if tape.stat().st_size:
@@ -75,7 +77,7 @@ def test_a_start_on_a_full_volume_takes_the_room_of_the_tape(
 
     monkeypatch.setattr(FileStore, "open", full)
     with pytest.raises(StoreFull):
-        program.open_places(program.parse([*places, "--tape-bytes", "0"]))
-    _, found, _ = program.open_places(program.parse(places))
+        program.open_places(program.parse([*places, "--tape-bytes", "0"]), metrics)
+    _, found, _ = program.open_places(program.parse(places), metrics)
     found.close()
     assert tape.read_bytes() == b""

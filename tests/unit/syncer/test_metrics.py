@@ -5,13 +5,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.shown_states import SLOT_TEXTS
-from atoll_syncer.duties.metrics import OFFER_OUTCOMES, PREFIX, STORE_TROUBLES, ShardMetrics
+from atoll_syncer.duties.metrics import (
+    OFFER_OUTCOMES,
+    PREFIX,
+    STORE_REQUESTS,
+    STORE_TROUBLES,
+    ShardMetrics,
+)
 from atoll_syncer.model.effects import Effect, EndSession
 from unit.syncer.scenes_side import Play
 
 Samples = dict[str, float]
 
-BOUNDED = {"state", "outcome", "trouble", "code", "reason", "le"}
+BOUNDED = {"state", "outcome", "kind", "trouble", "code", "reason", "le"}
 
 
 def test_names_have_the_prefix_labels_are_bounded_and_known_ones_are_there_at_once() -> None:
@@ -20,6 +26,7 @@ def test_names_have_the_prefix_labels_are_bounded_and_known_ones_are_there_at_on
     for name, label, values in (
         ("slots", "state", SLOT_TEXTS.values()),
         ("offers_total", "outcome", OFFER_OUTCOMES),
+        ("store_requests_total", "kind", STORE_REQUESTS),
         ("store_troubles_total", "trouble", STORE_TROUBLES),
     ):
         assert all(f'atoll_syncer_{name}{{{label}="{value}"}} 0.0' in text for value in values)
