@@ -17,5 +17,7 @@ and corrupt are losses.
     tape       the event tape: one JSON line per event
     companions  parts of a companion as objects, and a whole one as a file
     export     the finished model in Hugging Face layout
+    bucket_export  the export below a URL of a bucket
+    store_check    whether a bucket does what a shard needs of its store
     takeover   a process waits until it may take a shard over
 """
