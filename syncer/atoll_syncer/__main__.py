@@ -30,6 +30,8 @@ from atoll_syncer.storage.tape import BYTES_MAX
 if TYPE_CHECKING:
     from atoll_protos.network.channels import Folder
     from atoll_syncer.duties.metrics import ShardMetrics
+    from atoll_syncer.storage.bucket_export import BucketExport
+    from atoll_syncer.storage.export import Export
     from atoll_syncer.storage.object_store import ObjectStore
     from atoll_syncer.storage.store import FileStore
 
@@ -45,7 +47,7 @@ FLAGS: Final = (
     ("--store", Env.STORE, str, "folder or bucket (s3://, gs://, az://) of the durable log"),
     ("--store-endpoint", Env.STORE_ENDPOINT, str, "where a bucket's provider answers; none: usual"),
     ("--tape", Env.TAPE, str, "file of the event tape"),
-    ("--export", Env.EXPORT, str, "folder of the final model"),
+    ("--export", Env.EXPORT, str, "folder or bucket of the final model"),
     ("--metrics-port", Env.METRICS_PORT, int, "0: none"),
     ("--tls-dir", Env.TLS_DIR, str, "tls.crt, tls.key and ca.crt; none: plain text"),
     ("--health-port", Env.HEALTH_PORT, int, "of the health service alone, in plain text; 0: none"),
@@ -102,14 +104,13 @@ def reader(path: str, parse: Callable[[str], T]) -> Callable[[], T | None] | Non
 
 def open_places(flags: argparse.Namespace, metrics: "ShardMetrics") -> tuple[Any, Any, Any]:
     """The store, the tape and the export. Raises SpecError and StoreError."""
-    from atoll_syncer.storage.export import Export
     from atoll_syncer.storage.tape import Tape
 
     for flag in ("store", "tape", "export"):
         if not getattr(flags, flag):
             raise SpecError(f"--{flag}", "is not given", "give it")
     store = make_store(flags.store, flags.store_endpoint, metrics)
-    exporter = Export(Path(flags.export))
+    exporter = make_exporter(flags.export, flags.store_endpoint, Path(flags.tape).parent)
     tape = Tape(Path(flags.tape), time.time, flags.tape_bytes)
     with opening("--store"):
         try:
@@ -138,6 +139,18 @@ def make_store(place: str, endpoint: str, metrics: "ShardMetrics") -> "FileStore
         metrics.store_requests.labels(kind).inc(requests)
 
     return ObjectStore(open_bucket(place, endpoint), place, count)
+
+
+def make_exporter(place: str, endpoint: str, beside: Path) -> "Export | BucketExport":
+    """In a folder, or in a bucket by way of a folder `beside` the tape. Raises SpecError."""
+    from atoll_syncer.storage.export import Export
+
+    if "://" not in place:
+        return Export(Path(place))
+    from atoll_syncer.storage.bucket_export import BucketExport
+    from atoll_syncer.storage.buckets import open_bucket
+
+    return BucketExport(open_bucket(place, endpoint), place, beside / "export")
 
 
 @contextmanager
@@ -253,7 +266,7 @@ async def serve(flags: argparse.Namespace) -> int:
     )
     if run_file.export_every is not None and client is None:
         reach = ShardAddresses(tuple(flags.endpoints.split(",")), folder)
-        keep_exporting = partial(keep_taking, run_file, reach, Path(flags.export))
+        keep_exporting = partial(keep_taking, run_file, reach, exporter)
         machine = replace(machine, keep_exporting=keep_exporting)
     structlog.get_logger().info("listens", shard=flags.shard, port=port)
     stopping = asyncio.Event()

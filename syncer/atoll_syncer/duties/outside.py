@@ -22,6 +22,7 @@ from atoll_syncer.storage.store import Store
 
 if TYPE_CHECKING:
     from atoll_syncer.numbers.values import TensorValues
+    from atoll_syncer.storage.bucket_export import BucketExport
     from atoll_syncer.storage.export import Export
     from atoll_syncer.storage.tape import Tape
 
@@ -44,7 +45,7 @@ class Machine:
     store: Store
     journal: Journal
     tape: "Tape"
-    exporter: "Export"
+    exporter: "Export | BucketExport"
     ask: Asker | None  # of the registrar; None: this is the registrar
     metrics: ShardMetrics
     executors: Executors

@@ -160,14 +160,12 @@ def _appear(hidden: Path, out: Path) -> None:
 async def keep_taking(
     run_file: RunFile,
     reach: ShardAddresses,
-    exporter: "Export | BucketExport | Path",
+    exporter: "Export | BucketExport",
     clock: Callable[[], tuple[int, int | None]],
 ) -> None:
     """`clock` tells the tick, and the job's present length in ticks, if it has one."""
     every = run_file.export_every
     assert every is not None, "no schedule"
-    if isinstance(exporter, Path):
-        exporter = Export(exporter)
     await asyncio.to_thread(_remove_half_written, exporter.folder)
     now = clock()[0] // every * every
     try:
