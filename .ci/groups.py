@@ -2,7 +2,8 @@
 
 Several processes of pytest share the tests of a group, but for those on clusters.
 `tests/cluster prepare` builds Kubernetes, which takes minutes on a new machine, and seconds where
-its cache has these versions. It runs before all tests, so that none shares the machine with it.
+its cache has these versions. It runs before all tests, so that none shares the machine with it. So
+does the installation of the object stores' servers, which takes a minute on a new machine.
 """
 
 import os
@@ -29,6 +30,7 @@ GROUPS = {
     "long": ["-m", "long"],
 }
 NEED_CLUSTERS = {"cluster", "long"}
+NEED_SERVERS = {"local"}
 LEFT_OUT = {"long"}  # unless the command line names it
 # Tests that may be skipped here, by name. CI has all that the tests need, so there are none.
 MAY_SKIP: frozenset[str] = frozenset()
@@ -100,6 +102,8 @@ def run_groups(wanted: list[str], folder: Path) -> int:
                 return 1
     if NEED_CLUSTERS & set(wanted):
         run("python", "tests/cluster", "prepare")  # the tests fail and say why, if it does
+    if NEED_SERVERS & set(wanted):
+        run("python", "tests/local/stores/installed.py")  # likewise
     count, groups = Count(), [group for group in GROUPS if group in wanted]
     for group in groups:
         report = folder / f"{group}.xml"

@@ -4,6 +4,7 @@ Credentials are the process's: its environment, or what the cloud gives a pod (w
 A refusal of them is trouble like any other, never a loss: a role may reach its pod minutes late.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +22,8 @@ RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 TIMES: Final = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=60)}
 PART_BYTES: Final = 64 << 20  # of an object that is sent or read in parts
 PARTS_AT_ONCE: Final = 4
+REFUSALS: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+REFUSED_LIST: Final = re.compile("status code: 40[13] ")  # obstore has no class of its own for it
 AWAY: Final = "check the bucket, the address and the network; training continues meanwhile"
 REFUSED: Final = (
     "give the shards' pods credentials that may read, write, list and delete there, and check the"
@@ -69,10 +72,10 @@ def bucket_errors(where: str) -> Iterator[None]:
     except FileNotFoundError as error:
         remedy = "nothing to do if it was collected; else restore the bucket"
         raise StoreMissing(where, "there is no such name", remedy) from error
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise StoreUnavailable(where, _first_line(error), REFUSED) from error
     except (exceptions.BaseError, OSError) as error:
-        raise StoreUnavailable(where, _first_line(error), AWAY) from error
+        reason = _first_line(error)
+        refused = isinstance(error, REFUSALS) or REFUSED_LIST.search(reason)
+        raise StoreUnavailable(where, reason, REFUSED if refused else AWAY) from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -138,10 +138,9 @@ class ObjectStore:
             return found
 
     def delete(self, name: str) -> None:
-        with self._errors(name):
+        with suppress(StoreMissing), self._errors(name):
             self.count("delete", 1)
-            with suppress(FileNotFoundError):
-                obstore.delete(self._bucket, name)
+            obstore.delete(self._bucket, name)
 
     def tidy(self) -> None:
         """See Store: what was half sent has no name."""

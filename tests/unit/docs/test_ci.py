@@ -81,7 +81,7 @@ def test_a_group_says_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"^== python: \d+ s$", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_clusters_are_prepared_before_all_tests_and_only_for_groups_that_need_them(
+def test_clusters_and_servers_come_before_all_tests_and_only_for_groups_that_need_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ran: list[tuple[str, ...]] = []
@@ -97,6 +97,7 @@ def test_clusters_are_prepared_before_all_tests_and_only_for_groups_that_need_th
     ran.clear()
     GROUPS.run_groups(["seeds", "local"], tmp_path)
     assert prepare not in ran
+    assert ran[0] == ("python", "tests/local/stores/installed.py")
 
 
 @pytest.mark.parametrize(

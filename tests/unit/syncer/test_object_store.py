@@ -1,6 +1,6 @@
 """A bucket as a store: what differs from files, with obstore's own memory in place of a provider.
 
-tests/stores has the same against servers, over HTTP and through a proxy that makes faults.
+tests/local/stores has the same against servers, over HTTP and through a proxy that makes faults.
 """
 
 from collections import Counter

@@ -1,0 +1,28 @@
+"""A store of the product, at a place of the tests."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from unittest import mock
+
+from atoll_syncer.storage.buckets import is_url, open_bucket
+from atoll_syncer.storage.object_store import ObjectStore
+from atoll_syncer.storage.store import FileStore
+from local.stores.servers import Place
+
+AnyStore = FileStore | ObjectStore
+
+
+def a_store(where: str, endpoint: str) -> AnyStore:
+    """A folder's or a URL's, with this process's credentials; not opened yet."""
+    return (
+        ObjectStore(open_bucket(where, endpoint), where)
+        if is_url(where)
+        else FileStore(Path(where))
+    )
+
+
+def object_store(place: Place, *, environment: Mapping[str, str] | None = None) -> ObjectStore:
+    """With the place's credentials, or others; not opened yet."""
+    with mock.patch.dict(os.environ, place.environment if environment is None else environment):
+        return ObjectStore(open_bucket(place.url, place.endpoint), place.url)
