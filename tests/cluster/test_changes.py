@@ -53,21 +53,24 @@ def test_the_api_server_refuses_in_the_words_of_validate(
     assert f"{rule.problem}; {rule.remedy}" in done.stderr
 
 
-Refused = Callable[[dict[str, object]], str]
+Refused = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
 def refused(atoll: Installed, kube: Kubectl, shared_namespace: str) -> Refused:
-    """Patch a suspended job, which must be refused; returns the words."""
+    """Patch a suspended job (`of`: with a bucket), which must be refused; returns the words."""
     document = yaml.safe_load(MANIFEST)
     storage = {"type": "PersistentVolumeClaim", "storageClassName": "a", "size": "10Gi"}
     document["spec"] |= {"suspend": True, "steps": 600}
     document["spec"].pop("tokens", None)
     document["spec"]["syncer"]["storage"] = storage
     kube.apply(shared_namespace, document)
+    document["metadata"]["name"] = "bucket"
+    document["spec"]["syncer"]["storage"] = {"type": "ObjectStore", "url": "s3://models/runs"}
+    kube.apply(shared_namespace, document)
 
-    def words(change: dict[str, object]) -> str:
-        patch = ("patch", "dtj", "tiny", "--type=merge", "-p", json.dumps({"spec": change}))
+    def words(change: dict[str, object], of: str = "tiny") -> str:
+        patch = ("patch", "dtj", of, "--type=merge", "-p", json.dumps({"spec": change}))
         done = kube.attempt("-n", shared_namespace, *patch)
         assert done.returncode != 0
         return done.stderr
@@ -82,12 +85,14 @@ def test_what_is_fixed_cannot_be_changed(refused: Refused, fixed: field_rules.Fi
            "restore": {"fromJob": {"name": "old"}},
            "syncer.tls.issuerRef": {"name": "another"},
            "syncer.storage.storageClassName": "b",
+           "syncer.storage.url": "s3://models/others",
            }.get(fixed.path, 5)  # fmt: skip
     for key in reversed(fixed.path.split(".")):
         new = {key: new}
     if fixed.path == "steps":
         new = {"steps": None, "tokens": 600}
-    assert fixed.text in refused(new)
+    of = "bucket" if fixed.path == "syncer.storage.url" else "tiny"
+    assert fixed.text in refused(new, of)
 
 
 def test_the_shards_stay_in_their_region_when_another_one_is_put_in_front(
