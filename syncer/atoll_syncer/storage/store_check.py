@@ -152,7 +152,7 @@ def main() -> None:
     try:
         code = check(open_bucket(folder, flags.endpoint), folder)
     except SpecError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{SpecError(flags.url, error.problem, error.remedy)}\n")
         code = ExitCode.BAD_INPUT
     sys.exit(code)
 
