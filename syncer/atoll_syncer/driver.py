@@ -81,7 +81,7 @@ from atoll_syncer.rules import companions
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.export import ExportPart
 from atoll_syncer.storage.journal import Heartbeat
-from atoll_syncer.storage.store import StoreError
+from atoll_syncer.storage.store import StoreEmptied, StoreError
 
 if TYPE_CHECKING:
     from atoll_syncer.numbers.values import StoredVersion, TensorValues, VersionInMaking
@@ -357,7 +357,11 @@ class Driver:
             )
 
     async def _keep_beating(self) -> None:
-        """Rule 20: ends when another process has followed. A beat that fails is left out."""
+        """Rule 20: ends when another process has followed. A beat that fails is left out.
+
+        In a store that somebody has emptied this process would add to a log that no other can read.
+        So it ends, and the next one takes back from the learners what is gone (rule 22).
+        """
         state = self.state
         for count in itertools.count(1):
             await asyncio.sleep(self.store.heartbeat_seconds)
@@ -367,6 +371,9 @@ class Driver:
             try:
                 if await self.background.run(Thread.LOG, partial(self._beat, beat)):
                     break
+            except StoreEmptied as error:
+                self._end(ExitCode.TRY_AGAIN, str(error))
+                return
             except StoreError as error:
                 log.warning("no heartbeat", trouble=str(error))
         self._deposed()
@@ -382,5 +389,8 @@ class Driver:
         return False
 
     def _failed(self, error: BaseException) -> None:
+        self._end(ExitCode.BUG, f"{error!r}")
+
+    def _end(self, code: ExitCode, reason: str) -> None:
         if not self.exit.done():
-            self.exit.set_result(EndProcess(ExitCode.BUG, f"{error!r}"))
+            self.exit.set_result(EndProcess(code, reason))

@@ -24,10 +24,10 @@ PART_BYTES: Final = 64 << 20  # of an object that is sent or read in parts
 PARTS_AT_ONCE: Final = 4
 REFUSALS: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 REFUSED_LIST: Final = re.compile("status code: 40[13] ")  # obstore has no class of its own for it
-AWAY: Final = "check the bucket, the address and the network; training continues meanwhile"
+AWAY: Final = "check the bucket, the address and the network"
 REFUSED: Final = (
     "give the shards' pods credentials that may read, write, list and delete there, and check the"
-    " clock, which may be wrong by 15 minutes at most; training continues meanwhile"
+    " clock, which may be wrong by 15 minutes at most"
 )
 
 Bucket = Any  # obstore has one class for each provider, without a common public type

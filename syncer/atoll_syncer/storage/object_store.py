@@ -32,15 +32,16 @@ import obstore
 from obstore import exceptions
 
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.storage.buckets import AWAY, PART_BYTES, PARTS_AT_ONCE, Bucket, bucket_errors
+from atoll_syncer.storage.buckets import PART_BYTES, PARTS_AT_ONCE, Bucket, bucket_errors
 from atoll_syncer.storage.store import (
+    MARK,
     TEMPORARY,
     StoreMissing,
     StoreUnavailable,
+    emptied,
     object_name,
 )
 
-MARK: Final = "atoll.json"
 CREATORS: Final = 8
 LISTED_AT_ONCE: Final = 1000  # names, in one answer of a server
 
@@ -64,7 +65,10 @@ class ObjectStore:
         with self._errors(MARK):
             self._create(MARK, b"{}")
         winners = self.race()
-        if winners != 1:
+        if not winners:
+            reason = f"none of {CREATORS} creators of one name succeeded"
+            raise StoreUnavailable(self.url, reason, "try again")
+        if winners > 1:
             reason = f"{winners} of {CREATORS} creators of one name succeeded"
             remedy = "use a server that honours If-None-Match: * (of Google: gs://, not s3://)"
             trouble = StoreUnavailable(self.url, reason, remedy)
@@ -73,11 +77,19 @@ class ObjectStore:
 
     def race(self) -> int:
         """Let CREATORS threads create one name; returns how many were told that they did."""
+
+        def creates(data: bytes) -> bool:
+            try:
+                return self._create(name, data)
+            except StoreUnavailable:  # a conflict, which may be all that others' requests leave
+                return False
+
         name = f"{TEMPORARY}{secrets.token_hex(8)}"
         contents = [f"{name} {number}".encode() for number in range(CREATORS)]
         with self._errors(name), ThreadPoolExecutor(CREATORS) as threads:
-            winners = sum(threads.map(lambda data: self._create(name, data), contents))
-            obstore.delete(self._bucket, name)
+            winners = sum(threads.map(creates, contents))
+            with suppress(FileNotFoundError):
+                obstore.delete(self._bucket, name)
         return winners
 
     def create(self, name: str, data: bytes) -> bool:
@@ -170,8 +182,7 @@ class ObjectStore:
                 try:
                     self._look_for_mark()
                 except FileNotFoundError:
-                    reason = f"{MARK} is not there"
-                    raise StoreUnavailable(self.url, reason, AWAY) from missing
+                    raise emptied(self.url) from missing
             raise
 
     def _look_for_mark(self) -> None:

@@ -39,6 +39,7 @@ from atoll_protos.transfer.frames import Buffer
 LOG = "log/"
 OBJECTS = "objects/"
 SNAPSHOTS = "snapshots/"
+MARK = "atoll.json"  # made by `open`: without it no name is believed to be missing
 TEMPORARY = "tmp/"
 WRITE_BYTES = 8 << 20  # at most so much per write(2), so that a full disk shows early
 FRESH_SECONDS = 10.0  # a temporary file that is not locked yet
@@ -64,6 +65,10 @@ class StoreFull(StoreError):  # noqa: N818 - its base says error
 
 class StoreUnavailable(StoreError):  # noqa: N818 - its base says error
     """Any other trouble of the storage: try again (rule 23)."""
+
+
+class StoreEmptied(StoreUnavailable):
+    """The store's folder is there and its mark is gone: somebody has emptied or exchanged it."""
 
 
 class StoreMissing(StoreError):  # noqa: N818 - its base says error
@@ -114,6 +119,10 @@ class Store(Protocol):
         """Remove what killed writers left half-written; no live writer notices."""
 
 
+def emptied(place: str) -> StoreEmptied:
+    return StoreEmptied(place, f"{MARK} is not there", "put back what was there, if you can")
+
+
 def object_name(epoch: int, digest: str) -> str:
     """`epoch` is that of the writer's term, from which a later one knows what nobody can name."""
     return f"{OBJECTS}{epoch}-{digest}.safetensors"
@@ -157,6 +166,7 @@ class FileStore:
                     probe = self.root / folder / f".{made.name}"
                     os.link(made, probe)
                     probe.unlink()
+        self.create(MARK, b"{}")
         self.tidy()
 
     def create(self, name: str, data: bytes) -> bool:
@@ -199,6 +209,8 @@ class FileStore:
                     return data
             except FileNotFoundError:
                 path.parent.stat()  # without the folder we do not know: raises StoreUnavailable
+                if not (self.root / MARK).exists():
+                    raise emptied(os.fspath(self.root)) from None
                 remedy = "nothing to do if it was collected; else restore the storage"
                 raise StoreMissing(os.fspath(path), "there is no such name", remedy) from None
 

@@ -19,8 +19,8 @@ import obstore
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_syncer.storage.buckets import Bucket, bucket_errors, open_bucket
-from atoll_syncer.storage.object_store import CREATORS, MARK, ObjectStore
-from atoll_syncer.storage.store import LOG, StoreError, StoreMissing
+from atoll_syncer.storage.object_store import CREATORS, ObjectStore
+from atoll_syncer.storage.store import LOG, MARK, StoreError, StoreMissing
 
 RACES: Final = 10
 CREATES: Final = 10

@@ -8,8 +8,8 @@ import pytest
 
 from atoll_syncer.model.log import Taken, TermBegun
 from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.object_store import MARK, ObjectStore
-from atoll_syncer.storage.store import StoreError, StoreUnavailable
+from atoll_syncer.storage.object_store import ObjectStore
+from atoll_syncer.storage.store import MARK, StoreError, StoreUnavailable
 from local.stores import servers
 from local.stores.fault_proxy import FaultProxy
 from local.stores.gcs_stub import GcsStub

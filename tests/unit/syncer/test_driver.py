@@ -1,6 +1,7 @@
 """What the driver keeps of a session that is gone; tests/sim runs all of the driver."""
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import ExitCode
 from atoll_syncer.driver import Driver
 from atoll_syncer.duties.log_queue import LogQueue
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, SendReply
+from atoll_syncer.storage.journal import Journal
+from atoll_syncer.storage.store import MARK, FileStore
 
 SESSION = 3
 
@@ -123,3 +127,31 @@ async def test_a_driver_that_stops_writes_what_was_trained_unless_it_is_deposed_
         driver.exit.set_result(None)
     await driver.stop()
     assert written == [*["counted"] * (not deposed), "stopped"]
+
+
+async def test_a_shard_whose_store_was_emptied_ends_and_is_started_again_rule_22(
+    store: FileStore,
+) -> None:
+    """It would go on with what nobody can read when it is gone, perhaps when no learner lives."""
+    journal = Journal(store, lambda: 1.0)
+    journal.append(log.TermBegun(epoch=1, pod="p", instance="p-1"))
+
+    async def run(thread: object, work: Callable[[], object]) -> object:
+        shutil.rmtree(store.root / "log")
+        (store.root / MARK).unlink()
+        (store.root / "log").mkdir()
+        return work()
+
+    state = SimpleNamespace(pod="p", instance="p-1", history=SimpleNamespace(epoch=1))
+    driver = a_driver(
+        state=state,
+        store=SimpleNamespace(heartbeat_seconds=0.0),
+        journal=journal,
+        background=SimpleNamespace(run=run),
+        exit=asyncio.get_running_loop().create_future(),
+    )
+    await asyncio.wait_for(driver._keep_beating(), 60)
+    assert driver.exit.result().code is ExitCode.TRY_AGAIN
+    assert "atoll.json is not there" in driver.exit.result().reason
+    FileStore(store.root).open()
+    assert Journal(store, lambda: 2.0).read().epoch == 0

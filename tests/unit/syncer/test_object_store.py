@@ -17,8 +17,8 @@ from atoll_syncer.model.log import RunStarted, TermBegun
 from atoll_syncer.storage import object_store
 from atoll_syncer.storage.buckets import bucket_errors, is_url, open_bucket
 from atoll_syncer.storage.journal import DeposedError, Journal
-from atoll_syncer.storage.object_store import CREATORS, MARK, ObjectStore
-from atoll_syncer.storage.store import StoreMissing, StoreUnavailable, epoch_of, read_object
+from atoll_syncer.storage.object_store import CREATORS, ObjectStore
+from atoll_syncer.storage.store import MARK, StoreMissing, StoreUnavailable, epoch_of, read_object
 
 TERM = TermBegun(epoch=1, pod="p", instance="p-1")
 Put = Any  # obstore.put

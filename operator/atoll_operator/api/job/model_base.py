@@ -15,6 +15,9 @@ NAME_CHARACTERS_MAX: Final = 50  # of a job and a region together
 REGIONS_MAX: Final = 64
 COUNT_MAX: Final = (1 << 53) - 1  # JSON's whole numbers
 SECONDS_MAX: Final = 10 * 365 * 24 * 3600
+BUCKET: Final = (  # the URL of a folder in a bucket
+    r"((s3|gs)://[a-z0-9][a-z0-9._-]*|az://[a-z0-9]+/[a-z0-9-]+)(/[A-Za-z0-9_][A-Za-z0-9._=-]*)*"
+)
 
 
 def _described(schema: dict[str, Any], model: type[BaseModel]) -> None:

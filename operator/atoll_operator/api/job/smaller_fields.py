@@ -2,9 +2,14 @@
 
 from pydantic import Field
 
-from atoll_operator.api.job.model_base import COUNT_MAX, NAME_CHARACTERS_MAX, SECONDS_MAX, Model
+from atoll_operator.api.job.model_base import (
+    BUCKET,
+    COUNT_MAX,
+    NAME_CHARACTERS_MAX,
+    SECONDS_MAX,
+    Model,
+)
 from atoll_operator.api.job.pod_fields import Template
-from atoll_operator.api.job.syncer_fields import BUCKET
 
 
 class Evaluator(Model):

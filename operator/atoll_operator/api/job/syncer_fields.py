@@ -5,15 +5,12 @@ from typing import Final
 
 from pydantic import Field
 
-from atoll_operator.api.job.model_base import NAME_CHARACTERS_MAX, Model, ShortText
+from atoll_operator.api.job.model_base import BUCKET, NAME_CHARACTERS_MAX, Model, ShortText
 from atoll_operator.api.job.pod_fields import Template
 from atoll_protos.job import expected
 from atoll_protos.job.expected import START_SECONDS
 
 SHARDS_MAX: Final = 64
-BUCKET: Final = (  # the URL of a folder in a bucket
-    r"((s3|gs)://[a-z0-9][a-z0-9._-]*|az://[a-z0-9]+/[a-z0-9-]+)(/[A-Za-z0-9_][A-Za-z0-9._=-]*)*"
-)
 
 
 class StorageType(StrEnum):
