@@ -1,11 +1,11 @@
-"""A store of the product, at a place of the tests."""
+"""What the product opens at a place of the tests."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock
 
-from atoll_syncer.storage.buckets import is_url, open_bucket
+from atoll_syncer.storage.buckets import Bucket, is_url, open_bucket
 from atoll_syncer.storage.object_store import ObjectStore
 from atoll_syncer.storage.store import FileStore
 from local.stores.servers import Place
@@ -15,14 +15,17 @@ AnyStore = FileStore | ObjectStore
 
 def a_store(where: str, endpoint: str) -> AnyStore:
     """A folder's or a URL's, with this process's credentials; not opened yet."""
-    return (
-        ObjectStore(open_bucket(where, endpoint), where)
-        if is_url(where)
-        else FileStore(Path(where))
-    )
+    if is_url(where):
+        return ObjectStore(open_bucket(where, endpoint), where)
+    return FileStore(Path(where))
+
+
+def bucket(place: Place, *, environment: Mapping[str, str] | None = None) -> Bucket:
+    """With the place's credentials, or others."""
+    with mock.patch.dict(os.environ, place.environment if environment is None else environment):
+        return open_bucket(place.url, place.endpoint)
 
 
 def object_store(place: Place, *, environment: Mapping[str, str] | None = None) -> ObjectStore:
     """With the place's credentials, or others; not opened yet."""
-    with mock.patch.dict(os.environ, place.environment if environment is None else environment):
-        return ObjectStore(open_bucket(place.url, place.endpoint), place.url)
+    return ObjectStore(bucket(place, environment=environment), place.url)
