@@ -24,6 +24,8 @@ PART_BYTES: Final = 64 << 20  # of an object that is sent or read in parts
 PARTS_AT_ONCE: Final = 4
 REFUSALS: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 REFUSED_LIST: Final = re.compile("status code: 40[13] ")  # obstore has no class of its own for it
+CODE: Final = re.compile(r": <.*?<Code>(\w+)</Code>.*", re.DOTALL)  # in an answer's XML
+DURATION: Final = re.compile(r" in [\d.]+(ns|µs|ms|s)\b")
 AWAY: Final = "check the bucket, the address and the network"
 REFUSED: Final = (
     "give the shards' pods credentials that may read, write, list and delete there, and check the"
@@ -61,7 +63,7 @@ def open_bucket(url: str, endpoint: str = "") -> Bucket:
     try:
         return from_url(address, **options)
     except (exceptions.BaseError, ValueError) as error:
-        raise SpecError(url, _first_line(error), "correct the URL, or its credentials") from error
+        raise SpecError(url, _reason(error), "correct the URL, or its credentials") from error
 
 
 @contextmanager
@@ -73,11 +75,12 @@ def bucket_errors(where: str) -> Iterator[None]:
         remedy = "nothing to do if it was collected; else restore the bucket"
         raise StoreMissing(where, "there is no such name", remedy) from error
     except (exceptions.BaseError, OSError) as error:
-        reason = _first_line(error)
+        reason = _reason(error)
         refused = isinstance(error, REFUSALS) or REFUSED_LIST.search(reason)
         raise StoreUnavailable(where, reason, REFUSED if refused else AWAY) from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+def _reason(error: BaseException) -> str:
+    """Its first line, with the code that the server gave: the same trouble is the same text."""
+    lines = DURATION.sub("", CODE.sub(r": \1", str(error).strip())).splitlines()
     return lines[0] if lines else type(error).__name__

@@ -186,8 +186,14 @@ class ObjectStore:
             raise
 
     def _look_for_mark(self) -> None:
+        """Raises FileNotFoundError without MARK, but another error without the bucket itself."""
         self.count("get", 1)
-        obstore.head(self._bucket, MARK)
+        try:
+            obstore.head(self._bucket, MARK)
+        except FileNotFoundError:
+            self.count("list", 1)
+            next(obstore.list(self._bucket, TEMPORARY), None)  # of no bucket there is no list
+            raise
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:

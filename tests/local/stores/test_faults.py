@@ -21,6 +21,8 @@ TERM = TermBegun(epoch=1, pod="a", instance="a-1")
 RECORD = Taken(slot="s-0", incarnation=1, uid="u", instance="i")
 LOG = r"^PUT .*log(/|%2F)"  # of the path, as each provider has it
 
+REFUSAL = b"<?xml?>\n<Error>\n<Code>AccessDenied</Code><Message>?</Message></Error>"
+
 CALLS: dict[str, Callable[[ObjectStore], object]] = {
     "create": lambda store: store.create("log/2.json", b"x"),
     "replace": lambda store: store.replace("heartbeat.json", b"x"),
@@ -56,6 +58,7 @@ def test_a_bucket_that_is_not_there_is_away_and_never_a_missing_name(server: Ser
     for name, trouble in troubles(store):
         assert type(trouble) is StoreUnavailable, name
         assert not trouble.is_permanent, name
+        assert trouble.reason.endswith((" NoSuchBucket", " ContainerNotFound")), trouble
 
 
 def test_a_folder_that_was_emptied_is_away_and_never_a_missing_name(store: ObjectStore) -> None:
@@ -69,12 +72,14 @@ def test_a_folder_that_was_emptied_is_away_and_never_a_missing_name(store: Objec
 def test_who_is_refused_is_told_what_to_give_until_it_may_again(
     store: ObjectStore, proxy: FaultProxy
 ) -> None:
-    proxy.answer(403, "", count=1000, body=b"<Error><Code>AccessDenied</Code></Error>")
+    proxy.answer(403, "", count=1000, body=REFUSAL)
     for name, trouble in troubles(store):
         assert type(trouble) is StoreUnavailable, name
         assert not trouble.is_permanent, name
-        assert "403" in trouble.reason, trouble
+        assert trouble.reason.endswith("403 Forbidden: AccessDenied"), trouble
         assert "credentials" in trouble.remedy, trouble
+    again = [str(trouble) for _, trouble in troubles(store)]
+    assert again == [str(trouble) for _, trouble in troubles(store)], "each is said once"
     proxy.heal()
     assert store.read("log/1.json") == b"entry"
 
