@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from atoll_protos.network.channels import Folder
     from atoll_syncer.duties.metrics import ShardMetrics
     from atoll_syncer.storage.bucket_export import BucketExport
+    from atoll_syncer.storage.checkpoint_places import Place
     from atoll_syncer.storage.export import Export
     from atoll_syncer.storage.object_store import ObjectStore
     from atoll_syncer.storage.store import FileStore
@@ -153,6 +154,17 @@ def make_exporter(place: str, endpoint: str, beside: Path) -> "Export | BucketEx
     return BucketExport(open_bucket(place, endpoint), place, beside / "export")
 
 
+def make_place(endpoint: str, url: str) -> "Place":
+    """Of checkpoints: a folder, as file:///FOLDER, or one of a bucket. Raises SpecError."""
+    from atoll_syncer.storage.checkpoint_places import FILE, FolderPlace
+
+    if url.startswith(f"{FILE}/"):
+        return FolderPlace(Path(url.removeprefix(FILE)))
+    from atoll_syncer.storage.bucket_place import BucketPlace
+
+    return BucketPlace(url, endpoint)
+
+
 @contextmanager
 def opening(flag: str) -> Iterator[None]:
     """Raises SpecError that names the flag where only another setting helps, else StoreError."""
@@ -223,6 +235,8 @@ async def serve(flags: argparse.Namespace) -> int:
     slots_file, parse_expected = flags.slots_file, Expected.from_json
     metrics = ShardMetrics(CollectorRegistry())
     store, tape, exporter = open_places(flags, metrics)
+    if run_file.checkpoint is not None:
+        make_place(flags.store_endpoint, run_file.checkpoint.url)  # a wrong one is refused here
     folder, files, identity = server_files(flags)
     server = make_server()
     host = host_of(flags.listen)
@@ -263,6 +277,7 @@ async def serve(flags: argparse.Namespace) -> int:
         server=server,
         health_server=health_server,
         identity=identity,
+        open_place=partial(make_place, flags.store_endpoint),
     )
     if run_file.export_every is not None and client is None:
         reach = ShardAddresses(tuple(flags.endpoints.split(",")), folder)

@@ -49,6 +49,7 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import Layout, from_model
 from atoll_protos.network.deadline import Deadline
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
+from atoll_syncer.duties.checkpointing import Checkpointing
 from atoll_syncer.duties.keeping import Keeping
 from atoll_syncer.duties.log_queue import LogQueue
 from atoll_syncer.duties.outside import Machine
@@ -110,6 +111,8 @@ class Driver:
         self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0
         self._tidying = Tidying(machine, self.background)
+        pin = self._tidying.pin
+        self._checkpoints = Checkpointing(self.state, machine, self.background, pin)
         self._keeping = Keeping(machine, self.background)
         self.recording = Recording(self.state, machine, self.background)
 
@@ -121,6 +124,7 @@ class Driver:
         self.background.spawn(self._log.work())
         self.background.spawn(self._tidying.work())
         self.background.spawn(self._tidying.look_for_leftovers())
+        self.background.spawn(self._checkpoints.work())
         self.background.spawn(self._keep_time())
         self.background.spawn(self._keep_beating())
         self.feed(effects)
@@ -322,6 +326,7 @@ class Driver:
             self.feed(self.shard.appended(entry, self.now()))
             self._tidying.appended(entry, self.state.history)
         self._tidying.snapshot(self.state.history)
+        self._checkpoints.appended()
 
     async def _export_part(self) -> None:
         values, history = self.values, self.state.history

@@ -24,6 +24,7 @@ from atoll_operator.api.job.unsupported import without_effect_here
 from atoll_operator.api.status.condition_facts import late_work
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import (
+    CHECKPOINTS_FOLDER,
     MANIFEST_FILE,
     RUN_FILE,
     SLOTS_FILE,
@@ -77,6 +78,7 @@ def train(
     `manifest` is what the folder keeps as manifest.yaml. With `allow_refused` a job is complete
     also without learners that were refused for good.
     """
+    job = with_checkpoints(job, out)
     wanted, slots, shards = run_file(job), expected(job), job.spec.syncer.shards
     free = free_ports(shards + (job.spec.learners if job.spec.learner.hosts > 1 else 0))
     ports, meetings = free[:shards], free[shards:]
@@ -107,6 +109,14 @@ def train(
                 steps_max=job.spec.steps,
             )
             return _finish(training, allow_refused=allow_refused)
+
+
+def with_checkpoints(job: Job, out: Path) -> Job:
+    """Checkpoints go to the run folder where the manifest names no other place."""
+    given = job.spec.checkpoint
+    url = given.url or f"file://{out / CHECKPOINTS_FOLDER}"
+    spec = job.spec.model_copy(update={"checkpoint": given.model_copy(update={"url": url})})
+    return job.model_copy(update={"spec": spec})
 
 
 def _finish(training: LocalRun, *, allow_refused: bool) -> RunResult:

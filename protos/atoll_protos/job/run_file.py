@@ -146,6 +146,20 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """Where checkpoints go, every how many ticks, and how many whole ones stay."""
+
+    url: str
+    every: int
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("every", "keep"):
+            value = getattr(self, name)
+            require(value >= 1, f"checkpoint.{name}", f"{value} is below 1", "use 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
     """One job as its processes see it: `steps` is T in ticks; or `tokens`, exactly one of both."""
 
@@ -158,6 +172,8 @@ class RunFile:
     sync: Sync = Sync()
     evaluator_every: int | None = None  # ticks between two evaluations
     export_every: int | None = None  # ticks between two exports before the last one
+    checkpoint: Checkpoints | None = None
+    restore_from: str = ""  # the place of a checkpoint with which a new run begins
 
     def __post_init__(self) -> None:
         require(bool(self.job), "job", "is empty", "give the job's name")

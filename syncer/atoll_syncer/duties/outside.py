@@ -23,12 +23,14 @@ from atoll_syncer.storage.store import Store
 if TYPE_CHECKING:
     from atoll_syncer.numbers.values import TensorValues
     from atoll_syncer.storage.bucket_export import BucketExport
+    from atoll_syncer.storage.checkpoint_places import Place
     from atoll_syncer.storage.export import Export
     from atoll_syncer.storage.tape import Tape
 
 Asker = Callable[[Any], Awaitable[Any]]  # a request to the registrar; None: it does not answer
 Reached = Callable[[], tuple[int, int | None]]  # the tick, and the length of the job in ticks
 KeepExporting = Callable[[Reached], Coroutine[Any, Any, None]]
+OpenPlace = Callable[[str], "Place"]  # by its URL
 MakeValues = Callable[[Layout, int, Sync], "TensorValues"]  # of one shard
 
 
@@ -55,6 +57,7 @@ class Machine:
     health_server: Any = None  # one more, in plain text, which gets the health service alone
     identity: Identity | None = None  # this shard's own, with TLS; None: plain text
     snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
+    open_place: OpenPlace | None = None  # of checkpoints; None: there are none
     keep_exporting: KeepExporting | None = None  # of the registrar, where a schedule is given
     expected: Expected = NOBODY  # the job's learners, as far as they are known
     read_expected: Callable[[], Expected | None] | None = None  # now; None: they stay

@@ -13,7 +13,7 @@ for their disk; beyond PATIENCE_ENTRIES the tape drops lines by itself (storage/
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Final
 
@@ -56,6 +56,11 @@ class Tidying:
             if not self._swept:
                 self._swept = True
                 self._begin("sweep", partial(self._collector.sweep, live, history.epoch))
+
+    def pin(self, names: Set[str]) -> None:
+        """These objects stay, and those of the last call may go (rule 42)."""
+        self._collector.pin(names)
+        self._begin("objects", self._collector.remove)
 
     def snapshot(self, history: History) -> None:
         """To be called when all entries of the log are in `history`: writes one if it is due."""

@@ -44,6 +44,7 @@ TEMPORARY = "tmp/"
 WRITE_BYTES = 8 << 20  # at most so much per write(2), so that a full disk shows early
 FRESH_SECONDS = 10.0  # a temporary file that is not locked yet
 UNLOCKED_SECONDS = 3600.0  # no process needs an hour for one, where locks are not supported
+NEEDS_COPY: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}  # of link(2)
 
 
 class StoreError(Exception):
@@ -198,6 +199,21 @@ class FileStore:
         finally:
             hashing.join()
         return name
+
+    def adopt(self, source: "FileStore", name: str) -> int | None:
+        """Give an object of another folder a name here too; returns its size in bytes.
+
+        None: that needs a copy, since the folders are not on one file system.
+        """
+        path = self._path(name)
+        with storage_errors(path):
+            try:
+                _link(source._path(name), path)
+            except OSError as error:
+                if error.errno not in NEEDS_COPY:
+                    raise
+                return None
+            return path.stat().st_size
 
     def read(self, name: str) -> bytearray:
         path = self._path(name)

@@ -101,6 +101,7 @@ class Collector:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._live: set[str] = set()
+        self._pinned: Set[str] = frozenset()
         self._unneeded: deque[str] = deque()
 
     def sweep(self, live: set[str], epoch: int) -> int:
@@ -115,8 +116,13 @@ class Collector:
 
     def note(self, live: set[str], named: Set[str] = frozenset()) -> None:
         """After each entry: what it made unneeded may go. Safe while `remove` runs in a thread."""
-        self._unneeded.extend(sorted((self._live | named) - live))
+        self._unneeded.extend(sorted((self._live | named) - live - self._pinned))
         self._live = set(live)
+
+    def pin(self, names: Set[str]) -> None:
+        """These stay, until the next call, also when nobody needs them any more (rule 42)."""
+        self._unneeded.extend(sorted(self._pinned - names - self._live))
+        self._pinned = names
 
     def remove(self) -> None:
         """Remove what became unneeded. May be called again after an error."""

@@ -1,8 +1,8 @@
 """A small Google Cloud Storage: of its XML API what obstore uses, in memory, in threads.
 
-PUT on the condition that the name is free, PUT, GET with a range, HEAD, DELETE, a list by prefix
-and first name, uploads in parts. It asks for no credentials. Names are free of characters that XML
-or a URL would write in another way.
+PUT on the condition that the name is free, PUT, copies, GET with a range, HEAD, DELETE, a list by
+prefix, first name and folder, uploads in parts. It asks for no credentials. Names are free of
+characters that XML or a URL would write in another way.
 """
 
 import hashlib
@@ -78,7 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
                 free = self.headers.get("x-goog-if-generation-match") == "0"
                 if free and name in bucket and self.state.honours_conditions:
                     return self._no("PreconditionFailed", 412)
-                bucket[name] = body
+                source = unquote(self.headers.get("x-goog-copy-source", "")).partition("/")[2]
+                bucket[name] = bucket[source] if source else body
         return self._yes(b"", body)
 
     def do_POST(self) -> None:
@@ -134,11 +135,19 @@ class _Handler(BaseHTTPRequestHandler):
         after = max(query.get("start-after", ""), query.get("continuation-token", ""))
         begins = query.get("prefix", "")
         found = sorted(name for name in bucket if name.startswith(begins) and name > after)
+        folders = set[str]()
+        if "delimiter" in query:
+            inside = {name: name.removeprefix(begins).partition("/") for name in found}
+            folders = {f"{begins}{first}/" for first, slash, _ in inside.values() if slash}
+            found = [name for name in found if not inside[name][1]]
         shown = found[:LISTED_MAX]
         rows = "".join(
             f"<Contents><Key>{name}</Key><LastModified>{DATE}</LastModified><ETag>x</ETag>"
             f"<Size>{len(bucket[name])}</Size></Contents>"
             for name in shown
+        )
+        rows += "".join(
+            f"<CommonPrefixes><Prefix>{each}</Prefix></CommonPrefixes>" for each in sorted(folders)
         )
         more = ""
         if len(found) > len(shown):

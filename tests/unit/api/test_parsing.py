@@ -121,7 +121,7 @@ def test_where_a_bucket_is_and_its_secret_have_a_form(name: str, good: str, bad:
 
 
 def test_what_no_executor_can_do_is_no_field_of_the_manifest() -> None:
-    for change in ("spec.checkpoint={everySteps: 5}", "spec.syncer.storage.uri='s3://x'",
+    for change in ("spec.checkpoint.format=DCP", "spec.syncer.storage.uri='s3://x'",
                    "spec.syncer.storage.type=Tape", "spec.export.url=ftp://x/y"):  # fmt: skip
         with pytest.raises(SpecError, match=change.partition("=")[0]):
             parse(MANIFEST, (change,))

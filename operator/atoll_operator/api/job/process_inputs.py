@@ -7,11 +7,12 @@ write the same bytes for the same manifest.
 from collections.abc import Mapping
 from typing import Final
 
+from atoll_operator.api.job.smaller_fields import CheckpointSpec
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.sync_fields import AdoptMode
 from atoll_protos.job.expected import Expected, Limit
 from atoll_protos.job.length import LengthFile
-from atoll_protos.job.run_file import Momentum, Quorum, Region, RunFile, Sync
+from atoll_protos.job.run_file import Checkpoints, Momentum, Quorum, Region, RunFile, Sync
 
 # What a container runs whose template names no command: arguments of a Python interpreter.
 TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
@@ -43,6 +44,12 @@ def length(job: Job, revision: int) -> LengthFile:
 
 def _regions(job: Job) -> tuple[Region, ...]:
     return tuple(Region(name=r.name, learners=r.learners) for r in job.spec.regions)
+
+
+def _checkpoints(given: CheckpointSpec) -> Checkpoints | None:
+    if given.every_steps is None or not given.url:
+        return None
+    return Checkpoints(url=given.url, every=given.every_steps, keep=given.keep)
 
 
 _FIELDS = {  # of the run file, that a manifest calls otherwise
@@ -78,6 +85,7 @@ def run_file(job: Job) -> RunFile:
         steps=spec.steps,
         tokens=spec.tokens,
         export_every=spec.export.every_steps if spec.export else None,
+        checkpoint=_checkpoints(spec.checkpoint),
         evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,
         sync=Sync(
             fragments=sync.fragments,

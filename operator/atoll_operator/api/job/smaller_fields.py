@@ -1,4 +1,6 @@
-"""The models of the smaller parts of `spec`: evaluator, failure, export, restore."""
+"""The models of the smaller parts of `spec`."""
+
+from typing import Final
 
 from pydantic import Field
 
@@ -10,6 +12,8 @@ from atoll_operator.api.job.model_base import (
     Model,
 )
 from atoll_operator.api.job.pod_fields import Template
+
+PLACE: Final = rf"^(file:///.+|{BUCKET})?$"  # a folder, or one of a bucket
 
 
 class Evaluator(Model):
@@ -42,13 +46,26 @@ class FailureSpec(Model):
 class ExportSpec(Model):
     """Where the final model goes, and whether there are exports before it."""
 
-    url: str = Field(default="", max_length=2048, pattern=rf"^(file:///.+|{BUCKET})?$")
+    url: str = Field(default="", max_length=2048, pattern=PLACE)
     """file:///FOLDER, a folder that spec.syncer.template mounts in every shard, or a bucket as in
     syncer.storage.url. Left out, the model stays on the volume of the only shard, if that has one,
     or in the job's folder of the bucket. `atoll run` always writes to the run folder."""
     every_steps: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     """Steps between two exports while the job trains, each into a folder step-N beside the final
     model. The last 3 stay. Left out, there is only the final one."""
+
+
+class CheckpointSpec(Model):
+    """Copies of the whole state of the training, with which a new job can begin."""
+
+    url: str = Field(default="", max_length=2048, pattern=PLACE)
+    """Where they go, each into a folder step-N: file:///FOLDER, a folder that spec.syncer.template
+    mounts in every shard, or a bucket as in syncer.storage.url. Give each job a place of its own.
+    `atoll run` writes to checkpoints/ in the run folder if it is left out."""
+    every_steps: int | None = Field(default=None, ge=1, le=COUNT_MAX)
+    """Steps between two checkpoints. Left out, none are taken."""
+    keep: int = Field(default=3, ge=1, le=1000)
+    """How many whole checkpoints stay."""
 
 
 class FromJob(Model):

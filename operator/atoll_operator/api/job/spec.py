@@ -29,7 +29,13 @@ from pydantic import Field
 
 from atoll_operator.api.job.learner_fields import LearnerSpec, RegionSpec
 from atoll_operator.api.job.model_base import COUNT_MAX, REGIONS_MAX, SECONDS_MAX, Model
-from atoll_operator.api.job.smaller_fields import Evaluator, ExportSpec, FailureSpec, Restore
+from atoll_operator.api.job.smaller_fields import (
+    CheckpointSpec,
+    Evaluator,
+    ExportSpec,
+    FailureSpec,
+    Restore,
+)
 from atoll_operator.api.job.sync_fields import SyncSpec
 from atoll_operator.api.job.syncer_fields import Syncer
 
@@ -72,6 +78,8 @@ class Spec(Model):
     export: ExportSpec | None = None
     """Where the final model goes. Left out, it stays on the volume of the only shard, if that has
     one, or in the bucket of ObjectStore storage; several shards need it otherwise."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """Where and how often checkpoints of the training are taken."""
     restore: Restore | None = None
     """Carries on the run of a job that was deleted or has failed, instead of beginning one. For
     clusters; `atoll run` has --resume."""

@@ -1,0 +1,356 @@
+"""A checkpoint is whole with all parts, is never changed then, and decides nothing (rule 42)."""
+
+import asyncio
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from atoll_protos.job.run_file import Checkpoints, RunFile
+from atoll_syncer.duties import checkpointing
+from atoll_syncer.duties.background import Background, start_threads
+from atoll_syncer.duties.checkpointing import Checkpointing
+from atoll_syncer.duties.metrics import ShardMetrics
+from atoll_syncer.storage import checkpoints, snapshots
+from atoll_syncer.storage.checkpoint_places import FolderPlace
+from atoll_syncer.storage.journal import Journal
+from atoll_syncer.storage.objects import decode
+from atoll_syncer.storage.snapshots import LogSnapshot
+from atoll_syncer.storage.store import FileStore, StoreUnavailable, read_object
+from atoll_syncer.storage.versions import Collector
+from unit.syncer.checkpoint_side import RUN, Parent, a_place
+
+# ------------------------------------------------------------ what lies there
+
+
+def test_a_part_holds_the_newest_version_of_each_slice_and_what_the_history_names(
+    tmp_path: Path,
+) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    taken = parent.take(place, 1, 40)
+    part = place.part(checkpoints.part_name(40, 1))
+    found = snapshots.read_newest(part)
+    assert found is not None
+    assert found.position == taken.snapshot.position
+    assert found.history.heads == parent.histories[1].heads
+    assert found.history.cursors == parent.histories[1].cursors
+    for name in parent.histories[1].live_objects():
+        assert read_object(part, name, "") == read_object(parent.stores[1], name, "")
+    assert Journal(part, lambda: 7.0).read().heads == parent.histories[1].heads
+
+
+def test_the_key_of_proofs_stays_with_the_shards(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    parent.checkpoint(place)
+    for path in place.folder.rglob("*.json"):
+        assert parent.histories[0].key not in path.read_text(), path
+
+
+def test_a_checkpoint_is_whole_with_all_parts_of_one_run(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    first = parent.take(place, 0, 40)
+    assert not checkpoints.finish(place, first)
+    other = parent.take(place, 1, 40, run="another")
+    assert not checkpoints.finish(place, first)
+    assert not checkpoints.finish(place, other)  # it is shard 0 that says so
+    parent.take(place, 1, 40)
+    assert checkpoints.finish(place, first)
+    assert checkpoints.is_whole(place, 40, RUN)
+    assert not checkpoints.is_whole(place, 40, "another")
+
+
+def test_a_part_that_is_there_is_never_changed(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    first = parent.take(place, 0, 40)
+    before = checkpoints.read_part(place, 40, 0)
+    for work in checkpoints.works(place, parent.stores[0], parent.attempt(0, 40), lambda: 8.0):
+        work()  # another process of the shard began before it was there
+    parent.histories[0].tick += 1
+    assert checkpoints.is_taken(place, parent.attempt(0, 40))
+    later = [*checkpoints.works(place, parent.stores[0], parent.attempt(0, 40), lambda: 8.0)]
+    later[-1]()
+    assert checkpoints.read_part(place, 40, 0) == before
+    assert before is not None
+    assert before.tick == first.history.tick
+
+
+def test_ten_lines_of_python_read_it(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    parent.checkpoint(place)
+    folder = place.folder / "step-40"
+    about = json.loads((folder / "checkpoint.json").read_text())
+    assert (about["tick"], about["shards"]) == (40, 2)
+    sizes = {each["name"]: int(np.prod(each["shape"])) for each in about["tensors"]}
+    found = {name: np.zeros(size, np.float32) for name, size in sizes.items()}
+    for part in about["parts"]:
+        for each in part["slices"]:
+            path = folder / str(part["shard"]) / each["object"]
+            assert part["objects"][each["object"]] == path.stat().st_size
+            content, _ = decode(bytearray(path.read_bytes()))
+            for piece in each["pieces"]:
+                count = piece["stop"] - piece["start"]
+                values = content["master"][piece["offset"] : piece["offset"] + count]
+                found[piece["tensor"]][piece["start"] : piece["stop"]] = values
+    for tensor, values in zip(parent.layout.tensors, parent.whole["master"], strict=True):
+        assert found[tensor.name].tobytes() == values.tobytes()
+
+
+def test_what_cannot_be_linked_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    links = os.link
+
+    def across(source: Path, target: Path, **more: Any) -> None:
+        if "tmp" not in Path(source).parts[-2:]:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        links(source, target, **more)
+
+    monkeypatch.setattr(os, "link", across)
+    parent.checkpoint(place)
+    name = parent.histories[0].heads[0].object
+    copy = place.folder / "step-40/0" / name
+    assert copy.stat().st_ino != (parent.stores[0].root / name).stat().st_ino
+    assert copy.read_bytes() == (parent.stores[0].root / name).read_bytes()
+
+
+def test_what_is_on_one_file_system_takes_no_room_twice(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    parent.checkpoint(place)
+    for name in parent.histories[0].live_objects():
+        copy = place.folder / "step-40/0" / name
+        assert copy.stat().st_ino == (parent.stores[0].root / name).stat().st_ino
+
+
+# ------------------------------------------------------------ what goes
+
+
+def steps(place: FolderPlace, shard: int) -> list[int]:
+    return [s for s in place.steps() if checkpoints.read_part(place, s, shard) is not None]
+
+
+def test_each_shard_removes_its_parts_of_older_ones(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    for step in (10, 20, 30, 40):
+        parent.checkpoint(place, step)
+    assert checkpoints.prune(place, parent.attempt(1, 40), 2) == 40
+    assert steps(place, 1) == [30, 40]
+    assert steps(place, 0) == [10, 20, 30, 40]
+    assert checkpoints.prune(place, parent.attempt(0, 40), 2) == 40
+    assert place.steps() == [30, 40]
+
+
+def test_the_only_whole_one_stays(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    parent.checkpoint(place, 10)
+    for step in (20, 30, 40, 50):
+        parent.take(place, 0, step)  # shard 1 takes none
+        assert checkpoints.prune(place, parent.attempt(0, step), 1) == 10
+    assert steps(place, 0) == [10, 40, 50]  # the newest attempts may become whole
+
+
+def test_an_attempt_that_was_overtaken_goes(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    parent.take(place, 0, 10)
+    parent.checkpoint(place, 20)
+    checkpoints.prune(place, parent.attempt(0, 20), 3)
+    assert steps(place, 0) == [20]
+
+
+def test_what_another_run_left_stays_but_for_the_same_step(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    for step in (10, 20, 30):
+        parent.checkpoint(place, step, run="former")
+    assert parent.take(place, 0, 30).step == 30
+    assert not checkpoints.is_whole(place, 30, "former")
+    parent.take(place, 1, 30)
+    assert checkpoints.finish(place, parent.attempt(0, 30))
+    checkpoints.prune(place, parent.attempt(0, 30), 1)
+    assert place.steps() == [10, 20, 30]
+    assert checkpoints.is_whole(place, 20, "former")
+
+
+def test_objects_of_a_checkpoint_stay_until_it_is_copied(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.open()
+    old, new = store.put([b"old"], 1), store.put([b"new"], 1)
+    collector = Collector(store)
+    collector.note({old})
+    collector.pin({old})
+    collector.note({new})
+    collector.remove()
+    assert store.read(old) == b"old"
+    collector.pin(frozenset())
+    collector.remove()
+    assert store.names("objects/") == [new]
+
+
+def test_an_object_that_is_still_needed_stays_after_the_copy(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.open()
+    name = store.put([b"old"], 1)
+    collector = Collector(store)
+    collector.note({name})
+    collector.pin({name})
+    collector.pin(frozenset())
+    collector.remove()
+    assert store.read(name) == b"old"
+
+
+# ------------------------------------------------------------ when
+
+
+class Side:
+    """The duty of one shard of the parent, without its rules."""
+
+    def __init__(self, parent: Parent, place: FolderPlace, shard: int, end: int = 1000) -> None:
+        self.failed = list[BaseException]()
+        self.metrics = ShardMetrics(CollectorRegistry())
+        self.background = Background(
+            start_threads(), self.metrics, self.failed.append, lambda full: 0
+        )
+        self.parent, self.shard = parent, shard
+        self.history = parent.histories[shard]
+        plan = Checkpoints(url=place.url, every=20, keep=1)
+        run_file = RunFile(job="j", regions=(), steps=end, checkpoint=plan, shards=2)
+        self.state: Any = SimpleNamespace(
+            run_file=run_file,
+            history=self.history,
+            number=shard,
+            layout=parent.layout,
+            fragments=range(parent.layout.fragments),
+            recovery=None,
+            over=False,
+            ending=SimpleNamespace(length=SimpleNamespace(steps=end)),
+        )
+        journal = SimpleNamespace(
+            clock=lambda: 7.0,
+            snapshot_of=lambda history: LogSnapshot(
+                position=3, checksum="c", history=history.copy()
+            ),
+        )
+        machine: Any = SimpleNamespace(
+            run_file=run_file,
+            store=parent.stores[shard],
+            journal=journal,
+            metrics=self.metrics,
+            open_place=lambda url: place,
+        )
+        self.collector = Collector(parent.stores[shard])
+        self.duty = Checkpointing(self.state, machine, self.background, self.collector.pin)
+        self.background.spawn(self.duty.work())
+
+    def reach(self, tick: int) -> None:
+        self.history.tick = tick
+        self.duty.appended()
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(60):
+            while not holds():
+                assert not self.failed
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointing, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(checkpointing, "RETRY_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("short_looks")
+def test_one_is_taken_when_the_tick_has_passed_a_multiple(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+
+    async def play() -> None:
+        sides = [Side(parent, place, shard) for shard in range(2)]
+        for side in sides:
+            side.reach(19)
+            side.reach(21)
+        for side in sides:
+            await side.until(lambda side=side: side.duty.latest == 20)
+            side.reach(39)
+        sides[0].state.recovery = object()  # what is lost comes back first
+        sides[0].reach(40)
+        assert sides[0].duty.is_free
+        sides[0].state.recovery = None
+        assert place.steps() == [20]
+        for side in sides:
+            side.reach(43)
+        for side in sides:
+            await side.until(lambda side=side: side.duty.latest == 40)
+            side.background.stop()
+
+    asyncio.run(play())
+    assert place.steps() == [40]
+    assert checkpoints.read_part(place, 40, 1) is not None
+
+
+@pytest.mark.usefixtures("short_looks")
+def test_none_is_taken_at_the_end_where_the_export_is(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+
+    async def play() -> None:
+        side = Side(parent, place, 0, end=40)
+        side.reach(41)
+        side.state.over = True
+        side.reach(39)
+        await asyncio.sleep(0)
+        side.background.stop()
+
+    asyncio.run(play())
+    assert place.steps() == []
+
+
+@pytest.mark.usefixtures("short_looks")
+def test_trouble_is_shown_and_tried_again_and_the_next_one_is_due_as_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    takes = FolderPlace.take
+    fails = True
+
+    def take(self: FolderPlace, store: Any, part: str, name: str) -> int:
+        if fails:
+            raise StoreUnavailable("there", "is away", "wait")
+        return takes(self, store, part, name)
+
+    monkeypatch.setattr(FolderPlace, "take", take)
+
+    async def play() -> None:
+        nonlocal fails
+        side = Side(parent, place, 0)
+        side.reach(20)
+        await side.until(lambda: side.background.troubles)
+        assert "there: is away" in side.background.troubles[0]
+        assert "step 20" in side.background.troubles[0]
+        side.history.tick = 40  # overtaken
+        await side.until(lambda: side.duty.is_free)
+        side.reach(41)
+        await side.until(lambda: "step 40" in "".join(side.background.troubles))
+        fails = False
+        await side.until(lambda: checkpoints.read_part(place, 40, 0))
+        await side.until(lambda: not side.background.troubles)
+        side.background.stop()
+
+    asyncio.run(play())
+
+
+@pytest.mark.usefixtures("short_looks")
+def test_nobody_waits_for_a_shard_that_takes_none(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+
+    async def play() -> None:
+        side = Side(parent, place, 0)
+        for tick in (20, 40, 60):
+            side.reach(tick)
+            await side.until(lambda tick=tick: checkpoints.read_part(place, tick, 0))
+            await side.until(lambda: side.duty.is_free)
+        side.background.stop()
+
+    asyncio.run(play())
+    assert not any(checkpoints.is_whole(place, step, RUN) for step in place.steps())
