@@ -290,11 +290,12 @@ class Driver:
 
     async def _merge(self, making: "VersionInMaking", kept: Mapping[str, bytes] = NOTHING) -> None:
         outcome = await self._make(making)
-        if outcome.left_out:
-            log.error("offers not merged: not finite", slots=sorted(outcome.left_out))
+        if outcome.found.left_out:
+            log.error("offers not merged", why=dict(outcome.found.left_out))
+        self.metrics.merged(outcome.found)
         name = await self._keeping.write_data_states(self.state, outcome, kept)
         digest, stored, now = outcome.digest, outcome.object, self.now()
-        self.feed(self.shard.merged(outcome.slice, digest, stored, now, outcome.left_out, name))
+        self.feed(self.shard.merged(outcome.slice, digest, stored, now, outcome.found, name))
 
     async def _seed(self, makings: Sequence["VersionInMaking"], session: int) -> None:
         outcomes = [await self._make(making) for making in makings]

@@ -71,6 +71,7 @@ class Sync:
     grace_safety: float = 0.8
     merge: Merge = Merge.RADIAL_DIRECTIONAL
     blend: float = 0.0
+    norm_limit: float = 10.0  # beyond which an offer is an outlier (rule 12); 0: none is
     outer_learning_rate: float = 0.7
     outer_momentum: float | Momentum = Momentum.AUTO
     wire_up: Wire = Wire.BF16
@@ -79,7 +80,7 @@ class Sync:
     mean_patterns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        period, overlap = self.period, self.overlap
+        period, overlap, limit = self.period, self.overlap, self.norm_limit
         fragments = 1 if isinstance(self.fragments, Fragments) else self.fragments
         quorum = 1 if isinstance(self.quorum, Quorum) else self.quorum
         momentum = 0.0 if isinstance(self.outer_momentum, Momentum) else self.outer_momentum
@@ -94,6 +95,7 @@ class Sync:
         for name, holds, remedy in (
             ("overlap", 0 <= overlap < period, "use less than sync.period"),
             ("grace_safety", 0 < self.grace_safety < 1, "use more than 0 and less than 1"),
+            ("norm_limit", limit == 0 or 1 < limit < math.inf, "use 0, or more than 1"),
             ("blend", 0 <= self.blend < 1, "use 0 (overwrite) or more, and less than 1"),
             ("outer_learning_rate", 0 < self.outer_learning_rate < math.inf, "use about 0.7"),
             ("outer_momentum", 0 <= momentum < 1, "use auto, or 0 or more and less than 1"),

@@ -59,7 +59,7 @@ class Keeping:
         self, state: ShardState, outcome: "StoredVersion", kept: Mapping[str, bytes]
     ) -> str:
         """The object's name; empty where no merged offer has a data state."""
-        merged = {slot: each for slot, each in kept.items() if slot not in outcome.left_out}
+        merged = {slot: each for slot, each in kept.items() if slot not in outcome.found.left_out}
         if not merged:
             return ""
         origin = VersionOrigin(

@@ -6,6 +6,7 @@ measured. Names are a contract with dashboards and alerts (docs/operating.md).
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from statistics import median
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,11 +16,15 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.shown_states import SLOT_TEXTS, slot_text
 from atoll_protos.network.listening import listening_socket, serve_http
 from atoll_syncer.model.effects import Drop, Effect, EndSession, TapeLine
+from atoll_syncer.model.round import MergeFindings
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.rules.status import status
 
 PREFIX = "atoll_syncer"
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+
+RATIOS = (0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 10.0, 30.0, 100.0)
+COSINES = (-0.5, -0.1, 0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 OFFER_OUTCOMES = ("merged", "late", "rejected", "dropped")
 STORE_REQUESTS = ("put", "get", "list", "delete")
@@ -77,6 +82,16 @@ class ShardMetrics:
             kind=STORE_REQUESTS,
         )
         histogram = partial(self._made, partial(Histogram, buckets=SECONDS))
+        self.offer_norm_ratio = self._made(
+            partial(Histogram, buckets=RATIOS),
+            "offer_norm_ratio",
+            "Norm of an offer divided by the median of its round",
+        )
+        self.offer_cosine = self._made(
+            partial(Histogram, buckets=COSINES),
+            "offer_cosine",
+            "Cosine of a merged offer with the mean of its round, on a sample of its values",
+        )
         self.quorum_seconds = histogram("quorum_seconds", "From the start of a round to its quorum")
         self.merge_seconds = histogram("merge_seconds", "Merge and outer step of one slice")
         self.store_seconds = histogram("store_seconds", "Writing a version of a slice to the store")
@@ -92,6 +107,13 @@ class ShardMetrics:
                 metric.labels(value)
         made: M = metric
         return made
+
+    def merged(self, found: MergeFindings) -> None:
+        usual = median(found.norms.values()) if found.norms else 0.0
+        for norm in found.norms.values() if usual else ():
+            self.offer_norm_ratio.observe(norm / usual)
+        for cosine in found.cosines.values():
+            self.offer_cosine.observe(cosine)
 
     def count(self, effect: Effect) -> None:
         match effect:

@@ -15,7 +15,7 @@ slice's momentum, R those of a slice in the whole job (400 where its length is i
 import math
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +27,22 @@ TRAINER_SPREAD_MAX: Final = 2.0  # xi_step: the slowest within this factor of th
 MOMENTUM_MAX: Final = 0.9  # the published value (2311.08105)
 ROUNDS_UNKNOWN: Final = 400  # R, where the job's length is given in tokens
 WARM_TICKS_MIN: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFindings:
+    """What a merge has found of its offers, by slot.
+
+    `left_out` says why it did not merge one; `norms` are |v| of all, `cosines` those of the merged
+    ones with their mean.
+    """
+
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    norms: Mapping[str, float] = field(default_factory=dict)
+    cosines: Mapping[str, float] = field(default_factory=dict)
+
+
+NOTHING_FOUND: Final = MergeFindings()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +64,7 @@ class Round:
     closed_at: float | None = None  # None while it is open
     reason: str = ""  # why it closed
     momentum: float = 0.0  # of its outer step, once it is closed
-    not_finite: set[str] = field(default_factory=set)  # slots whose offers could not be merged
+    found: MergeFindings = NOTHING_FOUND  # by the merge, of its offers
     refused: set[str] = field(default_factory=set)  # slots without which the round does
     waits_for: list[str] = field(default_factory=list)  # some slots, as they were at the last look
 

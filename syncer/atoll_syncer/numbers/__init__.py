@@ -7,6 +7,7 @@ whether an offer counts or when a round closes; the rules do, and name the offer
     merge      weighted mean and radial-directional average of the learners' differences
     outer      the outer optimizer: SGD with Nesterov momentum, in place
     arrivals   transfers that arrived whole: verified, and read block by block
+    outliers   finite offers that are far longer than usual
     commit     the arithmetic of one commit: merge, outer step and rounding in one pass
     values     all slices of a shard: masters, bases, staged offers, and versions in the making
 """

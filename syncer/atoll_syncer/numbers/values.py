@@ -44,6 +44,7 @@ The event loop calls every method, but for those that say that they may run in a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -57,14 +58,17 @@ from atoll_protos.transfer.codecs import base_encoding, encoding_of
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.model.effects import Drop, MergeOffers, Stage, StoreHeld, StoreSeed
 from atoll_syncer.model.history import History
+from atoll_syncer.model.round import NOTHING_FOUND, MergeFindings
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived, examine
 from atoll_syncer.numbers.commit import Published, Recipe, advance_finite, recipe
+from atoll_syncer.numbers.outliers import NormHistory, cosines, norm_of
 from atoll_syncer.numbers.workers import Workers
 from atoll_syncer.storage.export import as_learners_hold
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
 from atoll_syncer.storage.versions import VersionOrigin, read_slice, write_slice
 
+NOT_FINITE: Final = "its values would have made the version not finite"
 STATE_BYTES = 8  # of an element: master and momentum, both f32
 
 OfferName = tuple[str, int, int, int]  # slot, incarnation, slice, capture
@@ -112,7 +116,7 @@ class VersionInMaking:
     ) -> None:
         self.origin = origin
         self.make = make
-        self.left_out: frozenset[str] = frozenset()  # slots whose offers `make` did not merge
+        self.found = NOTHING_FOUND  # by `make`
         self._part = part
 
     def compute(self) -> None:
@@ -135,34 +139,34 @@ class VersionInMaking:
             number=coming.number,
             digest=digest,
             object=name,
-            left_out=self.left_out,
+            found=self.found,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVersion:
-    """A version on the disk that no entry names yet; `digest` is its base's.
-
-    `left_out` are the slots whose offers it does not hold, since it would not be finite with them.
-    """
+    """A version on the disk that no entry names yet; `digest` is its base's."""
 
     slice: int
     number: int
     digest: str
     object: str
-    left_out: frozenset[str] = frozenset()
+    found: MergeFindings = NOTHING_FOUND
 
 
 class TensorValues:
     """All slices of one shard; see the module, also for what may run in a thread."""
 
-    def __init__(self, layout: Layout, shard: int, slices: Mapping[int, SliceValues]) -> None:
+    def __init__(
+        self, layout: Layout, shard: int, slices: Mapping[int, SliceValues], norm_limit: float
+    ) -> None:
         self.layout = layout
         self.shard = shard
         self.slices = slices
         self._offers: dict[OfferName, Arrived] = {}
         self._kept: dict[tuple[int, int], Arrived] = {}  # session, slice
         self._merging, self._examining = Workers(), Workers()
+        self._norms = NormHistory(norm_limit)  # of the thread of merges
 
     @classmethod
     def allocate(cls, layout: Layout, shard: int, sync: Sync) -> "TensorValues":
@@ -186,6 +190,7 @@ class TensorValues:
                 )
                 for owned in layout.shard_slices(shard)
             },
+            sync.norm_limit,
         )
 
     @property
@@ -221,23 +226,29 @@ class TensorValues:
             self._offers.pop((p.slot, p.incarnation, effect.slice, p.capture))
             for p in effect.participants
         ]
-        weights = [p.weight for p in effect.participants]
+        by_slot = dict(zip([p.slot for p in effect.participants], offers, strict=True))
+        weights = {p.slot: p.weight for p in effect.participants}
         state = SliceTensors(master=part.master, momentum=part.momentum, base=part.head.base)
 
-        slots = [p.slot for p in effect.participants]
         making = VersionInMaking(part, self._origin(part, part.head.number + 1, run, epoch))
 
         def make() -> Published:
-            made, left_out = advance_finite(
+            norms = {slot: norm_of(each) for slot, each in by_slot.items()}
+            left_out = self._norms.outliers(effect.slice, norms)
+            slots = [slot for slot in by_slot if slot not in left_out]
+            offers, shares = [by_slot[slot] for slot in slots], [weights[slot] for slot in slots]
+            made, absurd = advance_finite(
                 state,
                 offers,
-                weights,
+                shares,
                 part.recipe,
                 self._merging,
                 momentum=effect.momentum,
                 last=effect.last,
             )
-            making.left_out = frozenset(slots[n] for n in left_out)
+            left_out |= {slots[n]: NOT_FINITE for n in absurd}
+            alike = dict(zip(slots, cosines(offers, shares), strict=True)) if offers else {}
+            making.found = MergeFindings(left_out=left_out, norms=norms, cosines=alike)
             return made
 
         making.make = make

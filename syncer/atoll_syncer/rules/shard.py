@@ -36,6 +36,7 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, EndProcess, EndSession, end_session
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import PLAIN_TEXT, Certificate, Slot
+from atoll_syncer.model.round import NOTHING_FOUND, MergeFindings
 from atoll_syncer.model.state import Beginning, new_state
 from atoll_syncer.rules import (
     answers,
@@ -246,17 +247,17 @@ class Shard:
         digest: str,
         name: str,
         now: float,
-        left_out: frozenset[str] = frozenset(),
+        found: MergeFindings = NOTHING_FOUND,
         data_states: str = "",
     ) -> list[Effect]:
-        """A round's version is written, without the offers of `left_out`, or one that was held.
+        """A round's version is written, without what its merge left out, or one that was held.
 
         `data_states` is the object with those of the MergeOffers; empty where it had none.
         """
         lost = self.state.recovery
         if lost is not None and fragment in lost.asked:
             return recovery.stored(self.state, fragment, digest, name)
-        return rounds.merged(self.state, fragment, digest, name, left_out, data_states)
+        return rounds.merged(self.state, fragment, digest, name, found, data_states)
 
     def part_written(self, file: str, digest: str) -> list[Effect]:
         return ending.part_written(self.state, file, digest)

@@ -115,7 +115,7 @@ def _late_share(reports: Iterable[pb.Report]) -> float:
 
 
 def _refused(state: ShardState, slot: Slot) -> str:
-    """Why nothing of this slot is merged at present; empty when its newest offer was taken."""
+    """Why nothing of this slot is merged at present; empty when an offer of it was merged since."""
     refused = state.rounds.refused.get(slot.name)
     if refused is None:
         return ""

@@ -48,6 +48,7 @@ def syncs(draw: st.DrawFn) -> Sync:
         lockstep=lockstep,
         quorum=draw(st.sampled_from(Quorum)) if lockstep and draw(st.booleans()) else 1,
         mean_patterns=tuple(draw(st.lists(st.text()))),
+        norm_limit=draw(st.just(0.0) | st.floats(1.5, 100.0)),
     )
 
 
@@ -93,9 +94,9 @@ def test_fields_with_defaults_may_be_left_out() -> None:
 
 def test_the_hash_is_the_same_on_every_machine_and_for_ever() -> None:
     """A changed literal means that running jobs refuse learners of the new release."""
-    assert minimal().hash == "be890b08c3c81fc44b688be22e5ed317e86c48520051d43b0f78f96a1c6ef860"
+    assert minimal().hash == "e80e17914eaa081d6d9eae9687da256ff347c99eff5386bbf4e944c2fcf1011a"
     word = lockstep(Quorum.ALL)
-    assert word.hash == "029949bd5d715b9286555a1e25374f2577c8c0b33fe44c1f39d2eff678c43445"
+    assert word.hash == "2edd2d410b86eff34314e54b1117f475c6d930df244f4291d626e6091755c78f"
     assert hash_of(word.must_equal) == word.hash
     hashes = {lockstep(2).hash, lockstep(3).hash, word.hash}  # two manifests of different numbers
     assert len(hashes) == 3
@@ -115,7 +116,7 @@ def test_every_setting_of_sync_is_in_the_hash(field: str) -> None:
         "fragments": 23, "period": 25, "overlap": 3, "quorum": 2, "grace": False,
         "grace_safety": 0.7, "merge": Merge.MEAN, "blend": 0.5, "outer_learning_rate": 0.6,
         "outer_momentum": 0.8, "wire_up": Wire.INT4, "wire_down": Wire.INT8, "lockstep": True,
-        "mean_patterns": ("*.head",),
+        "mean_patterns": ("*.head",), "norm_limit": 4.0,
     }  # fmt: skip
     assert minimal(sync=Sync(**{field: other[field]})).hash != minimal().hash
 
@@ -192,6 +193,7 @@ def test_a_file_without_regions_takes_every_region_and_any_number_for_the_quorum
         ({"sync": {"grace": 1}}, "sync.grace", "true or false"),
         ({"sync": {"grace_safety": 1}}, "sync.grace_safety", "less than 1"),
         ({"sync": {"blend": float("nan")}}, "sync.blend", "less than 1"),
+        ({"sync": {"norm_limit": 0.5}}, "sync.norm_limit", "more than 1"),
         ({"sync": {"blend": "0.5"}}, "sync.blend", "give a number"),
         ({"sync": {"outer_learning_rate": float("inf")}}, "sync.outer_learning_rate", "0.7"),
         ({"sync": {"outer_learning_rate": 10**400}}, "sync.outer_learning_rate", "number"),

@@ -19,7 +19,7 @@ from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.model import effects, log
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import CallCredit, Certificate
-from atoll_syncer.model.round import Timings
+from atoll_syncer.model.round import MergeFindings, Timings
 from atoll_syncer.rules import seeding
 from atoll_syncer.rules.rounds import records
 from atoll_syncer.rules.runs import of_another_job
@@ -269,9 +269,9 @@ class Words:
 
     def merged(self, fragment: int, number: int, *, left_out: str = "", states: str = "") -> None:
         """The Merge that the driver was given is done."""
-        without, name = frozenset(left_out.split(",")) - {""}, digest(fragment, number)
-        one = self.one
-        one.feed(one.shard.merged(fragment, name, "object", one.now, without, states))
+        without, name = left_out.split(",") if left_out else (), digest(fragment, number)
+        found, one = MergeFindings(left_out=dict.fromkeys(without, "not finite")), self.one
+        one.feed(one.shard.merged(fragment, name, "object", one.now, found, states))
 
     def part(self, file: str, of: str) -> None:
         self.one.feed(self.one.shard.part_written(file, of))

@@ -22,6 +22,7 @@ from atoll_syncer.model.effects import (
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Entry
 from atoll_syncer.model.roster import PLAIN_TEXT, Certificate
+from atoll_syncer.model.round import NOTHING_FOUND
 from atoll_syncer.model.state import Beginning, ShardState
 from atoll_syncer.rules import incarnations
 from atoll_syncer.rules.shard import Shard
@@ -100,7 +101,7 @@ class Side:
                 number = self.state.history.heads[effect.slice].number + 1
                 name = digest(effect.slice, number, self.state.term.epoch)
                 states = f"states {name}" if effect.data_states else ""
-                merged = (effect.slice, name, f"object {name}", self.now, frozenset[str](), states)
+                merged = (effect.slice, name, f"object {name}", self.now, NOTHING_FOUND, states)
                 self.feed(self.shard.merged(*merged))
             elif isinstance(effect, StoreSeed):
                 names = tuple(digest(fragment, 0) for fragment in range(FRAGMENTS))

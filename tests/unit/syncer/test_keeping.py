@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from atoll_syncer.duties.keeping import Keeping
 from atoll_syncer.duties.metrics import ShardMetrics
+from atoll_syncer.model.round import MergeFindings
 from atoll_syncer.storage.store import FileStore
 
 
@@ -32,7 +33,9 @@ def test_data_states_of_merged_offers_are_kept_and_a_damaged_object_costs_its_sl
     state: Any = SimpleNamespace(history=SimpleNamespace(run="r", epoch=1), number=0)
 
     def written(number: int, left_out: set[str], **states: bytes) -> str:
-        outcome: Any = SimpleNamespace(slice=0, number=number, left_out=left_out)
+        outcome: Any = SimpleNamespace(
+            slice=0, number=number, found=MergeFindings(left_out=dict.fromkeys(left_out, "why"))
+        )
         return asyncio.run(keeping.write_data_states(state, outcome, states))
 
     assert written(1, {"a"}, a=b"1") == ""

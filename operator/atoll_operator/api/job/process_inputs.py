@@ -65,6 +65,7 @@ _FIELDS = {  # of the run file, that a manifest calls otherwise
     "sync.wire_up": "spec.sync.wire.up",
     "sync.wire_down": "spec.sync.wire.down",
     "sync.mean_patterns": "spec.sync.meanPatterns",
+    "sync.norm_limit": "spec.sync.normLimit",
 }
 
 
@@ -102,5 +103,6 @@ def run_file(job: Job) -> RunFile:
             wire_down=sync.wire.down,
             lockstep=sync.lockstep,
             mean_patterns=tuple(sync.mean_patterns),
+            norm_limit=float(sync.norm_limit),
         ),
     )

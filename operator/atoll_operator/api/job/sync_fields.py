@@ -147,6 +147,10 @@ class SyncSpec(Model):
     mean_patterns: list[ShortText] = Field(default=[], max_length=64)
     """Names of tensors that are merged by Mean whatever spec.sync.merge says, with * and ? as in
     file names: `*.router.weight`."""
+    norm_limit: int = Field(default=10, ge=0, le=1_000_000)
+    """A learner's change is left out of a merge when it is longer than so many times both the
+    learner's last ones and the other learners': a loss spike, or a wrong learning rate. 0: none
+    is."""
 
     @property
     def lockstep(self) -> bool:

@@ -145,7 +145,7 @@ Degraded True
   StoreTrouble: a shard cannot write to its volume and tries again; nothing is lost meanwhile
     > make room on the volume that the message names, or repair it
   OffersRefused: nothing of a learner is merged at present, mostly because its model has values
-    that are not finite: it has diverged
+    that are not finite, or changes far more than the others (spec.sync.normLimit): it has diverged
     > lower its learning rate, clip gradients or look at its data; if it stays, restart it: it
       begins again with the job's values and a new optimizer
   TokensAboveLimit: a learner reports more tokens for a step than regions[].tokensPerStep of its

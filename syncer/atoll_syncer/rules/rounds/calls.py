@@ -96,9 +96,15 @@ def spend_credit(sender: Session, fragment: int) -> CallCredit | None:
 
 def refused(state: ShardState, slot: str, fragment: int, reason: str, *, final: bool) -> None:
     """Its round does without it if it is `final`, or damaged on its way too often (rule 11)."""
-    before = state.rounds.refused.get(slot)
-    count = 1 if before is None else before.count + 1
-    state.rounds.refused[slot] = RefusedOffers(reason=reason, count=count)
+    count = note_refused(state, slot, reason)
     each = state.rounds.open.get(fragment)
     if each is not None and (final or count >= DAMAGED_OFFERS_MAX):
         each.refused.add(slot)
+
+
+def note_refused(state: ShardState, slot: str, reason: str) -> int:
+    """How many offers of a slot in a row were refused, until one of them is merged."""
+    before = state.rounds.refused.get(slot)
+    count = 1 if before is None else before.count + 1
+    state.rounds.refused[slot] = RefusedOffers(reason=reason, count=count)
+    return count

@@ -98,8 +98,8 @@ def quorum(state: ShardState, each: Round, standing: Standing) -> int:
 
 def why_left_out(state: ShardState, slot: str, each: Round, now: float) -> str:
     """Why a slot has no part in a commit: its state, or what kept its offer away."""
-    if slot in each.not_finite:
-        return "not finite"
+    if slot in each.found.left_out:
+        return each.found.left_out[slot]
     if slot in each.refused:
         return "refused"
     does = state.sessions.slots[slot].state(now)

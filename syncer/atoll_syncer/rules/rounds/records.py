@@ -6,6 +6,7 @@ or one that comes after it and finds the entry in the log without a line.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from atoll_syncer.model.log import Committed, Participant
@@ -31,12 +32,18 @@ def commit(state: ShardState, entry: Committed, each: Round, now: float) -> dict
             for name in sorted(state.sessions.slots)
             if name not in present
         ],
+        norms=_rounded(each.found.norms),
+        cosines=_rounded(each.found.cosines),
         losses=[
             {"slot": part.slot, "incarnation": part.incarnation, "loss": loss}
             for part in entry.participants
             if (loss := _loss(state, part.slot)) is not None
         ],
     )
+
+
+def _rounded(found: Mapping[str, float]) -> dict[str, float]:
+    return {slot: float(f"{each:.6g}") for slot, each in sorted(found.items())}
 
 
 def _loss(state: ShardState, slot: str) -> float | None:

@@ -38,13 +38,12 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Drop, Effect, MergeOffers, Stage, TapeLine
 from atoll_syncer.model.log import Participant
 from atoll_syncer.model.roster import Coming, Session, Slot
-from atoll_syncer.model.round import Round, closes, momentum
+from atoll_syncer.model.round import MergeFindings, Round, closes, momentum
 from atoll_syncer.model.state import ShardState, Standing
 from atoll_syncer.model.state_parts import MergeShare
 from atoll_syncer.rules.rounds import calls, data_states, offers, publishing, records
 from atoll_syncer.rules.rounds.clock import reach
 
-NOT_FINITE: Final = "values that would have made the version not finite"
 SHARES_MIN: Final = 3  # learners of a merge of which one may have too much
 
 # ------------------------------------------------------------ 3: an offer is complete
@@ -59,7 +58,6 @@ def completed(
     if part.tokens < offer.counters.tokens:
         state.rounds.above[part.slot] = offer.counters.tokens / offer.counters.steps
     _note_transfer(state, now - coming.asked_at)
-    state.rounds.refused.pop(part.slot, None)
     fits = offers.is_on_the_head(state, offer)
     if state.sync.lockstep:
         handed_over(state, offer, now)
@@ -217,19 +215,20 @@ def merged(
     fragment: int,
     digest: str,
     name: str,
-    left_out: frozenset[str],
+    found: MergeFindings,
     data_states: str,
 ) -> list[Effect]:
-    """Offers of `left_out` are late: the version would not be finite with them (rule 12)."""
+    """Offers that the merge left out are late (rule 12)."""
     each = state.rounds.open[fragment]
+    each.found = found
     effects: list[Effect] = []
-    for slot in sorted(left_out):
+    for slot, reason in sorted(found.left_out.items()):
         part = each.remove(slot)
         assert part is not None, "an offer that was not merged"
-        each.not_finite.add(slot)
-        effects += late(state, fragment, part, NOT_FINITE)
-    if left_out:
-        each.reason += f"; not finite with the offers of {', '.join(sorted(left_out))}"
+        calls.note_refused(state, slot, reason)
+        effects += late(state, fragment, part, reason)
+    if found.left_out:
+        each.reason += f"; without the offers of {', '.join(sorted(found.left_out))}"
     tick = max(state.clock.tick, each.due) if state.sync.lockstep else state.clock.tick
     entry = log.Committed(
         slice=fragment,
@@ -270,9 +269,13 @@ def committed(state: ShardState, entry: log.Committed, now: float) -> list[Effec
 
 
 def _note_shares(state: ShardState, entry: log.Committed) -> None:
-    """How much of this merge came from whom; merges of two learners say nothing of one of them."""
+    """How much of this merge came from whom, which are offers that were not refused.
+
+    Merges of two learners say nothing of one of them.
+    """
     known, shares = state.rounds.shares, records.shares(entry)
     for part in entry.participants:
+        state.rounds.refused.pop(part.slot, None)
         share = shares[part.slot]
         over_half = known[part.slot].over_half if part.slot in known else 0
         if len(entry.participants) >= SHARES_MIN:
