@@ -20,8 +20,8 @@ AZURITE = ("azurite@3.37.0",)
 
 
 def moto() -> Path:
-    """The program `moto_server`."""
-    return _installed("moto", MOTO, _install_moto) / "bin" / "moto_server"
+    """The Python that has it."""
+    return _installed("moto", MOTO, _install_moto) / "bin" / "python"
 
 
 def azurite() -> Path:

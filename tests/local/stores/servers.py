@@ -33,6 +33,7 @@ AZURE_KEY = (
 )
 AZURE_VERSION = "2023-11-03"
 AZURE_PORT = re.compile(r"listens on http://127\.0\.0\.1:(\d+)")
+MOTO = Path(__file__).with_name("moto_script.py")
 MOTO_PORT = re.compile(r"Running on http://127\.0\.0\.1:(\d+)")
 
 
@@ -72,7 +73,7 @@ class Server:
 @contextmanager
 def moto(folder: Path) -> Iterator[Server]:
     """S3, in memory."""
-    with _started([installed.moto(), "-H", "127.0.0.1", "-p", "0"], MOTO_PORT, folder) as port:
+    with _started([installed.moto(), MOTO], MOTO_PORT, folder) as port:
         endpoint = f"http://127.0.0.1:{port}"
         _ask("PUT", f"{endpoint}/{BUCKET}", {})
         environment = {
