@@ -13,8 +13,11 @@ from atoll_operator.api.job import parsing, unsupported
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.api.job.spec import Job
 from atoll_operator.cli.manifest_file import checked, read_text
+from atoll_operator.local.chaos import plan
+from atoll_operator.local.chaos.plan import DrawnFault
 from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE
 from atoll_operator.local.planning import run_manifest
+from atoll_operator.local.planning.process_plan import shard_process
 from atoll_operator.local.planning.run_manifest import Document
 from atoll_operator.local.progress.last_status import check_same, read_status
 from atoll_operator.local.show.live import Output
@@ -98,6 +101,15 @@ Chaos = Annotated[
         rich_help_panel="For those who test Atoll",
     ),
 ]
+ChaosPlan = Annotated[
+    Path | None,
+    typer.Option(
+        "--chaos-plan",
+        metavar="PLAN.yaml",
+        help="Make the faults of this plan: docs/chaos.md has its words.",
+        rich_help_panel="For those who test Atoll",
+    ),
+]
 
 
 def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
@@ -114,6 +126,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     output: Shown = Output.TABLE,
     allow_refused: AllowRefused = False,
     chaos: Chaos = False,
+    chaos_plan: ChaosPlan = None,
 ) -> None:
     """Train on this machine: learners and shards run as processes.
 
@@ -141,9 +154,16 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         output=output,
         manifest=run_manifest.kept_manifest(text, document, sys.argv[2:], folder),
         chaos=chaos,
+        faults=_faults(job, chaos_plan) if chaos_plan else (),
         allow_refused=allow_refused,
     )
     raise typer.Exit(code)
+
+
+def _faults(job: Job, file: Path) -> Sequence[DrawnFault]:
+    storage = job.spec.syncer.storage
+    shards = [shard_process(number) for number in range(job.spec.syncer.shards)]
+    return plan.drawn(plan.read(read_text(file)), job.spec.slots, shards, storage.url)
 
 
 def _checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:

@@ -7,12 +7,13 @@ A new run passes `--new` to its shards. It promises that no process of this run 
 the registrar may start the run at once; with `--resume` it must first ask the other shards.
 """
 
+import json
 import os
 import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,14 +23,21 @@ from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.unsupported import without_effect_here
 from atoll_operator.api.status.condition_facts import late_work
+from atoll_operator.local.chaos import effects, means
+from atoll_operator.local.chaos.faults import Chaos
+from atoll_operator.local.chaos.links import Links
+from atoll_operator.local.chaos.plan import DrawnFault
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import (
+    CHAOS_FILE,
     CHECKPOINTS_FOLDER,
     MANIFEST_FILE,
     RUN_FILE,
     SLOTS_FILE,
     STORE_FILE,
+    STORES_FOLDER,
     Files,
+    read_lines,
     shown,
     write_whole,
 )
@@ -71,12 +79,13 @@ def train(
     output: Output,
     manifest: str,
     chaos: bool,
+    faults: Sequence[DrawnFault] = (),
     allow_refused: bool,
 ) -> RunResult:
     """Run a job in a folder, and write its summary and pictures there. Raises SpecError.
 
-    `manifest` is what the folder keeps as manifest.yaml. With `allow_refused` a job is complete
-    also without learners that were refused for good.
+    `manifest` is what the folder keeps as manifest.yaml, `faults` are those of a plan, by time.
+    With `allow_refused` a job is complete also without learners that were refused for good.
     """
     job = with_checkpoints(job, out)
     wanted, slots, shards = run_file(job), expected(job), job.spec.syncer.shards
@@ -87,7 +96,7 @@ def train(
     plan = partial(processes, out=out, ports=ports, gpus=given, meetings=meetings)
     check_startable(plan(job, new=True))
     view = view_for(output, terminal=sys.stdout.isatty())
-    with run_lock.running(out):
+    with run_lock.running(out), Links(faults, ports).open() as links:
         url = job.spec.syncer.storage.url
         new = prepare(wanted, slots, out, manifest, resume=resume, url=url)
         job = job.model_copy(update={"uid": last_status.uid_in(out)})
@@ -95,17 +104,20 @@ def train(
         for line in filter(None, (where, *without_effect_here(job), gpus.advice(job, found))):
             view.say(line)
         files = Files(out, view.say)
+        planned = links.through(plan(job, new=new))
+        supervisor = Supervisor(planned, files, view.say, job.spec.steps)
         with recording(out, view.say, began=0.0 if new else time.time()) as curves:
             training = LocalRun(
                 needed=job.spec.learners_needed,
                 slots=slots,
                 files=files,
-                supervisor=Supervisor(plan(job, new=new), files, view.say, job.spec.steps),
+                supervisor=supervisor,
                 poller=Poller(job, ports),
                 view=view,
                 status=local_status.status(job, [None] * shards, utc_now()),
                 curves=curves,
                 chaos=chaos,
+                faults=Chaos(waiting=[*faults], supervisor=supervisor, links=links, files=files),
                 steps_max=job.spec.steps,
             )
             return _finish(training, allow_refused=allow_refused)
@@ -148,6 +160,7 @@ def prepare(
             raise SpecError("--out", f"{out} holds a run", "give another folder, or add --resume")
         last_status.check_same(wanted, RunFile.from_json(path.read_text(encoding="utf-8")), out)
         last_status.check_same_store(url, out)
+        means.put_back_all(out / STORES_FOLDER)
     try:
         write_whole(out / MANIFEST_FILE, manifest)
         write_whole(out / SLOTS_FILE, slots.to_json())
@@ -190,6 +203,10 @@ def _summarise(training: LocalRun, code: RunResult, outcome: str, seconds: float
     found = run_summary.summarise(out, result.name.title(), seconds, step, slots)
     found["exit_code"] = int(code)
     found |= {"ended_after": ended_after(children), "refused": refused(children)}
+    if lines := read_lines(out / CHAOS_FILE):
+        lines = effects.in_folder(out, lines)
+        training.files.write(CHAOS_FILE, "".join(f"{json.dumps(each)}\n" for each in lines))
+        found["chaos"] = effects.sums(lines)
     training.files.write_json("summary.json", found)
     try:
         plots.draw(out, found["tokens"])

@@ -27,6 +27,7 @@ from atoll_operator.api.status.condition_facts import ENDED
 from atoll_operator.api.status.job_status import Status
 from atoll_operator.api.status.reasons import STORE_LOST
 from atoll_operator.api.status.seen_status import missing
+from atoll_operator.local.chaos.faults import Chaos
 from atoll_operator.local.folder.run_files import SLOTS_FILE, STATUS_FILE, Files, shown
 from atoll_operator.local.progress import local_status
 from atoll_operator.local.progress.local_status import RunSnapshot
@@ -67,13 +68,20 @@ class LocalRun:
     curves: Curves = field(default_factory=Curves)  # which another thread draws
     chaos: bool = False
     chaos_at: float = 0.0
+    faults: Chaos | None = None  # the faults of --chaos-plan
     steps_max: int | None = None  # the job's length, which its clock passes by a few
     complete_at: float | None = None
 
     def run(self) -> None:
         self.chaos_at = time.monotonic()
-        while not self.advance(time.monotonic()):
-            self.supervisor.wait(time.monotonic(), POLL_SECONDS)
+        try:
+            while not self.advance(time.monotonic()):
+                now = time.monotonic()
+                due = self.faults.seconds_left(now) if self.faults else POLL_SECONDS
+                self.supervisor.wait(now, min(POLL_SECONDS, due))
+        finally:
+            if self.faults:
+                self.faults.end()
 
     def advance(self, now: float) -> bool:
         """One pass; `now` is in monotonic seconds. Returns whether all is over."""
@@ -87,6 +95,10 @@ class LocalRun:
         self._write_absent()
         self.write(seen.status)
         self.view.show(replace(seen, merged_share=self.curves.goodput), now)
+        if self.faults and not final:
+            self.faults.advance(now, all_train=self._all_train(seen))
+        elif self.faults:
+            self.faults.end()
         if not complete:
             self._check(seen, final=final)
             if self.chaos and not final and self._calm(seen, now):
@@ -174,10 +186,13 @@ class LocalRun:
 
     def _calm(self, seen: RunSnapshot, now: float) -> bool:
         """Whether all train for CHAOS_SECONDS: fixed times might leave no time to train."""
-        away = set(missing(seen.job, seen.replies)) - set(self.slots.absent)
-        if away or not all(seen.replies):
+        if not self._all_train(seen):
             self.chaos_at = now
         return now - self.chaos_at >= CHAOS_SECONDS
+
+    def _all_train(self, seen: RunSnapshot) -> bool:
+        away = set(missing(seen.job, seen.replies)) - set(self.slots.absent)
+        return not away and all(seen.replies)
 
     def _kill_one(self) -> None:
         running = by_slot(child for child in self.supervisor.children if child.process)

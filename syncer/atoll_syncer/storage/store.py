@@ -337,7 +337,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EFBIG: "no file may be so large",
+}
 _PERMANENT = {
     errno.EACCES,
     errno.EPERM,

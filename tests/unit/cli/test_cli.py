@@ -89,7 +89,7 @@ def test_shells_can_complete_verbs_and_options() -> None:
     ("words", "offers"),
     [
         (["val"], ["validate\tCheck a manifest without a cluster."]),
-        (["run", "x.yaml", "--chao"], ["--chaos\t"]),
+        (["run", "x.yaml", "--chao"], ["--chaos\t", "--chaos-plan\t"]),
         (["status", "--js"], ["--json\t"]),
     ],
 )
@@ -137,6 +137,8 @@ def test_every_command_of_the_package_is_a_function_that_is_there() -> None:
         ((TINY, "--learners", "3"), "--learners: is for a script"),
         ((TINY, "--steps", "3"), "--steps: is for a script"),
         ((TINY, "--", "--lr", "1"), "-- --lr: is for a script"),
+        ((TINY, "--chaos-plan", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+        ((TINY, "--chaos-plan", TINY), "plan.faults: is missing"),
         (("folder",), "folder: is a folder"),
         (("folder", "--resume"), "folder/manifest.yaml: cannot be read"),
     ],

@@ -365,6 +365,39 @@ def test_chaos_kills_only_when_all_have_trained_for_a_while(tmp_path: Path) -> N
     assert kills(135.0, some, some) == 2  # who is given up is not waited for
 
 
+def test_faults_of_a_plan_wait_for_all_and_end_with_the_training(tmp_path: Path) -> None:
+    replies: list[pb.StatusReply | None] = []
+    asked: list[bool | str] = []
+    training = training_of(tmp_path, learner("a-0"))
+    poll = SimpleNamespace(poll=lambda *_, **__: snapshot(replies))
+    training.poller = poll  # type: ignore[assignment]
+    faults: Any = SimpleNamespace(
+        advance=lambda now, all_train: asked.append(all_train), end=lambda: asked.append("end")
+    )
+    training.faults = faults
+
+    def then(*now_said: pb.StatusReply | None) -> list[bool | str]:
+        replies[:] = now_said
+        training.advance(1.0)
+        return asked
+
+    some, every = reply(training=("a-0", "b-0")), reply()
+    assert then(some, some) == [False]
+    assert then(every, None) == [False, False]
+    assert then(every, every) == [False, False, True]
+    final = reply("Final")
+    assert then(final, final)[3:] == ["end"]
+    stopping: Any = SimpleNamespace(children=(), supervise=stop_at_once)
+    training.supervisor = stopping
+    with pytest.raises(KeyboardInterrupt):
+        training.run()
+    assert asked[4:] == ["end"]
+
+
+def stop_at_once(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_second_interrupt_says_that_the_run_stops(capsys: pytest.CaptureFixture[str]) -> None:
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)

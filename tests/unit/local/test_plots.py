@@ -87,6 +87,32 @@ def test_pictures_have_shares_and_a_unit(tmp_path: Path, monkeypatch: pytest.Mon
     assert shares == ["87.0%", "1.0%", "6.0%", "4.0%", "2.0%"]  # in the order of COLOURS
 
 
+def test_goodput_shows_each_fault_of_a_plan_as_long_as_it_lasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(word: str, began: float, ended: float) -> str:
+        return json.dumps({"fault": word, "time": ended, "began": began, "ended": ended}) + "\n"
+
+    text = fault("kill", 103.0, 103.0) + fault("cut", 104.0, 108.0) + fault("kill", 109.0, 109.0)
+    (tmp_path / "chaos.jsonl").write_text(text)
+    line = {"event": "commit", "shard": 0, "participants": [{"tokens": 50}]}
+    commits = [line | {"time": 100.0 + n, "slice": n % 2} for n in range(11)]
+    (tmp_path / "syncer").mkdir()
+    (tmp_path / "syncer/0.tape.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in commits))
+    figures = []
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure)
+    )
+    plots.draw(tmp_path, TOKENS)
+    _, axes = figures[-1].axes
+    *bars, kill, later, cut = axes.patches
+    assert sum(each.get_height() * each.get_width() for each in bars) == pytest.approx(11 * 25)
+    assert (kill.get_x(), later.get_x()) == (3.0, 9.0)
+    assert (cut.get_x(), cut.get_width()) == (4.0, 4.0)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["kill", "cut"]
+    assert axes.get_title() == "3 faults"
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -99,6 +125,7 @@ def test_a_run_that_failed_at_its_begin_is_drawn_without_warnings(
     lines: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     write(tmp_path, "a-0", *lines)
+    (tmp_path / "chaos.jsonl").write_text('{"fault": "kill", "time": 1, "began": 1, "ended": 1}')
     plots.draw(tmp_path, NOTHING)
     for name in ("loss.png", "goodput.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

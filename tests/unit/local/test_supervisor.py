@@ -329,6 +329,7 @@ def test_a_host_that_ends_alone_is_started_again_alone_and_chaos_kills_all(run_o
     assert first.process is not None
     run.supervisor.kill(second)
     assert first.process.wait(60) == -9
+    run.supervisor.wait(0.0, FOREVER)  # there is something to look at, though its end was seen
 
 
 def test_a_learner_is_done_when_one_of_its_hosts_has_ended_in_order(run_of: Start) -> None:

@@ -122,6 +122,7 @@ def test_a_file_system_without_hard_links_is_refused_at_the_start(
     [
         (errno.ENOSPC, StoreFull, False),
         (errno.EDQUOT, StoreFull, False),
+        (errno.EFBIG, StoreFull, False),  # of a limit, which may be raised (`fillDisk` of a plan)
         (errno.EIO, StoreUnavailable, False),
         (errno.ESTALE, StoreUnavailable, False),
         (errno.EROFS, StoreUnavailable, False),

@@ -9,7 +9,7 @@ import pydantic
 import yaml
 
 from atoll_operator.api.job import field_rules, presets
-from atoll_operator.api.job.model_base import fields_at, meant
+from atoll_operator.api.job.model_base import Model, fields_at, meant
 from atoll_operator.api.job.spec import API_VERSION, KIND, Job, Spec
 from atoll_protos.errors import SpecError
 
@@ -89,7 +89,7 @@ def _validated(spec: Any, *, stored: bool) -> Spec:
     except pydantic.ValidationError as error:
         unknown = [each["loc"] for each in error.errors() if each["type"] == UNKNOWN]
         if not (stored and unknown):
-            raise _first(error) from error
+            raise first_error(error) from error
     for path in unknown:
         place = spec
         for part in path[:-1]:
@@ -175,14 +175,16 @@ def _quote(document: dict[str, Any], changed: dict[str, ManifestEntry]) -> None:
             return
 
 
-def _first(error: pydantic.ValidationError) -> SpecError:
+def first_error(
+    error: pydantic.ValidationError, field: str = "spec", model: type[Model] = Spec
+) -> SpecError:
+    """The first error of a document that is not one of this model; `field` is its own name."""
     first = error.errors()[0]
-    field = "spec"
     for part in first["loc"]:
         field += f"[{part}]" if isinstance(part, int) else f".{part}"
     if first["type"] == UNKNOWN:
         *path, name = first["loc"]
-        return SpecError(field, "is unknown", meant(str(name), fields_at(Spec, path)))
+        return SpecError(field, "is unknown", meant(str(name), fields_at(model, path)))
     if first["type"] == MISSING:
         return SpecError(field, "is missing", "add it")
     problem, remedy = WORDS.get(first["type"], OTHER)

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
 RUN_FILE = "run.json"  # in the run folder: what all processes know, with the present length
+STORES_FOLDER = "commits"  # in the run folder: the shards' state, by number
 SLOTS_FILE = "slots.json"  # in the run folder: the job's learners
 STATUS_FILE = "status.json"
 CHECKPOINTS_FOLDER = "checkpoints"  # in the run folder
+CHAOS_FILE = "chaos.jsonl"  # in the run folder: the faults of `--chaos-plan`
 STORE_FILE = "store.txt"  # in the run folder: the run's own folder in a bucket, if it is in one
 
 WAITING_BYTES_MAX: Final = 1 << 20  # of what a disk without room takes later

@@ -11,11 +11,13 @@ from statistics import median_high, median_low
 from typing import Any
 
 from atoll_operator.api.status.condition_facts import some_of
-from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines
 
 WEIGHT = 0.05  # of the newest value in a moving average
 COLUMNS_OF = 8  # entries in one column of a legend
 FAR = 3.0  # ranges of the ordinary losses: a loss beyond that is not shown
+BINS = 100  # of the time of a run with faults
+COLOURS_MAX = 10  # of matplotlib; then they are hatched
 COLOURS = {  # of what became of tokens: merged, on their way, and without effect
     "merged": "tab:blue",
     "pending": "tab:cyan",
@@ -41,8 +43,12 @@ def _figure(width: float, height: float) -> Any:
 
 def draw(out: Path, tokens: dict[str, int]) -> None:
     draw_losses(out, out / "loss.png", out.resolve().name)
-    figure = _figure(7, 3)
-    _tokens(figure.subplots(), tokens)
+    faults = read_lines(out / CHAOS_FILE)
+    figure = _figure(7, 6 if faults else 3)
+    upper, *lower = figure.subplots(2 if faults else 1, squeeze=False)[:, 0]
+    _tokens(upper, tokens)
+    for axes in lower:
+        _faults(axes, out, faults)
     figure.savefig(out / "goodput.png", dpi=120)
 
 
@@ -123,6 +129,28 @@ def _tokens(axes: Any, tokens: dict[str, int]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.locator_params(axis="x", nbins=5)
     axes.set(xlabel="tokens", title=f"What became of {trained:,} tokens")
+
+
+def _faults(axes: Any, out: Path, faults: Sequence[dict[str, Any]]) -> None:
+    """Tokens merged a second, and a mark for each fault of a plan, as long as it lasted."""
+    tape = [line for path in out.glob("syncer/*.jsonl") for line in read_lines(path)]
+    commits = [line for line in tape if line.get("event") == "commit"]
+    slices = len({(line["shard"], line["slice"]) for line in commits}) or 1
+    start = min((line["time"] for line in [*commits, *faults]), default=0.0)
+    ends = [line["time"] - start for line in commits]
+    width = max(ends, default=0.0) / BINS or 1.0
+    shares = [sum(part["tokens"] for part in line["participants"]) / slices for line in commits]
+    rates = [tokens / width for tokens in shares]
+    axes.hist(ends, BINS, range=(0, BINS * width), weights=rates, color="lightgray")
+    words = [*dict.fromkeys(line["fault"] for line in faults)]
+    for number, word in enumerate(words):
+        hatch = "//" if number >= COLOURS_MAX else ""
+        for place, line in enumerate(each for each in faults if each["fault"] == word):
+            began, label = line["began"] - start, "" if place else word
+            ended = max(line["ended"] - start, began + width / 4)
+            axes.axvspan(began, ended, color=f"C{number}", hatch=hatch, alpha=0.6, label=label)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")
+    axes.set(xlabel="seconds", ylabel="tokens merged a second", title=f"{len(faults)} faults")
 
 
 def starts(lines: Sequence[dict[str, Any]]) -> list[tuple[list[int], list[float]]]:

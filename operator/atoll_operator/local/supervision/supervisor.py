@@ -112,7 +112,10 @@ class Supervisor:
         with contextlib.ExitStack() as descriptors:
             for child in self.children:
                 if child.process is not None:
-                    descriptor = os.pidfd_open(child.process.pid)
+                    try:
+                        descriptor = os.pidfd_open(child.process.pid)
+                    except ProcessLookupError:  # who has killed it has seen its end
+                        return
                     descriptors.callback(os.close, descriptor)
                     poll.register(descriptor, select.POLLIN)
                 elif child.start_at > now:
