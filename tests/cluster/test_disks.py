@@ -109,7 +109,7 @@ def drivers(kube: Kubectl, node: str) -> set[str]:
 def test_a_shard_whose_volume_is_attached_to_a_lost_node_is_reported_and_comes_back(
     remedy: str, train: Callable[..., Job], cut: Callable[..., None], kube: Kubectl
 ) -> None:
-    storage = {"type": "PersistentVolumeClaim", "storageClassName": CLASS}
+    storage = {"type": "PersistentVolumeClaim", "storageClassName": CLASS, "size": "1Gi"}
     served = Served.begun(train, kube, "attached", storage)
     job = served.job
 

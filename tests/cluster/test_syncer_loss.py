@@ -1,15 +1,18 @@
 """The syncer's node is lost: its shard comes back elsewhere, with the same run."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from cluster.kubectl import Kubectl, until
+from cluster.lab.layout import Cluster
 from cluster.training import Job, Stopwatch
+from local.stores import servers
 
 HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
 
@@ -29,7 +32,7 @@ class Served:
         cls, train: Callable[..., Job], kube: Kubectl, name: str, storage: dict[str, str]
     ) -> "Served":
         """Once some versions are written."""
-        syncer = {"region": "us-east", "shards": 1, "storage": {"size": "1Gi", **storage}}
+        syncer = {"region": "us-east", "shards": 1, "storage": storage}
         kube("cordon", REFUGE)
         try:
             job = train(name, {"us-east": 0, "eu-west": 2}, syncer=syncer)
@@ -58,13 +61,32 @@ class Served:
         until("the syncer is ready", lambda: job.is_true("SyncerReady"))
 
 
-@pytest.mark.parametrize(
-    "storage", ["PersistentVolumeClaim", pytest.param("Ephemeral", marks=pytest.mark.long)]
-)
+@pytest.fixture
+def bucket(kube: Kubectl, lab: object, namespace: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Storage in a bucket of a server that listens where the pods reach the API server."""
+    address = Cluster(index=1, nodes=()).address
+    with servers.moto(tmp_path, address) as server:
+        words = [f"--from-literal={name}={each}" for name, each in server.environment.items()]
+        kube("-n", namespace, "create", "secret", "generic", "bucket-keys", *words)
+        place = server.place()
+        yield {"url": place.url, "endpoint": place.endpoint, "secret": "bucket-keys"}
+
+
+KEPT = ("PersistentVolumeClaim", "ObjectStore")
+
+
+@pytest.mark.parametrize("storage", [*KEPT, pytest.param("Ephemeral", marks=pytest.mark.long)])
 def test_a_shard_comes_back_on_another_node_with_the_same_run(
-    storage: str, train: Callable[..., Job], cut: Callable[..., None], kube: Kubectl
+    storage: str,
+    train: Callable[..., Job],
+    cut: Callable[..., None],
+    kube: Kubectl,
+    request: pytest.FixtureRequest,
 ) -> None:
-    served = Served.begun(train, kube, "keeps", {"type": storage})
+    fields: dict[str, dict[str, str]] = {"PersistentVolumeClaim": {"size": "1Gi"}}
+    if storage == "ObjectStore":
+        fields[storage] = request.getfixturevalue("bucket")
+    served = Served.begun(train, kube, "keeps", {"type": storage, **fields.get(storage, {})})
     job = served.job
     steps = {slot.slot: slot.t_m for slot in job.answer().slots}
     watch = Stopwatch()
@@ -72,7 +94,7 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     watch.until("object", served.is_replaced)
     watch.until("trains", lambda: len(job.training()) == 2)
     sys.stderr.write(f"\nsyncer's node, {storage}: {watch.laps}\n")
-    served.goes_on(keeps=storage == "PersistentVolumeClaim")
+    served.goes_on(keeps=storage in KEPT)  # a bucket's log fills the new pod's tape
     (new,) = job.pods("shard")
     assert job.node_of(new) == REFUGE
     now = {slot.slot: slot.t_m for slot in job.answer().slots}

@@ -26,12 +26,12 @@ def one_at_a_time(environ: dict[str, Any], start_response: Callable[..., Any]) -
 
 if __name__ == "__main__":
     server = make_server(
-        "127.0.0.1",
+        sys.argv[1],
         0,
         one_at_a_time,
         threaded=True,
         request_handler=werkzeug_app.MotoRequestHandler,
     )
-    sys.stdout.write(f"Running on http://127.0.0.1:{server.port}\n")
+    sys.stdout.write(f"Running on http://{sys.argv[1]}:{server.port}\n")
     sys.stdout.flush()
     server.serve_forever()

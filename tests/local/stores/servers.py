@@ -34,7 +34,7 @@ AZURE_KEY = (
 AZURE_VERSION = "2023-11-03"
 AZURE_PORT = re.compile(r"listens on http://127\.0\.0\.1:(\d+)")
 MOTO = Path(__file__).with_name("moto_script.py")
-MOTO_PORT = re.compile(r"Running on http://127\.0\.0\.1:(\d+)")
+MOTO_PORT = re.compile(r"Running on http://[0-9.]+:(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,10 @@ class Server:
 
 
 @contextmanager
-def moto(folder: Path) -> Iterator[Server]:
+def moto(folder: Path, address: str = "127.0.0.1") -> Iterator[Server]:
     """S3, in memory."""
-    with _started([installed.moto(), MOTO], MOTO_PORT, folder) as port:
-        endpoint = f"http://127.0.0.1:{port}"
+    with _started([installed.moto(), MOTO, address], MOTO_PORT, folder) as port:
+        endpoint = f"http://{address}:{port}"
         _ask("PUT", f"{endpoint}/{BUCKET}", {})
         environment = {
             "AWS_ACCESS_KEY_ID": "tests",
