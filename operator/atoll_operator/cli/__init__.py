@@ -13,9 +13,11 @@ A module imports only what reading its arguments needs, and a verb the rest when
     export.py     the model of a run as it is now
     credentials.py  the Secret of a region in another cluster
     store.py      whether a bucket does what the shards of a job need
+    chaos.py      a plan of faults in the words of Chaos Mesh
     lifecycle.py  suspends, resumes and deletes a job of a cluster
     manifest_file.py   a manifest's file becomes a job
     run_or_job.py      whether a name is that of a run folder or of a job
+    chaos_mesh.py      the Workflow that such a plan is
     template_check.py  what is obviously wrong in a pod template
 """
 

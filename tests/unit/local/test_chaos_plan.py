@@ -95,7 +95,7 @@ def test_any_is_a_learner_or_a_shard_as_the_fault_allows() -> None:
         ("every: 9s..4s, until: 1m, kill: any", "[0].every: 9s is more than 4s; write 4s..9s"),
         ("every: 10ms..4s, until: 1m, kill: any", "[0].every: 10ms is too short; give 1s or more"),
         ("every: 9s, until: 5s, kill: any", "[0].until: 5s is before the first at 9s; make it"),
-        ("every: 1s, until: 9h, kill: any", "[0].every: the plan has more than 10,000 faults"),
+        ("every: 1s, until: 9h, kill: any", "[0].every: these are more than 10,000 faults"),
         ("at: 3s, pause: any", "plan.faults[0].for: is missing; add for: 20s"),
         ("at: 3s, pause: any, for: 0s", "[0].for: 0s is nothing; give more, as 30s"),
         ("at: 3s, kill: any, for: 3s", "[0].for: means nothing beside kill; remove it"),

@@ -26,7 +26,7 @@ from atoll_operator.api.job.model_base import COUNT_MAX, Model, meant
 from atoll_operator.api.job.parsing import first_error
 from atoll_protos.errors import SpecError
 
-FAULTS_MAX: Final = 10_000  # of one plan, once they are drawn
+FAULTS_MAX: Final = 10_000  # of one entry
 EVERY_SECONDS_MIN: Final = 1.0
 ANY: Final = "any"
 ANY_LEARNER: Final = "any learner"
@@ -111,15 +111,17 @@ class PlannedFault:
     def target_field(self) -> str:
         return f"{self.place}.{'of' if self.word in LINKS - {FaultWord.CUT} else self.word}"
 
-    def times(self, draw: random.Random) -> Iterator[float]:
-        """When it happens, in seconds since all train."""
+    def times(self, draw: random.Random) -> list[float]:
+        """When it happens, in seconds since all train; raises SpecError if that is too often."""
         if self.every is None:
-            yield self.first
-            return
-        at = draw.uniform(*self.every)
-        while at <= self.until:
-            yield at
-            at += draw.uniform(*self.every)
+            return [self.first]
+        found = [draw.uniform(*self.every)]
+        while found[-1] <= self.until:
+            found.append(found[-1] + draw.uniform(*self.every))
+            if len(found) > FAULTS_MAX:
+                problem = f"these are more than {FAULTS_MAX:,} faults"
+                raise SpecError(f"{self.place}.every", problem, "make it longer")
+        return found[:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +193,6 @@ def drawn(
                 amount=planned.amount,
             )
             found.append(fault)
-            if len(found) > FAULTS_MAX:
-                problem = f"the plan has more than {FAULTS_MAX:,} faults"
-                raise SpecError(f"{planned.place}.every", problem, "make it longer")
     return sorted(found, key=lambda fault: fault.at)
 
 
