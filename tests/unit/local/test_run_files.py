@@ -70,6 +70,14 @@ def test_a_run_may_have_no_room_to_begin(tmp_path: Path, monkeypatch: pytest.Mon
     assert atoll_run.prepare(*begin, resume=False)
 
 
+def test_a_run_that_is_resumed_finds_the_store_that_a_plan_had_taken_away(tmp_path: Path) -> None:
+    begin = run_file(job()), expected(job()), tmp_path, ""
+    assert atoll_run.prepare(*begin, resume=False)
+    (tmp_path / "commits/.1.away/log").mkdir(parents=True)  # and then `atoll run` was killed
+    assert not atoll_run.prepare(*begin, resume=True)
+    assert (tmp_path / "commits/1/log").exists()
+
+
 def test_a_run_finds_its_state_in_the_bucket_and_no_other_run_does(tmp_path: Path) -> None:
     def begin(out: Path, url: str, *, resume: bool = False) -> str:
         out.mkdir(exist_ok=True)

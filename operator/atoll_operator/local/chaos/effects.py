@@ -5,11 +5,12 @@ learner is merged (by the shard at the other end, if a link was hit; in its next
 was killed). Tokens that were late or lost meanwhile count for one fault, the newest.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from atoll_operator.local.folder.run_files import read_lines
 from atoll_operator.local.show.run_summary import conserve
 
 NEAR_SECONDS: Final = 60.0  # before a fault, and after its effect: where commits are looked at
+LAST: Final = 8  # merges of a learner before a fault: the newest of their incarnations was killed
 Line = dict[str, Any]
 
 
@@ -45,9 +47,6 @@ class FaultEffect:
     def until(self) -> float:
         return max(float(self.line["ended"]), self.back_at or 0.0)
 
-    def holds(self, moment: float) -> bool:
-        return bool(self.line["began"] < moment <= self.until)
-
 
 def in_folder(out: Path, faults: Iterable[Line]) -> list[Line]:
     """The lines of chaos.jsonl of a run folder, each with what followed."""
@@ -66,8 +65,9 @@ def with_effects(
         key=lambda each: float(each["time"]),
     )
     times = [each["time"] for each in commits]
+    work = _work(commits)
     for effect in found:
-        effect.back_at = _back_at(effect, commits, times)
+        effect.back_at = _back_at(effect, work.get((effect.learner, effect.shard), ()))
     _count_late(found, learners)
     _count_lost(found, learners, tape)
     run = {"run": commits[-1]["run"]} if commits else {}
@@ -107,25 +107,29 @@ def _said(effect: FaultEffect, commits: Sequence[Line], times: Sequence[float]) 
     }
 
 
-def _back_at(effect: FaultEffect, commits: Sequence[Line], times: Sequence[float]) -> float | None:
-    """When the target did again what it is for."""
-    start = bisect_right(times, effect.line["ended"])
+Work = Sequence[tuple[float, int]]  # when it was merged, and of which incarnation of its learner
+
+
+def _work(commits: Iterable[Line]) -> Mapping[tuple[str, int | None], Work]:
+    """By learner and shard, as `FaultEffect` has them, what was merged; of a shard its commits."""
+    found: dict[tuple[str, int | None], list[tuple[float, int]]] = defaultdict(list)
+    for each in commits:
+        found["", each["shard"]].append((each["time"], 0))
+        for part in each["participants"]:
+            for shard in (None, each["shard"]):
+                found[part["slot"], shard].append((each["time"], part["incarnation"]))
+    return found
+
+
+def _back_at(effect: FaultEffect, work: Work) -> float | None:
+    """When the target did again what it is for; after a kill, in a new incarnation."""
+    start = bisect_right(work, (effect.line["ended"], math.inf))
     known = -1
     if effect.learner and effect.line["fault"] == FaultWord.KILL:
-        before = bisect_right(times, effect.line["began"])
-        known = max((_incarnation(x, effect.learner) for x in commits[:before]), default=-1)
-    for each in commits[start:]:
-        if effect.shard is not None and each["shard"] != effect.shard:
-            continue
-        if not effect.learner or _incarnation(each, effect.learner) > known:
-            return float(each["time"])
-    return None
-
-
-def _incarnation(commit: Line, slot: str) -> int:
-    """That of a learner in a commit; -1: it has no part in it."""
-    parts = commit["participants"]
-    return max((part["incarnation"] for part in parts if part["slot"] == slot), default=-1)
+        before = bisect_right(work, (effect.line["began"], math.inf))
+        known = max((work[place][1] for place in range(max(0, before - LAST), before)), default=-1)
+    new = (work[place][0] for place in range(start, len(work)) if work[place][1] > known)
+    return next(new, None)
 
 
 def _by_shard(effect: FaultEffect, commits: Sequence[Line]) -> list[list[float]]:
@@ -153,16 +157,19 @@ def _gap(
     return max(gaps, default=None)
 
 
-def _newest(found: Sequence[FaultEffect], moment: float) -> FaultEffect | None:
-    return next((each for each in reversed(found) if each.holds(moment)), None)
-
-
 def _count_late(found: Sequence[FaultEffect], learners: Sequence[Line]) -> None:
+    """Late tokens count for the newest fault in whose time a learner has said so."""
     slices = {(x["shard"], x["slice"]) for line in learners for x in line.get("adopted", ())}
+    begins = [each.line["began"] for each in found]
+    ends = [*accumulate((each.until for each in found), max)]  # of it and all before
     for line in learners:
         late = sum(each["late"] for each in line.get("adopted", ()))
-        if late and (effect := _newest(found, line["time"])):
-            effect.tokens["late"] += late / len(slices)
+        number = bisect_left(begins, line["time"]) if late else 0
+        while number and ends[number - 1] >= line["time"]:
+            number -= 1
+            if found[number].until >= line["time"]:
+                found[number].tokens["late"] += late / len(slices)
+                break
 
 
 def _count_lost(

@@ -8,7 +8,6 @@ waits, as when packets are lost and sent again.
 import asyncio
 import contextlib
 import random
-import socket
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,9 +141,6 @@ class Serving:
         except OSError:
             to_client.transport.abort()
             return
-        for writer in (to_client, to_shard):
-            peer = writer.get_extra_info("socket")
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         up, down = self.link.directions
         ways = [
             asyncio.create_task(self._carry(client, to_shard, up)),

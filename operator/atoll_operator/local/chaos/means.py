@@ -80,6 +80,7 @@ def full_disk(child: Child) -> Iterator[None]:
         limit(0)
         ended.wait(TURN_SECONDS)
 
+    limit(0)
     try:
         with _repeated(turn):
             yield
