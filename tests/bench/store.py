@@ -1,0 +1,96 @@
+"""What the place of a run's state costs its learners: files, and a bucket at some distance.
+
+In tests/: python -m bench.store [--delay MILLISECONDS ...] [--steps N]. The server is moto behind a
+proxy that adds half of the delay to each request and half to each answer. The same job runs once
+for each place: two shards, two learners whose steps take 0.1 s, a slice due every other step.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.table import show
+from local.stores.fault_proxy import FaultProxy
+from local.stores.servers import Place, moto
+
+STEP_MILLISECONDS = 100
+
+
+def main() -> None:
+    """Run the job in all places, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--delay", type=int, nargs="*", default=[0, 30, 100])
+    parser.add_argument("--steps", type=int, default=200)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [row("files", folder / "files", given.steps, None)]
+        with moto(folder) as server, FaultProxy(server.port).running() as proxy:
+            for number, delay in enumerate(given.delay):
+                proxy.delay_seconds, before = delay / 2000, len(proxy.lines)
+                place = server.place().at(proxy.port)
+                rows.append(row(f"{delay} ms", folder / str(number), given.steps, place))
+                kinds = Counter(line.split()[0] for line in proxy.lines[before:])
+                sys.stderr.write(f"{delay} ms: {dict(kinds)}\n")
+    show(
+        "Where the state lies",
+        ("a request takes", "seconds", "commits", "blocked %", "merged %", "close to durable s"),
+        rows,
+    )
+
+
+def row(name: str, out: Path, steps: int, place: Place | None) -> tuple[Any, ...]:
+    """One run: how long, what was committed, how long learners waited, what was merged."""
+    storage = {} if place is None else {"type": "ObjectStore", "url": place.url}
+    if place is not None:
+        storage["endpoint"] = place.endpoint
+    command = ["atoll-worker", "bytegpt.train:main", "--batch=1", "--width=64", "--layers=1"]
+    command += ["--step-milliseconds-min", str(STEP_MILLISECONDS)]
+    manifest = {
+        "apiVersion": "atoll.dev/v1alpha1",
+        "kind": "DecoupledTrainingJob",
+        "metadata": {"name": "store"},
+        "spec": {
+            "steps": steps,
+            "regions": [{"name": name, "learners": 1} for name in ("us", "eu")],
+            "learner": {
+                "template": {"spec": {"containers": [{"name": "learner", "command": command}]}}
+            },
+            "syncer": {"shards": 2, "storage": storage},
+            "sync": {"period": 8, "fragments": 4, "overlap": 4, "quorum": 2},
+        },
+    }
+    file = out.with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(manifest))
+    words = [str(Path(sys.executable).with_name("atoll")), "run", str(file), "--out", str(out)]
+    environment = {**os.environ, **({} if place is None else place.environment)}
+    subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL)
+    summary = json.loads((out / "summary.json").read_text())
+    learners = summary["learners"].values()
+    blocked = max(each["blocked_share"] for each in learners)
+    commits = [
+        line["commit_seconds"]
+        for tape in out.glob("syncer/*.tape.jsonl")
+        for line in map(json.loads, tape.read_text().splitlines())
+        if line["event"] == "commit"
+    ]
+    return (
+        name,
+        summary["wall_seconds"],
+        summary["commits"],
+        100 * blocked,
+        100 * summary["goodput"],
+        sum(commits) / len(commits),
+    )
+
+
+if __name__ == "__main__":
+    main()
