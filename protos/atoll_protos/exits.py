@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     BAD_INPUT = 64
     OTHER_JOB = 65
     BUG = 70
+    BAD_DEVICE = 74
     TRY_AGAIN = 75
     SUPERSEDED = 77
 
@@ -79,6 +80,9 @@ _ROWS: Final = (
         remedy="give every pod the same model and manifest",
     ),
     Exit(ExitCode.BUG, "an error in the program", failure=True),
+    # A new start may heal it, as after an error that ended one program alone; on a cluster the
+    # operator moves the learner at the first one.
+    Exit(ExitCode.BAD_DEVICE, "a GPU of this machine is broken, or its driver hangs", failure=True),
     Exit(ExitCode.TRY_AGAIN, "the cause may pass, such as a transport that died: start it again"),
     Exit(ExitCode.SUPERSEDED, "another process has taken this one's place"),
 )

@@ -7,7 +7,7 @@ from atoll_protos.exits import EXITS, REFUSALS, ExitCode, exit_code_of, is_failu
 
 
 def test_every_code_has_one_row_and_numbers_stay_as_they_are() -> None:
-    assert [*EXITS] == [*ExitCode] == [0, 64, 65, 70, 75, 77]
+    assert [*EXITS] == [*ExitCode] == [0, 64, 65, 70, 74, 75, 77]
     assert all(row.meaning and bool(row.reason) == bool(row.remedy) for row in EXITS.values())
     assert {*REFUSALS} == {n for n in pb.Code.values() if n != pb.CODE_UNSPECIFIED}
     assert all(row.remedy for row in REFUSALS.values())
@@ -23,7 +23,7 @@ def test_only_exits_that_no_new_start_can_fix_are_permanent() -> None:
 @pytest.mark.parametrize(
     ("code", "failure"),
     [
-        *((0, False), (1, True), (64, True), (70, True), (75, False), (77, False)),
+        *((0, False), (1, True), (64, True), (70, True), (74, True), (75, False), (77, False)),
         *((-2, False), (-6, True), (-9, False), (-11, True), (-15, False)),  # signals
     ],
 )

@@ -142,6 +142,57 @@ def test_only_a_few_nodes_of_a_region_are_suspected_at_a_time(
     assert len(own) == blamed
 
 
+# ---------------------------------------------------------------- GPUs that are broken
+
+GPU = "GPU 3 (GPU-5a1d) is broken: the driver reports XID 79"
+BROKEN = f"us-east-0 @n1 exit=74 said={GPU.replace(' ', '_')}"
+
+
+@pytest.mark.parametrize("state", ["unready", "runs unready", "waits=CrashLoopBackOff unready"])
+@pytest.mark.parametrize("others", ["us-east-1 @n2; shard @n2", "us-east-1 @n2 pending; shard"])
+def test_a_learner_whose_gpu_is_broken_moves_at_its_first_end_whether_or_not_others_train(
+    state: str, others: str
+) -> None:
+    found = scene(f"{BROKEN} {state}; {others}; Lost us-east-0")
+    assert suspected(found) == "tiny-us-east:n1"
+    (gone,) = planned(settled(found)).delete
+    assert (gone.name, gone.reason) == ("tiny-us-east-0", f"a GPU of n1 is broken: {GPU}")
+    assert gone.event is not None
+    assert gone.event.reason == "LearnerRestarted"
+    assert gone.event.message == f"tiny-us-east-0 is made again: {gone.reason}"
+
+
+def test_the_status_names_node_gpu_and_fault_until_the_learner_has_moved() -> None:
+    said = planned(scene(f"{BROKEN} runs unready; us-east-1; shard; Training us-east-1")).status
+    assert said is not None
+    words = next(c["message"] for c in said.status["conditions"] if c["type"] == "Degraded")
+    assert f"tiny-us-east-0 is started again on n1, last exit code 74: {GPU}" in words
+
+
+def test_of_a_learner_of_several_hosts_the_one_with_the_broken_gpu_moves() -> None:
+    text = f"us-east-0/0 @n1 crashes exit=75; us-east-0/1 @n2 exit=74 runs; {OTHER_PAIR}"
+    assert suspected(scene(text, HOSTS)) == "tiny-us-east-0:n2"
+
+
+def test_however_many_nodes_are_suspected_one_with_a_broken_gpu_is_left() -> None:
+    before = {f"o{n}": int(NOW) - 60 for n in range(SUSPECTS_MAX)}
+    found = with_set(scene(f"{BROKEN}; {OTHERS}"), suspects=before)
+    assert "n1" in suspected(found)
+
+
+@pytest.mark.parametrize("more", ["going", "evicted", "old", "pending"])
+def test_a_pod_that_is_replaced_anyhow_is_not_moved_for_its_gpu(more: str) -> None:
+    assert suspected(scene(f"{BROKEN} {more}; {OTHERS}")) == ""
+
+
+def test_a_learner_with_a_broken_gpu_stays_without_another_node_or_budget() -> None:
+    assert suspected(scene(f"{BROKEN}; {OTHERS}; n2 silent=13; n3 down; n0 n4 n5 gone")) == ""
+    assert suspected(with_set(scene(f"{BROKEN}; {OTHERS}"), replaced=SPENT)) == ""
+
+
+# ---------------------------------------------------------------- the end of a suspicion
+
+
 def test_a_suspicion_ends_after_an_hour_or_with_its_node() -> None:
     def kept(age: float, **lost: NodeState) -> tuple[tuple[str, ...], str]:
         live = Workload(

@@ -15,6 +15,8 @@ from atoll_worker.launcher import first_cause
         ({0: 1, 1: 70}, 0),
         ({0: 75, 1: 64, 2: 1}, 1),
         ({0: 1, 1: 65}, 1),
+        ({0: -6, 1: 74, 2: 1}, 1),  # torch's watchdog may see it before it is known to be the GPU
+        ({0: 74, 1: 65}, 1),
         ({1: 75, 0: 77}, 0),
         ({1: 75, 0: -15}, 1),
         ({0: 0, 1: 75}, 1),
@@ -42,6 +44,7 @@ def test_a_launcher_that_was_told_to_end_has_ended_in_order_if_any_process_has()
         (77, True, True),
         (77, False, False),
         (75, True, False),
+        (74, False, True),  # no start in place heals a GPU
     ],
 )
 def test_a_host_ends_with_its_own_failure_alone(code: int, began_here: bool, ends: bool) -> None:

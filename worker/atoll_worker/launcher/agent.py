@@ -26,7 +26,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig
 
 from atoll_protos.environment import Env
-from atoll_protos.exits import RANK_ENDED, ExitCode, is_permanent
+from atoll_protos.exits import RANK_ENDED, ExitCode
 from atoll_worker.launcher import first_cause
 from atoll_worker.launcher.lines import Lines
 from atoll_worker.launcher.rendezvous import Meeting, leave, open_meeting
@@ -99,7 +99,7 @@ class Agent(LocalElasticAgent):
         try:
             if self._of_round.compare_set(FIRST_TO_FAIL, "", here).decode() != here:
                 return False
-            if is_permanent(code) or not first_cause.is_own(code):
+            if first_cause.ends_at_once(code) or not first_cause.is_own(code):
                 return True
             deadline = time.monotonic() + handler.seconds_to_notice + LOOK_SECONDS
             while time.monotonic() < deadline:

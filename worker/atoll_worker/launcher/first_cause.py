@@ -23,7 +23,8 @@ def first_cause(codes: Mapping[int, int]) -> int | None:
 
     def order(rank: int) -> tuple[bool, ...]:
         code = codes[rank]
-        return not is_permanent(code), code != ExitCode.SUPERSEDED, code in CONSEQUENCES
+        first = [not is_permanent(code), code != ExitCode.SUPERSEDED, code != ExitCode.BAD_DEVICE]
+        return *first, code in CONSEQUENCES
 
     failed = [rank for rank, code in codes.items() if code != ExitCode.FINAL]
     return min(failed, key=order) if failed else None
@@ -44,9 +45,14 @@ def ends_launcher(code: int, began_here: bool) -> bool:
     """Whether the launcher ends with this code, although its processes may start again in place.
 
     A host of several does so, too, when the learner failed because of a process of this host:
-    whoever starts it again counts its failures and takes his time.
+    whoever starts it again counts its failures and takes his time. With a broken GPU it ends at
+    once: only another host helps.
     """
-    return is_permanent(code) or (began_here and is_own(code))
+    return ends_at_once(code) or (began_here and is_own(code))
+
+
+def ends_at_once(code: int) -> bool:
+    return is_permanent(code) or code == ExitCode.BAD_DEVICE
 
 
 def code_after_signal(number: int, codes: Mapping[int, int]) -> int:

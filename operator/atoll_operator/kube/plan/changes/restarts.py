@@ -26,6 +26,7 @@ from atoll_operator.kube.plan.certificates import issuing
 from atoll_operator.kube.plan.changes import rollout
 from atoll_operator.kube.plan.losses.exclusions import keeps_off, stranded
 from atoll_operator.kube.plan.losses.suspects import BACK_OFF, hung
+from atoll_operator.kube.plan.manifest.phase import said_by
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status import events
 from atoll_protos.exits import ExitCode
@@ -37,6 +38,7 @@ SUPERSEDED = "a shard refused it for good: another pod has its slot"
 RENEWED = "it is in back-off after an end with other credentials than there are now"
 STRANDED = "it waits for a node, and excludes one that its template allows again"
 CRASHING = "it has crashed {} times on {} while other learners train"
+BROKEN = "a GPU of {} is broken"
 HUNG = "it has made no step for very long while other learners train"
 
 
@@ -56,15 +58,21 @@ def deletions(case: Situation) -> tuple[Deletion, ...]:
             found.append(renewed)
     for pod in case.placement.suspected:
         if keeps_off(pod.node, seen.workloads.get(workload_name(name, pod))):
-            crashes = seen.remembered.crashes.get(pod.uid, pod.restarts)
-            reason = CRASHING.format(crashes, pod.node)
-            found.append(_of_pod(case, pod, reason, f"it crashes on {pod.node}", told=True))
+            cause = f"it crashes on {pod.node}"
+            found.append(_of_pod(case, pod, _why_suspected(case, pod), cause, told=True))
     if case.phase.kind is PhaseKind.RUNNING:
         for pod in hung(seen.pods, seen.registrar, seen.remembered.stalled_seconds):
             each = _of_pod(case, pod, HUNG, told=pod.is_head)
             if each.key is None or not is_done(case, each.key, DAY_SECONDS):
                 found.append(each)
     return _not_again(case, found)
+
+
+def _why_suspected(case: Situation, pod: Pod) -> str:
+    if pod.exit_code == ExitCode.BAD_DEVICE:
+        return BROKEN.format(pod.node) + said_by(pod)
+    crashes = case.seen.remembered.crashes.get(pod.uid, pod.restarts)
+    return CRASHING.format(crashes, pod.node)
 
 
 def _is_back(pod: Pod, joined: frozenset[str] | None) -> bool:

@@ -2,7 +2,8 @@
 
 docs/operating.md (Learners that do not work where they are) has the rules. The node of one that
 crashes is suspected (`exclusions`), and the pod made again elsewhere; one that hangs restarts
-(`restarts`). Nothing is done if no other node of the region is well.
+(`restarts`). Nothing is done if no other node of the region is well. A GPU that is broken is no
+guess: its first end is enough, whether or not others train, and however many nodes are suspected.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from atoll_operator.kube.observed.observation import (
 )
 from atoll_operator.kube.plan.losses.exclusions import SUSPECT_SECONDS
 from atoll_operator.kube.plan.losses.nodes import NodeState, states_of
+from atoll_protos.exits import ExitCode
 
 CRASHES = 5
 SUSPECTS_MAX = 3  # nodes of one region at a time
@@ -46,7 +48,9 @@ def crashing(
     *,
     spans_regions: bool,
 ) -> Suspects:
-    """Of `pods`, learners that crash again and again where they are, while others train elsewhere.
+    """Of `pods`, learners whose GPU is broken, and those that crash again and again where they are.
+
+    The latter only while others train elsewhere.
 
     `counts`: replacements of the last day, by the learner's name. `now` is in UNIX seconds.
     """
@@ -62,10 +66,13 @@ def crashing(
     for pod in pods:
         live = seen.workloads.get(workload_name(job.name, pod))
         crashes = seen.remembered.crashes.get(pod.uid, pod.restarts)
-        if live is None or not _crashes(pod, live, crashes) or not elsewhere - {pod.node}:
+        broken = pod.exit_code == ExitCode.BAD_DEVICE
+        if live is None or not _needs_another(pod, live, crashes):
+            continue
+        if not broken and not elsewhere - {pod.node}:
             continue
         known_here = known[pod.region]
-        few = pod.node in known_here or len(known_here) < SUSPECTS_MAX
+        few = broken or pod.node in known_here or len(known_here) < SUSPECTS_MAX
         others = any(
             name not in {pod.node, *live.excluded}
             and states[name] is NodeState.WELL
@@ -84,13 +91,15 @@ def _suspected(live: Workload, now: float) -> frozenset[str]:
     return frozenset(n for n, since in live.suspects.items() if now - since < SUSPECT_SECONDS)
 
 
-def _crashes(pod: Pod, live: Workload, crashes: int) -> bool:
-    """Whether the kubelet alone will not help: the fault may be the node's."""
-    if pod.role != LEARNER_ROLE or pod.terminating or not pod.node or pod.waiting != BACK_OFF:
+def _needs_another(pod: Pod, live: Workload, crashes: int) -> bool:
+    """Whether the kubelet alone will not help: the fault is the node's, or may be."""
+    if pod.role != LEARNER_ROLE or pod.terminating or pod.ended or not pod.node:
         return False
     if live.queued or pod.template != live.template:  # Kueue's may not be told to keep off the node
         return False
-    return pod.crashed and crashes >= CRASHES
+    if pod.exit_code == ExitCode.BAD_DEVICE:
+        return True
+    return pod.waiting == BACK_OFF and pod.crashed and crashes >= CRASHES
 
 
 def hung(

@@ -8,7 +8,7 @@ from atoll_operator.kube.observed.observation import KILLED, Object, Pod
 from atoll_operator.kube.observed.quantities import quantity
 from atoll_operator.kube.plan.losses.replacements import Placement
 from atoll_operator.kube.plan.manifest.phase import said_by
-from atoll_protos.exits import RETURNED, is_failure
+from atoll_protos.exits import RETURNED, ExitCode, is_failure
 
 
 def problems(
@@ -26,6 +26,7 @@ def problems(
         if pod.ended:
             continue
         said, reason = "", f" ({pod.exit_reason})" if pod.exit_reason else ""
+        where = f" on {pod.node}" if pod.exit_code == ExitCode.BAD_DEVICE else ""
         if pod.node in lost:
             said = f"{pod.name} is on {pod.node}, which is {lost[pod.node]}"
         elif pod.unschedulable:
@@ -37,9 +38,9 @@ def problems(
             code = f", last exit code {pod.exit_code}{reason}" if own else ""
             words = said_by(pod) if own else ""
             words = words or (f": {pod.details}" if pod.details else "")
-            said = f"{pod.name} waits: {pod.waiting}{code}{words}"
+            said = f"{pod.name} waits{where}: {pod.waiting}{code}{words}"
         elif _comes_back(pod) and joined is not None and pod.uid not in joined:
-            said = f"{pod.name} is started again, last exit code {pod.exit_code}{reason}"
+            said = f"{pod.name} is started again{where}, last exit code {pod.exit_code}{reason}"
             said += said_by(pod)
         if said:
             (shards if pod.role == SHARD_ROLE else learners).append(said)
