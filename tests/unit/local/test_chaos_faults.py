@@ -1,10 +1,13 @@
 """The faults of a plan begin and end by the run's passes, and are written down."""
 
 import contextlib
+import math
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +20,8 @@ from atoll_operator.local.chaos.links import Links
 from atoll_operator.local.chaos.plan import DrawnFault, FaultWord
 from atoll_operator.local.folder.run_files import CHAOS_FILE, Files, read_lines
 
-CUT = DrawnFault(at=4.0, word=FaultWord.CUT, target="a-0", shard="shard-0", seconds=2.0)
+SECONDS_MAX = 60.0
+CUT = DrawnFault(at=4.0, word=FaultWord.CUT, target="a-0", shard="shard-0", seconds=600.0)
 
 
 class Storm:
@@ -44,6 +48,14 @@ class Storm:
         self.chaos.advance(now, all_train=all_train)
         return read_lines(self.out / CHAOS_FILE)
 
+    def line(self) -> Any:
+        """The first line of chaos.jsonl, once it is there."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while not (lines := read_lines(self.out / CHAOS_FILE)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return lines[0]
+
 
 @pytest.fixture
 def sleeping() -> Iterator[Callable[[], Any]]:
@@ -62,27 +74,36 @@ def test_times_count_from_the_moment_when_all_train(tmp_path: Path) -> None:
     storm = Storm(tmp_path, CUT)
     link = storm.links.of("a-0", "shard-0")
     storm.at(100.0, all_train=False)
-    assert storm.chaos.seconds_left(100.0) == 1.0  # there is nothing that is due
+    assert storm.chaos.seconds_left(100.0) == math.inf
     storm.at(200.0)
     storm.at(201.0, all_train=False)  # that they do not any more changes nothing
     assert storm.chaos.seconds_left(201.0) == 3.0
+    assert storm.chaos.seconds_left(300.0) == 0.0
     assert storm.at(203.9) == []
     assert link.faults == {}
     assert storm.at(204.0) == []
-    assert 0.5 <= storm.chaos.seconds_left(205.5) < 60.0
     assert link.faults == {FaultWord.CUT: 0.0}
-    (line,) = storm.at(266.0)
-    assert link.faults == {}
+    assert storm.said == ["chaos: cut a-0 - shard-0, 600 s"]
+    storm.chaos.end()
+
+
+def test_a_fault_lasts_as_long_as_the_plan_says_however_long_a_pass_is(tmp_path: Path) -> None:
+    storm = Storm(tmp_path, replace(CUT, at=0.0, seconds=0.2))
+    storm.at(0.0)
+    line = storm.line()
+    assert storm.links.of("a-0", "shard-0").faults == {}
     assert line["target"] == ["a-0", "shard-0"]
-    assert (line["fault"], line["planned"], line["seconds"]) == ("cut", 4.0, 2.0)
-    assert line["began"] <= line["ended"] == line["time"]
-    assert storm.said == ["chaos: cut a-0 - shard-0, 2 s"]
+    assert (line["fault"], line["planned"], line["seconds"]) == ("cut", 0.0, 0.2)
+    assert line["began"] + 0.19 <= line["ended"] == line["time"]
+    storm.chaos.end()
+    assert len(storm.at(1.0)) == 1
 
 
 def test_at_the_end_of_a_run_what_lasts_is_taken_back_and_nothing_begins(tmp_path: Path) -> None:
     storm = Storm(tmp_path, CUT, DrawnFault(at=5.0, word=FaultWord.KILL, target="a-0"))
     storm.at(0.0)
     storm.at(4.5)
+    assert storm.links.of("a-0", "shard-0").faults
     storm.chaos.end()
     assert storm.links.of("a-0", "shard-0").faults == {}
     assert len(storm.at(100.0)) == 1
@@ -128,11 +149,12 @@ def test_a_kill_waits_for_the_end_and_damage_comes_with_one(
 
 def test_what_cannot_be_taken_back_is_said(tmp_path: Path) -> None:
     storm = Storm(
-        tmp_path, DrawnFault(at=0.0, word=FaultWord.LOSE_STORE, target="shard-0", seconds=1.0)
+        tmp_path, DrawnFault(at=0.0, word=FaultWord.LOSE_STORE, target="shard-0", seconds=600.0)
     )
     (tmp_path / "commits/0").mkdir(parents=True)
     storm.at(0.0)
     (tmp_path / "commits/0").mkdir()
-    assert len(storm.at(61.0)) == 1
+    storm.chaos.end()
+    assert storm.line()["fault"] == "loseStore"
     away = tmp_path / "commits" / means.AWAY.format(0)
     assert storm.said[-1].endswith(f"the shard has begun a new one; the old is {away}")

@@ -1,4 +1,4 @@
-"""The faults of a plan, begun and ended by the passes of a run; a line of chaos.jsonl for each.
+"""The faults of a plan, begun by the passes of a run; a line of chaos.jsonl for each.
 
 Their times count from the first pass in which all train. What damages a store also kills its shard
 in the same moment, since a shard reads its folder only when it starts.
@@ -6,6 +6,8 @@ in the same moment, since a shard reads its folder only when it starts.
 
 import contextlib
 import json
+import math
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,17 +30,20 @@ DAMAGES: Final = {
 
 @dataclass(slots=True, kw_only=True)
 class LastingFault:
-    """A fault that lasts; `end` takes it back."""
+    """A fault that lasts; `undo` takes it back."""
 
     fault: DrawnFault
-    at: float  # monotonic
     line: dict[str, Any]
-    end: contextlib.ExitStack
+    undo: contextlib.ExitStack
 
 
 @dataclass(slots=True, kw_only=True)
 class Chaos:
-    """The faults of a run; `waiting` are sorted by time."""
+    """The faults of a run; `waiting` are sorted by time.
+
+    They begin in a pass of the run, and end in threads of their own: while a shard stands still, a
+    pass takes longer than some faults.
+    """
 
     waiting: list[DrawnFault]
     supervisor: Supervisor
@@ -46,22 +51,20 @@ class Chaos:
     files: Files
     began: float | None = None  # when all trained, in monotonic seconds
     going: list[LastingFault] = field(default_factory=list)
+    _ending: threading.Lock = field(default_factory=threading.Lock)
 
     def advance(self, now: float, *, all_train: bool) -> None:
-        """Begin and end what is due; `now` is in monotonic seconds."""
+        """Begin what is due; `now` is in monotonic seconds."""
         if self.began is None and all_train:
             self.began = now
-        for each in [x for x in self.going if now >= x.at + x.fault.seconds]:
-            self._end(each)
         while self.began is not None and self.waiting and now >= self.began + self.waiting[0].at:
-            self._begin(self.waiting.pop(0), now)
+            self._begin(self.waiting.pop(0))
 
     def seconds_left(self, now: float) -> float:
-        """Until something is due."""
-        ends = [each.at + each.fault.seconds for each in self.going]
-        if self.began is not None and self.waiting:
-            ends.append(self.began + self.waiting[0].at)
-        return max(0.0, min(ends, default=now + 1.0) - now)
+        """Until the next one is due."""
+        if self.began is None or not self.waiting:
+            return math.inf
+        return max(0.0, self.began + self.waiting[0].at - now)
 
     def end(self) -> None:
         """Take back what lasts, before the processes of the run are stopped."""
@@ -71,33 +74,41 @@ class Chaos:
         for each in [*self.going]:
             self._end(each)
 
-    def _begin(self, fault: DrawnFault, now: float) -> None:
+    def _begin(self, fault: DrawnFault) -> None:
         self.files.say(f"chaos: {fault}")
-        line = _line(fault)
-        begun = LastingFault(fault=fault, at=now, line=line, end=contextlib.ExitStack())
+        begun = LastingFault(fault=fault, line=_line(fault), undo=contextlib.ExitStack())
         self.going.append(begun)
-        started = time.monotonic()
         try:
-            self._make(fault, begun.end)
+            self._make(fault, begun.undo)
         except (NotMadeError, OSError) as error:
             self.files.say(f"chaos: {fault} is not made: {error}")
-            line["not_made"] = str(error)
+            begun.line["not_made"] = str(error)
             self._end(begun)
         else:
-            begun.at += time.monotonic() - started  # a busy machine may take long to make it
-            if not fault.seconds:
-                self._end(begun)
+            self._end_after(begun)
+
+    def _end_after(self, begun: LastingFault) -> None:
+        if not begun.fault.seconds:
+            self._end(begun)
+            return
+        timer = threading.Timer(begun.fault.seconds, self._end, [begun])
+        timer.daemon = True
+        begun.undo.callback(timer.cancel)
+        timer.start()
 
     def _end(self, begun: LastingFault) -> None:
-        self.going.remove(begun)
-        try:
-            begun.end.close()
-        except OSError as error:
-            self.files.say(f"chaos: {begun.fault} is not taken back: {error}")
-        begun.line["ended"] = begun.line["time"] = time.time()
-        file = Appended(self.files.out / CHAOS_FILE)
-        file.add(json.dumps(begun.line).encode() + b"\n")
-        file.flush()
+        with self._ending:
+            if begun not in self.going:
+                return
+            try:
+                begun.undo.close()
+            except OSError as error:
+                self.files.say(f"chaos: {begun.fault} is not taken back: {error}")
+            begun.line["ended"] = begun.line["time"] = time.time()
+            file = Appended(self.files.out / CHAOS_FILE)
+            file.add(json.dumps(begun.line).encode() + b"\n")
+            file.flush()
+            self.going.remove(begun)
 
     def _make(self, fault: DrawnFault, end: contextlib.ExitStack) -> None:
         if fault.word in LINKS:
