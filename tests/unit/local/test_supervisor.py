@@ -1,7 +1,6 @@
 """Local mode starts what a template names, as its image would, and again when it ends."""
 
 import json
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,10 +11,9 @@ import pytest
 
 from atoll_operator.local.folder.run_files import Files
 from atoll_operator.local.planning.process_plan import Planned
-from atoll_operator.local.supervision import child, ports
+from atoll_operator.local.supervision import child
 from atoll_operator.local.supervision.child import Child, cannot_train, tail
 from atoll_operator.local.supervision.giving_up import End
-from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.local.supervision.supervisor import Supervisor, backoff_seconds
 from atoll_protos.exits import RANK_ENDED
 
@@ -338,15 +336,3 @@ def test_a_learner_is_done_when_one_of_its_hosts_has_ended_in_order(run_of: Star
     run.wait(*run.supervisor.children)
     run.look(final=True)
     assert [(each.done, each.restarts) for each in run.supervisor.children] == [(True, 0)] * 2
-
-
-def test_ports_are_none_of_outgoing_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program's connection had a shard's port by the time that the shard listened."""
-    found = free_ports(100)
-    assert len(set(found)) == 100
-    assert max(found) < 32_768  # the first that Linux gives to outgoing connections
-    with socket.create_server(("127.0.0.1", found[0])):
-        monkeypatch.setattr(ports, "PORTS", found[:4])
-        assert sorted(free_ports(3)) == sorted(found[1:4])
-        with pytest.raises(OSError, match="only 3 of the ports"):
-            free_ports(4)
