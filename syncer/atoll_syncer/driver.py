@@ -24,8 +24,6 @@ Why the effects of an entry wait for `appended` (rule 19): everything that other
 must survive this process. So the rules answer an input that changes something durable with an
 `Append` alone; only `Shard.appended` changes the history and answers with what the change means
 to others: a Welcome, a Publish, a Reply. A process that is killed in between has sent none of them.
-Replies stand in the same queue as entries for the same reason: a reply never overtakes the entry
-that it tells of.
 
 Trouble with the store delays, and stops nothing (rule 23): work that raises StoreFull or
 StoreUnavailable is repeated once a second, while training continues and messages are answered. Any
@@ -39,8 +37,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -55,6 +52,7 @@ from atoll_syncer.duties.log_queue import LogQueue
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.duties.port import SessionPort
 from atoll_syncer.duties.recording import Recording
+from atoll_syncer.duties.restoring import Restoring
 from atoll_syncer.duties.tidying import Tidying
 from atoll_syncer.model.effects import (
     Accept,
@@ -64,8 +62,10 @@ from atoll_syncer.model.effects import (
     Effect,
     EndProcess,
     EndSession,
+    FindCheckpoint,
     MergeOffers,
     PublishHead,
+    RestoreSeed,
     Send,
     SendReply,
     SetModel,
@@ -86,8 +86,6 @@ from atoll_syncer.storage.store import StoreEmptied, StoreError
 
 if TYPE_CHECKING:
     from atoll_syncer.numbers.values import StoredVersion, TensorValues, VersionInMaking
-
-NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 log = structlog.get_logger()
 
@@ -111,9 +109,9 @@ class Driver:
         self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0
         self._tidying = Tidying(machine, self.background)
-        pin = self._tidying.pin
-        self._checkpoints = Checkpointing(self.state, machine, self.background, pin)
+        self._checkpoints = Checkpointing(self.state, machine, self.background, self._tidying.pin)
         self._keeping = Keeping(machine, self.background)
+        self._restoring = Restoring(shard, machine, self.background, self.feed)
         self.recording = Recording(self.state, machine, self.background)
 
     async def start(self) -> None:
@@ -121,12 +119,10 @@ class Driver:
         effects = self.shard.start(self.now())
         if self.state.history.tensors:
             effects += await self._restore()
-        self.background.spawn(self._log.work())
-        self.background.spawn(self._tidying.work())
-        self.background.spawn(self._tidying.look_for_leftovers())
-        self.background.spawn(self._checkpoints.work())
-        self.background.spawn(self._keep_time())
-        self.background.spawn(self._keep_beating())
+        for each in (self._log, self._tidying, self._checkpoints):
+            self.background.spawn(each.work())
+        for work in (self._tidying.look_for_leftovers, self._keep_time, self._keep_beating):
+            self.background.spawn(work())
         self.feed(effects)
 
     async def _restore(self) -> list[Effect]:
@@ -240,6 +236,8 @@ class Driver:
                 self.exit.set_result(effect)
             case SetModel(model):
                 self._set_model(model)
+            case FindCheckpoint() | RestoreSeed():
+                self.background.spawn(self._restoring.perform(effect, self.values))
             case WritePart():
                 self.background.spawn(self._export_part())
             case WriteIndex(parts):
@@ -266,7 +264,7 @@ class Driver:
                 self.background.spawn(self._seed(makings, effect.session))
             case StoreHeld():
                 making = values.begin_held(effect, history.run, history.epoch)
-                self.background.spawn(self._merge(making))
+                self.background.spawn(self._merge(making, {}))
 
     def _allocate(self, layout: Layout | None) -> "TensorValues":
         assert layout is not None, "a layout was announced"
@@ -288,7 +286,7 @@ class Driver:
         log.error("a bug ends this process", exc_info=error)
         self._failed(error)
 
-    async def _merge(self, making: "VersionInMaking", kept: Mapping[str, bytes] = NOTHING) -> None:
+    async def _merge(self, making: "VersionInMaking", kept: Mapping[str, bytes]) -> None:
         outcome = await self._make(making)
         if outcome.found.left_out:
             log.error("offers not merged", why=dict(outcome.found.left_out))

@@ -1,5 +1,6 @@
 """`atoll run`: trains a script, a manifest, or what a run folder holds, on this machine."""
 
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -84,6 +85,14 @@ Out = Annotated[
 ]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help=SET_HELP)]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run that the folder holds.")]
+ResumeFrom = Annotated[
+    str,
+    typer.Option(
+        metavar="PLACE",
+        help="Begin a new run with a checkpoint: the folder of a run or of a checkpoint, or the"
+        " URL of either in a bucket.",
+    ),
+]
 Shown = Annotated[Output, typer.Option("--output", help="What to show; without a terminal, lines.")]
 AllowRefused = Annotated[
     bool,
@@ -123,6 +132,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     out: Out = None,
     change: Changes = None,
     resume: Resume = False,
+    resume_from: ResumeFrom = "",
     output: Shown = Output.TABLE,
     allow_refused: AllowRefused = False,
     chaos: Chaos = False,
@@ -144,7 +154,8 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         _refuse_of_script(what, learners=learners, steps=steps, regions=regions, more=arguments)
         what, out = _of_folder(what, out, resume=resume)
         text, here = read_text(what), what.resolve().parent
-    document = _changed(text, change or (), here, gpus_per_learner, processes_per_learner)
+    changes = [*(change or ()), *_begins_with(resume_from, resume=resume)]
+    document = _changed(text, changes, here, gpus_per_learner, processes_per_learner)
     job = checked(document)
     folder = _checked_folder(job, out, resume=resume)
     code = train(
@@ -164,6 +175,21 @@ def _faults(job: Job, file: Path) -> Sequence[DrawnFault]:
     storage = job.spec.syncer.storage
     shards = [shard_process(number) for number in range(job.spec.syncer.shards)]
     return plan.drawn(plan.read(read_text(file)), job.spec.slots, shards, storage.url)
+
+
+def _begins_with(place: str, *, resume: bool) -> list[str]:
+    """The change of a manifest by which a new run begins with a checkpoint."""
+    if not place:
+        return []
+    if resume:
+        problem = "begins a new run, and --resume continues one"
+        raise SpecError("--resume-from", problem, "leave one of them out")
+    if "://" not in place:
+        if not Path(place).is_dir():
+            remedy = "give the folder of a run or of a checkpoint"
+            raise SpecError("--resume-from", f"{place} is no folder", remedy)
+        place = f"file://{Path(place).resolve()}"
+    return [f"spec.checkpoint.from={json.dumps(place)}"]
 
 
 def _checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:

@@ -681,7 +681,7 @@ class ExportPiece(_message.Message):
     def __init__(self, run: _Optional[str] = ..., tick: _Optional[int] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., file: _Optional[int] = ..., data: _Optional[bytes] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("shard", "run_hash", "run", "empty", "tick", "taken", "length", "named")
+    __slots__ = ("shard", "run_hash", "run", "empty", "tick", "taken", "length", "named", "checkpoint")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -690,6 +690,7 @@ class HelloRequest(_message.Message):
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     NAMED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     shard: int
     run_hash: str
     run: str
@@ -698,7 +699,8 @@ class HelloRequest(_message.Message):
     taken: _containers.RepeatedCompositeFieldContainer[SlotTaken]
     length: Length
     named: _containers.RepeatedCompositeFieldContainer[RunNamed]
-    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[SlotTaken, _Mapping]]] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., named: _Optional[_Iterable[_Union[RunNamed, _Mapping]]] = ...) -> None: ...
+    checkpoint: str
+    def __init__(self, shard: _Optional[int] = ..., run_hash: _Optional[str] = ..., run: _Optional[str] = ..., empty: bool = ..., tick: _Optional[int] = ..., taken: _Optional[_Iterable[_Union[SlotTaken, _Mapping]]] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., named: _Optional[_Iterable[_Union[RunNamed, _Mapping]]] = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class RunNamed(_message.Message):
     __slots__ = ("run", "slot")
@@ -721,7 +723,7 @@ class SlotTaken(_message.Message):
     def __init__(self, slot: _Optional[str] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("run", "begun", "alive", "complete", "final", "tick", "length", "incomplete", "key")
+    __slots__ = ("run", "begun", "alive", "complete", "final", "tick", "length", "incomplete", "key", "checkpoint")
     RUN_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -731,6 +733,7 @@ class HelloReply(_message.Message):
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     run: str
     begun: bool
     alive: _containers.RepeatedScalarFieldContainer[str]
@@ -740,7 +743,8 @@ class HelloReply(_message.Message):
     length: Length
     incomplete: bool
     key: str
-    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., complete: bool = ..., final: bool = ..., tick: _Optional[int] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., incomplete: bool = ..., key: _Optional[str] = ...) -> None: ...
+    checkpoint: str
+    def __init__(self, run: _Optional[str] = ..., begun: bool = ..., alive: _Optional[_Iterable[str]] = ..., complete: bool = ..., final: bool = ..., tick: _Optional[int] = ..., length: _Optional[_Union[Length, _Mapping]] = ..., incomplete: bool = ..., key: _Optional[str] = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class MarkBegunRequest(_message.Message):
     __slots__ = ("shard", "run")

@@ -3,6 +3,7 @@
 `pyproject.toml` checks that imports go downwards in this list:
 
     checkpointing      parts of checkpoints, and the removal of older ones
+    restoring          a run begins with a checkpoint
     tidying            snapshots of the log, and the removal of what nobody needs
     keeping            what is stored beside versions: data states, companion, export
     log_queue          records that wait for the log, and replies that wait for them

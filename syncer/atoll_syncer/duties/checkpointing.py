@@ -56,8 +56,8 @@ class Checkpointing:
 
     def appended(self) -> None:
         """To be called when all entries of the log are in the history: notes it if one is due."""
-        plan, due = self._machine.run_file.checkpoint, self._due
-        if plan is None or not self.is_free or due <= self._tried or not self._may_be_taken(due):
+        due, done = self._due, max(self._tried, self._state.history.first_tick)
+        if not self.is_free or due <= done or not self._may_be_taken(due):
             return
         attempt = self._attempt(due)
         self._tried, self._copying = due, attempt
@@ -112,7 +112,8 @@ class Checkpointing:
             for each in checkpoints.works(place, store, attempt, clock):
                 await self._do(attempt, each)
         self._release(attempt)
-        while not await self._do(attempt, partial(checkpoints.finish, place, attempt)):
+        finish = partial(checkpoints.finish, place, attempt, clock)
+        while not await self._do(attempt, finish):
             if self._due > attempt.step:
                 break
             await asyncio.sleep(LOOK_SECONDS)

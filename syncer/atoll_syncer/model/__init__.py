@@ -5,6 +5,7 @@ state_parts  these parts
 log          the entries of the durable log
 documents    entries and histories as plain JSON values, and back
 history      what the entries of a log add up to
+checkpoint   what is known of the checkpoint with which a run begins
 effects      what the rules ask of the driver; refusals with their remedies
 roster       slots and sessions: who is connected, and what each slot does
 training     the slots that are Training, kept from input to input

@@ -87,6 +87,19 @@ class StoreSeed(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class FindCheckpoint(Effect):
+    """Read what the newest checkpoint of a place says; `Shard.checkpoint_found` follows."""
+
+    place: str  # its URL
+    run: str  # that begins with it
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSeed(Effect):
+    """Write version 0 from the history's checkpoint; `Shard.seeded` follows (rule 43)."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreHeld(Effect):
     """Write what a session sent as version `number`, with zero momentum; then `Shard.merged`."""
 

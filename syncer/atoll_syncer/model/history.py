@@ -59,6 +59,8 @@ class History:
     run: str = ""
     run_hash: str = ""  # of the run file under which the run started; empty in older logs
     key: str = field(default="", repr=False)  # by which proofs of incarnations are checked
+    checkpoint: str = ""  # URL of that with which the run began; empty: with a seed
+    first_tick: int = 0  # at which it began
     epoch: int = 0  # of the newest term
     pod: str = ""  # that has it
     instance: str = ""  # the process that has it
@@ -176,6 +178,7 @@ class History:
             case RunStarted():
                 self.run, self.run_hash, self.key = entry.run, entry.run_hash, entry.key
                 self.incomplete |= entry.carried_on
+                self._begin_with(entry)
             case Taken():
                 self._take(entry)
             case Owned():
@@ -222,14 +225,27 @@ class History:
         self.taken[entry.slot] = entry
         self._count({entry.slot: Trained(incarnation=entry.incarnation, before=entry.tokens)})
 
+    def _begin_with(self, entry: RunStarted) -> None:
+        """What a checkpoint brings (rule 43)."""
+        self.checkpoint, self.first_tick = entry.checkpoint, entry.tick
+        self.tick = max(self.tick, entry.tick)
+        self.cursors |= entry.cursors
+        self.data_states |= entry.data_states
+        self._count(entry.trained)
+
     def _seed(self, entry: Seeded) -> None:
         self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
         self.frozen_digest, self.model_from = entry.frozen_digest, entry.slot
         self.lost_before_seed = 0
         for number, (digest, name) in enumerate(zip(entry.digests, entry.objects, strict=True)):
-            head = HeadVersion(number=0, epoch=entry.epoch, digest=digest, object=name)
-            self.heads[number] = head
-            self.due[number] = 0
+            self.heads[number] = HeadVersion(
+                number=0,
+                epoch=entry.epoch,
+                digest=digest,
+                object=name,
+                merges=entry.merges[number] if entry.merges else 0,
+            )
+            self.due[number] = entry.due[number] if entry.due else 0
 
     def _commit(self, entry: Committed) -> None:
         head = self.heads.get(entry.slice)

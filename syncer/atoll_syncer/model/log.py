@@ -85,13 +85,21 @@ class RunStarted:
     """The registrar starts a run, or another shard has learned of it (rule 1).
 
     `carried_on`: an earlier registrar's log is lost, and others held the run (rule 2). `run_hash`
-    is empty in older logs. `key` is the registrar's, by which shards check proofs (rule 5).
+    is empty in older logs. `key` is the registrar's, by which shards check proofs (rule 5). A run
+    that begins with the checkpoint of another one, its `parent`, has what it brings: `tick` and, by
+    slot, places in the data, the objects with data states, and what was trained (rule 43).
     """
 
     run: str
     carried_on: bool = False
     run_hash: str = ""
     key: str = field(default="", repr=False)
+    checkpoint: str = ""  # its URL
+    parent: str = ""
+    tick: int = 0
+    cursors: Mapping[str, int] = field(default_factory=dict)
+    data_states: Mapping[str, str] = field(default_factory=dict)
+    trained: Mapping[str, Trained] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +143,8 @@ class Seeded:
     objects: tuple[str, ...]  # by fragment
     frozen_digest: str = ""  # at the registrar: of what does not travel and must be equal
     slot: str = ""  # whose learner sent it, and with it the model
+    due: tuple[int, ...] = ()  # by fragment: the newest due tick, if they are of a checkpoint
+    merges: tuple[int, ...] = ()  # likewise, that the momentum has taken in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ class Run:
     heard_at: float | None = None
     ticks: dict[int, int] = field(default_factory=dict)  # that other shards have said in Hello
     registrar_incomplete: bool = False  # it has lost entries, as it says itself
+    beginning: str = ""  # a run whose checkpoint is being looked at
 
 
 @dataclass(slots=True, kw_only=True)

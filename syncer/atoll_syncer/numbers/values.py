@@ -44,6 +44,7 @@ The event loop calls every method, but for those that say that they may run in a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -263,6 +264,13 @@ class TensorValues:
             makings.append(VersionInMaking(part, self._origin(part, 0, run, epoch), make))
         return makings
 
+    def begin_restored(self, run: str, epoch: int) -> list[VersionInMaking]:
+        """Version 0 of every slice, from the masters and momenta that a checkpoint has filled."""
+        return [
+            VersionInMaking(part, self._origin(part, 0, run, epoch), partial(_rounded, part))
+            for _, part in sorted(self.slices.items())
+        ]
+
     def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> VersionInMaking:
         """A learner's version under the next number, with zero momentum (rule 22).
 
@@ -353,3 +361,10 @@ class TensorValues:
         return VersionOrigin(
             run=run, shard=self.shard, slice=part.fragment, number=number, epoch=epoch
         )
+
+
+def _rounded(part: SliceValues) -> Published:
+    """A base that is the master, rounded."""
+    base = arrays.empty_packed(base_encoding(part.recipe.wire_down), part.recipe.form)
+    round_master(part.master, base)
+    return Published(base=base)

@@ -26,6 +26,7 @@ one is deposed; if the store was lost, the new epoch is above all that the learn
 The registrar's calls (rules 1, 2, 4, 27): a Reply follows the entry that it depends on.
 """
 
+from dataclasses import replace
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -35,11 +36,13 @@ from atoll_protos.job import length
 from atoll_protos.job.run_file import RunFile
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
 from atoll_syncer.model import log
+from atoll_syncer.model.checkpoint import FoundCheckpoint
 from atoll_syncer.model.effects import (
     Append,
     Ask,
     Effect,
     EndProcess,
+    FindCheckpoint,
     SendReply,
     TapeLine,
     WritePart,
@@ -48,6 +51,7 @@ from atoll_syncer.model.effects import (
 from atoll_syncer.model.history import History
 from atoll_syncer.model.state import ShardState, layout_of
 from atoll_syncer.rules import ending, incarnations, recovery, seeding, validation
+from atoll_syncer.rules.rounds import clock, data_states
 
 HELLO_SECONDS: Final = 2.0
 MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first
@@ -112,8 +116,32 @@ def of_another_job(history: History, run_file: RunFile) -> str:
 
 def first(state: ShardState) -> list[Effect]:
     if state.registrar and not state.history.run and state.run.fresh:
-        return [Append(_started(state, state.run.new_id))]
+        return _begin(state, state.run.new_id, state.run_file.restore_from)
     return []
+
+
+def _begin(state: ShardState, run: str, place: str) -> list[Effect]:
+    """A run begins here, with a seed or, with a `place`, when its checkpoint is found (rule 43)."""
+    if not place:
+        return [Append(_started(state, run))]
+    if state.run.beginning == run:
+        return []
+    state.run.beginning = run
+    return [FindCheckpoint(place, run)]
+
+
+def checkpoint_found(state: ShardState, found: FoundCheckpoint) -> list[Effect]:
+    data_states.read(state, found.kept)
+    entry = replace(
+        _started(state, state.run.beginning),
+        checkpoint=found.url,
+        parent=found.run,
+        tick=found.tick,
+        cursors=found.cursors,
+        data_states=found.data_states,
+        trained=found.trained,
+    )
+    return [Append(entry)]
 
 
 def time_passed(state: ShardState, now: float) -> list[Effect]:
@@ -136,10 +164,12 @@ def mint(state: ShardState, now: float) -> list[Effect]:
         return []
     run.fresh = True  # once
     started = _held(state)
-    return [
-        *(_carry_on(state, started) if started else []),
-        Append(_started(state, started or run.new_id, carried_on=bool(started))),
-    ]
+    if not started:
+        return _begin(state, run.new_id, state.run_file.restore_from)
+    began = [each.checkpoint for each in run.stored.values() if each.run == started]
+    place = began[0] if began else state.run_file.restore_from
+    entry = replace(_started(state, started), carried_on=True, checkpoint=place)
+    return [*_carry_on(state, started), Append(entry)]
 
 
 def _held(state: ShardState) -> str:
@@ -218,14 +248,17 @@ def _taken(said: pb.Join | pb.SlotTaken) -> log.Taken:
     )
 
 
-def _started(state: ShardState, run: str, *, carried_on: bool = False) -> log.RunStarted:
-    return log.RunStarted(
-        run=run, carried_on=carried_on, run_hash=state.run_file.hash, key=state.run.key
-    )
+def _started(state: ShardState, run: str) -> log.RunStarted:
+    return log.RunStarted(run=run, run_hash=state.run_file.hash, key=state.run.key)
 
 
-def started(entry: log.RunStarted) -> list[Effect]:
-    return [TapeLine({"event": "run", "run": entry.run})]
+def started(state: ShardState, entry: log.RunStarted) -> list[Effect]:
+    line = {"event": "run", "run": entry.run}
+    if not entry.checkpoint:
+        return [TapeLine(line)]
+    clock.jump(state, entry.tick)
+    about = {"checkpoint": entry.checkpoint, "parent": entry.parent, "tick": entry.tick}
+    return [TapeLine(line | about)]
 
 
 def hello(state: ShardState) -> pb.HelloRequest:
@@ -233,6 +266,7 @@ def hello(state: ShardState) -> pb.HelloRequest:
         shard=state.number,
         run_hash=state.run_file.hash,
         run=state.history.run,
+        checkpoint=state.history.checkpoint,
         named=[
             pb.RunNamed(run=run, slot=slot)
             for run, slots in sorted(state.run.named.items())
@@ -265,7 +299,7 @@ def hello_answered(state: ShardState, reply: pb.HelloReply, now: float) -> list[
     recovery.registrar_says(state, frozenset(reply.alive))
     if state.history.run:
         return [*effects, *seeding.ask(state), *ending.report_again(state, reply)]
-    return [Append(_started(state, reply.run)), *effects]
+    return [*_begin(state, reply.run, reply.checkpoint), *effects]
 
 
 def mark_answered(state: ShardState, reply: pb.MarkBegunReply) -> list[Effect]:
@@ -312,6 +346,7 @@ def _hello(state: ShardState, token: int, request: pb.HelloRequest) -> list[Effe
         effects.append(Append(log.Begun(shard=request.shard)))  # its mark is among lost entries
     reply = pb.HelloReply(
         run=state.history.run,
+        checkpoint=state.history.checkpoint,
         begun=_is_begun(state, request.shard),
         alive=[name for name, slot in slots.items() if slot.session is not None],
         complete=state.ending.complete,

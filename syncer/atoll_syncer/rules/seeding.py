@@ -18,6 +18,7 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
+from atoll_protos.job import schedule
 from atoll_protos.job.layout import Layout, from_model
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
@@ -25,6 +26,7 @@ from atoll_syncer.model.effects import (
     Ask,
     Effect,
     EndSession,
+    RestoreSeed,
     Send,
     SetModel,
     StoreSeed,
@@ -73,6 +75,7 @@ def lay_out(state: ShardState, session: Session) -> list[Effect] | None:
 
 def does_not_fit(state: ShardState, digest: str, reason: str) -> list[Effect]:
     state.set_layout(None)
+    state.seed.arrived = set()
     state.seed.models.pop(digest, None)
     sessions = sorted(state.sessions.open.items())
     with_it = [number for number, each in sessions if each.join.layout_digest == digest]
@@ -135,6 +138,9 @@ def ask(state: ShardState) -> list[Effect]:
         if new_layout is not None:
             seed.session, seed.arrived, seed.asked_at = number, set(), None
             seed.slot, seed.frozen_digest = session.slot, session.join.frozen_digest
+            if state.history.checkpoint:  # its model is all that is needed of it (rule 43)
+                seed.arrived = set(state.fragments)
+                return [*new_layout, RestoreSeed()]
             return [*new_layout, Send(number, pb.ToLearner(send_seed=pb.SendSeed()))]
     return []
 
@@ -168,7 +174,12 @@ def arrived(state: ShardState, session: int, seed: pb.Seed) -> list[Effect]:
     return []
 
 
-def stored(state: ShardState, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
+def stored(
+    state: ShardState,
+    digests: tuple[str, ...],
+    objects: tuple[str, ...],
+    merges: tuple[int, ...] = (),
+) -> list[Effect]:
     if state.recovery is not None:
         state.seed.session = None
         return []
@@ -181,8 +192,14 @@ def stored(state: ShardState, digests: tuple[str, ...], objects: tuple[str, ...]
         objects=objects,
         frozen_digest=state.seed.frozen_digest if state.registrar else "",
         slot=state.seed.slot,
+        due=tuple(_newest_due(state, each) for each in state.fragments if merges),
+        merges=merges,
     )
     return [Append(entry)]
+
+
+def _newest_due(state: ShardState, fragment: int) -> int:
+    return max(0, schedule.newest_due(state.sync, fragment, state.clock.tick))
 
 
 def seeded(state: ShardState) -> list[Effect]:

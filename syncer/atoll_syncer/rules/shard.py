@@ -33,6 +33,7 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.job.expected import Expected
 from atoll_protos.job.length import Length
 from atoll_syncer.model import log
+from atoll_syncer.model.checkpoint import FoundCheckpoint
 from atoll_syncer.model.effects import Append, Effect, EndProcess, EndSession, end_session
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import PLAIN_TEXT, Certificate, Slot
@@ -89,7 +90,9 @@ class Shard:
             case log.TermBegun():
                 return runs.term_begun(state, now)
             case log.RunStarted():
-                return [*runs.started(entry), *sessions.admit_early(state, now)]
+                begun = runs.started(state, entry)
+                sessions.recovered(state)
+                return [*begun, *sessions.admit_early(state, now)]
             case log.Taken():
                 effects = sessions.taken(state, entry, state.standing(now), now)
                 return [*effects, *seeding.release(state, now)]
@@ -238,8 +241,15 @@ class Shard:
         """There is no memory for the values of the layout that SetModel announced."""
         return seeding.does_not_fit(self.state, digest, reason)
 
-    def seeded(self, digests: tuple[str, ...], objects: tuple[str, ...]) -> list[Effect]:
-        return seeding.stored(self.state, digests, objects)
+    def seeded(
+        self, digests: tuple[str, ...], objects: tuple[str, ...], merges: tuple[int, ...] = ()
+    ) -> list[Effect]:
+        """Version 0 is written; `merges` that its momentum has taken in, of a checkpoint."""
+        return seeding.stored(self.state, digests, objects, merges)
+
+    def checkpoint_found(self, found: FoundCheckpoint) -> list[Effect]:
+        """That with which the run is to begin."""
+        return runs.checkpoint_found(self.state, found)
 
     def merged(
         self,

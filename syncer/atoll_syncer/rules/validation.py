@@ -168,6 +168,7 @@ def _of_hello(state: ShardState, request: pb.HelloRequest) -> str:
         return "spec.sync, seed or syncer.shards differ from the registrar's"
     if objection := (
         _of_text([request.run], LETTERS_MAX)
+        or _of_text([request.checkpoint], TEXT_LETTERS_MAX)
         or _of_counters(request, "tick")
         or _of_counters(request.length, "revision", "steps", "tokens")
         or _most("end", max(request.length.ends, default=0), COUNTER_MAX)

@@ -155,7 +155,7 @@ def _part_file(attempt: Attempt, sizes: Mapping[str, int]) -> PartFile:
 # ------------------------------------------------------------ whole ones
 
 
-def finish(place: Place, attempt: Attempt) -> bool:
+def finish(place: Place, attempt: Attempt, time: Callable[[], float]) -> bool:
     """Whether the checkpoint is whole; shard 0 says so in its place when all parts are there."""
     step, run = attempt.step, attempt.history.run
     if is_whole(place, step, run):
@@ -171,6 +171,7 @@ def finish(place: Place, attempt: Attempt) -> bool:
         "run": run,
         "run_hash": attempt.history.run_hash,
         "step": step,
+        "time": time(),
         "tick": min(each.tick for each in found),
         "shards": attempt.shards,
         "layout_digest": attempt.history.layout_digest,
@@ -191,7 +192,7 @@ def read_whole(place: Place, step: int) -> dict[str, Any] | None:
     """What checkpoint.json says; None: it is not there, or is none."""
     with suppress(StoreMissing, ValueError, KeyError):
         about = json.loads(place.read(f"{step_name(step)}/{WHOLE}"))
-        if {"run", "tick", "shards"} <= about.keys():
+        if {"run", "time", "tick", "shards"} <= about.keys():
             return dict(about)
     return None
 

@@ -97,10 +97,12 @@ class Parent:
                 work()
         return attempt
 
-    def checkpoint(self, place: Place, step: int = 40, *, run: str = RUN) -> None:
+    def checkpoint(
+        self, place: Place, step: int = 40, *, run: str = RUN, time: float | None = None
+    ) -> None:
         """A whole one."""
         taken = [self.take(place, shard, step, run=run) for shard in range(len(self.stores))]
-        assert checkpoints.finish(place, taken[0])
+        assert checkpoints.finish(place, taken[0], lambda: step if time is None else time)
 
 
 def gathered(layout: Layout, shards: list[TensorValues], name: str) -> list[Array]:

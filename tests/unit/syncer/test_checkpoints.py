@@ -56,12 +56,12 @@ def test_the_key_of_proofs_stays_with_the_shards(tmp_path: Path) -> None:
 def test_a_checkpoint_is_whole_with_all_parts_of_one_run(tmp_path: Path) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     first = parent.take(place, 0, 40)
-    assert not checkpoints.finish(place, first)
+    assert not checkpoints.finish(place, first, lambda: 7.0)
     other = parent.take(place, 1, 40, run="another")
-    assert not checkpoints.finish(place, first)
-    assert not checkpoints.finish(place, other)  # it is shard 0 that says so
+    assert not checkpoints.finish(place, first, lambda: 7.0)
+    assert not checkpoints.finish(place, other, lambda: 7.0)  # it is shard 0 that says so
     parent.take(place, 1, 40)
-    assert checkpoints.finish(place, first)
+    assert checkpoints.finish(place, first, lambda: 7.0)
     assert checkpoints.is_whole(place, 40, RUN)
     assert not checkpoints.is_whole(place, 40, "another")
 
@@ -169,7 +169,7 @@ def test_what_another_run_left_stays_but_for_the_same_step(tmp_path: Path) -> No
     assert parent.take(place, 0, 30).step == 30
     assert not checkpoints.is_whole(place, 30, "former")
     parent.take(place, 1, 30)
-    assert checkpoints.finish(place, parent.attempt(0, 30))
+    assert checkpoints.finish(place, parent.attempt(0, 30), lambda: 7.0)
     checkpoints.prune(place, parent.attempt(0, 30), 1)
     assert place.steps() == [10, 20, 30]
     assert checkpoints.is_whole(place, 20, "former")
@@ -214,11 +214,11 @@ class Side:
         self.background = Background(
             start_threads(), self.metrics, self.failed.append, lambda full: 0
         )
-        self.parent, self.shard = parent, shard
+        self.place, self.shard = place, shard
         self.history = parent.histories[shard]
         plan = Checkpoints(url=place.url, every=20, keep=1)
         run_file = RunFile(job="j", regions=(), steps=end, checkpoint=plan, shards=2)
-        self.state: Any = SimpleNamespace(
+        state: Any = SimpleNamespace(
             run_file=run_file,
             history=self.history,
             number=shard,
@@ -228,6 +228,7 @@ class Side:
             over=False,
             ending=SimpleNamespace(length=SimpleNamespace(steps=end)),
         )
+        self.state = state
         journal = SimpleNamespace(
             clock=lambda: 7.0,
             snapshot_of=lambda history: LogSnapshot(
@@ -242,12 +243,18 @@ class Side:
             open_place=lambda url: place,
         )
         self.collector = Collector(parent.stores[shard])
-        self.duty = Checkpointing(self.state, machine, self.background, self.collector.pin)
+        self.duty = Checkpointing(state, machine, self.background, self.collector.pin)
         self.background.spawn(self.duty.work())
 
     def reach(self, tick: int) -> None:
         self.history.tick = tick
         self.duty.appended()
+
+    async def until_latest(self, step: int) -> None:
+        await self.until(lambda: self.duty.latest == step)
+
+    async def until_taken(self, step: int) -> None:
+        await self.until(lambda: checkpoints.read_part(self.place, step, self.shard))
 
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(60):
@@ -272,7 +279,7 @@ def test_one_is_taken_when_the_tick_has_passed_a_multiple(tmp_path: Path) -> Non
             side.reach(19)
             side.reach(21)
         for side in sides:
-            await side.until(lambda side=side: side.duty.latest == 20)
+            await side.until_latest(20)
             side.reach(39)
         sides[0].state.recovery = object()  # what is lost comes back first
         sides[0].reach(40)
@@ -282,7 +289,7 @@ def test_one_is_taken_when_the_tick_has_passed_a_multiple(tmp_path: Path) -> Non
         for side in sides:
             side.reach(43)
         for side in sides:
-            await side.until(lambda side=side: side.duty.latest == 40)
+            await side.until_latest(40)
             side.background.stop()
 
     asyncio.run(play())
@@ -348,9 +355,28 @@ def test_nobody_waits_for_a_shard_that_takes_none(tmp_path: Path) -> None:
         side = Side(parent, place, 0)
         for tick in (20, 40, 60):
             side.reach(tick)
-            await side.until(lambda tick=tick: checkpoints.read_part(place, tick, 0))
+            await side.until_taken(tick)
             await side.until(lambda: side.duty.is_free)
         side.background.stop()
 
     asyncio.run(play())
     assert not any(checkpoints.is_whole(place, step, RUN) for step in place.steps())
+
+
+@pytest.mark.usefixtures("short_looks")
+def test_a_restored_run_does_not_take_the_one_again_with_which_it_began(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+
+    async def play() -> None:
+        side = Side(parent, place, 0)
+        side.history.first_tick = 41
+        for tick in (41, 59):
+            side.reach(tick)
+            assert side.duty.is_free
+        side.reach(60)
+        assert not side.duty.is_free
+        await side.until_taken(60)
+        side.background.stop()
+
+    asyncio.run(play())
+    assert place.steps() == [60]

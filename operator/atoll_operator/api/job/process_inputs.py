@@ -87,6 +87,7 @@ def run_file(job: Job) -> RunFile:
         tokens=spec.tokens,
         export_every=spec.export.every_steps if spec.export else None,
         checkpoint=_checkpoints(spec.checkpoint),
+        restore_from=spec.checkpoint.from_,
         evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,
         sync=Sync(
             fragments=sync.fragments,

@@ -66,6 +66,11 @@ class CheckpointSpec(Model):
     """Steps between two checkpoints. Left out, none are taken."""
     keep: int = Field(default=3, ge=1, le=1000)
     """How many whole checkpoints stay."""
+    from_: str = Field(default="", max_length=2048, pattern=PLACE, alias="from")
+    """A checkpoint with which the run begins: the URL of its folder step-N, of a place with several
+    (the newest whole one is taken), or of the state of a job that is gone, as syncer.storage.url
+    with its UID. Learners, regions, shards and spec.sync may differ from that job's, the names and
+    shapes of the model's tensors may not. A run that has begun is not changed by it."""
 
 
 class FromJob(Model):

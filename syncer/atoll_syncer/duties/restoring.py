@@ -1,0 +1,104 @@
+"""A run begins with a checkpoint: what its parts say, then the values of this shard (rule 43).
+
+What is damaged, and a model of other tensors, end the process for good, with the reason.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from atoll_protos.errors import SpecError
+from atoll_protos.exits import ExitCode
+from atoll_syncer.duties.background import Background, Thread
+from atoll_syncer.duties.outside import Machine
+from atoll_syncer.model.checkpoint import FoundCheckpoint
+from atoll_syncer.model.effects import Effect, EndProcess, FindCheckpoint, RestoreSeed
+from atoll_syncer.rules.shard import Shard
+from atoll_syncer.storage import data_states, restoring
+from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
+from atoll_syncer.storage.versions import VersionOrigin
+
+if TYPE_CHECKING:
+    from atoll_syncer.numbers.values import TensorValues
+
+log = structlog.get_logger()
+
+
+class Restoring:
+    """`feed` takes the effects that the rules answer with."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        machine: Machine,
+        background: Background,
+        feed: Callable[[list[Effect]], None],
+    ) -> None:
+        self._shard, self._machine, self._background = shard, machine, background
+        self._feed = feed
+
+    async def perform(
+        self, effect: FindCheckpoint | RestoreSeed, values: "TensorValues | None"
+    ) -> None:
+        try:
+            if isinstance(effect, FindCheckpoint):
+                await self._find(effect)
+            elif values is not None:  # there was memory for the model
+                await self._seed(values)
+        except (RestoreRefusedError, SpecError) as error:
+            log.error("the run cannot begin with the checkpoint", reason=str(error))
+            self._feed([EndProcess(ExitCode.BAD_INPUT, str(error))])
+
+    async def _find(self, effect: FindCheckpoint) -> None:
+        found = await self._open(effect.place)
+        kept = await self._background.until_stored(Thread.MERGE, found.data_states)
+        origin = VersionOrigin(
+            run=effect.run,
+            shard=self._machine.shard,
+            slice=0,
+            number=0,
+            epoch=self._shard.state.term.epoch,
+        )
+        name = ""
+        if kept:
+            write = partial(data_states.write, self._machine.store, origin, kept)
+            name = await self._background.until_stored(Thread.MERGE, write)
+        log.info("the run begins with a checkpoint", url=found.url, tick=found.tick)
+        about = FoundCheckpoint(
+            url=found.url,
+            run=found.run,
+            tick=found.tick,
+            cursors=found.cursors,
+            trained=found.trained,
+            data_states=dict.fromkeys(kept, name),
+            kept=kept,
+        )
+        self._feed(self._shard.checkpoint_found(about))
+
+    async def _open(self, place: str) -> Checkpoint:
+        assert self._machine.open_place is not None, "no place can be opened"
+        find = partial(restoring.find, place, self._machine.open_place)
+        return await self._background.until_stored(Thread.MERGE, find)
+
+    async def _seed(self, values: "TensorValues") -> None:
+        history, shard = self._shard.state.history, self._machine.shard
+        found = await self._open(history.checkpoint)
+        if differs := restoring.difference(found, values.layout):
+            remedy = "give the learners the model of the checkpoint, or another checkpoint"
+            raise RestoreRefusedError(found.url, differs, remedy)
+        filled = {
+            fragment: {"master": each.master, "momentum": each.momentum}
+            for fragment, each in values.slices.items()
+        }
+        fill = partial(restoring.fill, found, values.layout, shard, filled)
+        await self._background.until_stored(Thread.MERGE, fill)
+        stored = []
+        for making in values.begin_restored(history.run, history.epoch):
+            await self._background.run(Thread.MERGE, making.compute)
+            write = partial(making.write, self._machine.store)
+            stored.append(await self._background.until_stored(Thread.MERGE, write))
+        digests, objects = zip(*((each.digest, each.object) for each in stored), strict=True)
+        merges = restoring.merges(found, values.layout, shard)
+        self._feed(self._shard.seeded(digests, objects, merges))

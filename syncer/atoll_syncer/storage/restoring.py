@@ -1,0 +1,271 @@
+"""Reads a checkpoint for a run that begins with it, however its model is cut there (rule 43).
+
+    PLACE/step-N                 that checkpoint
+    PLACE, PLACE/checkpoints     the newest whole one of it
+    PLACE, PLACE/commits         the stores of a job that is gone, each as its log says
+
+A part of a checkpoint has the form of a store, so all three are read by the same code. Of each old
+slice that overlaps the new ones the object is read once, whole, so its digest is always compared.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from atoll_protos.errors import SpecError
+from atoll_protos.job.layout import Layout, Piece, Slice, TensorSpec, build_layout
+from atoll_protos.transfer.arrays import Array
+from atoll_syncer.model.history import NONE_TRAINED, History
+from atoll_syncer.model.log import Trained
+from atoll_syncer.storage import checkpoints, data_states
+from atoll_syncer.storage.checkpoint_places import STEP, Place
+from atoll_syncer.storage.journal import HEARTBEAT, Journal
+from atoll_syncer.storage.objects import ObjectError, decode
+from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, read_object
+
+ANOTHER: Final = "give another checkpoint"
+
+Values = Mapping[str, Array]  # master and momentum, f32[n]
+
+
+class RestoreRefusedError(Exception):
+    """The run cannot begin with this checkpoint: where, why, and what to do."""
+
+    def __init__(self, where: str, reason: str, remedy: str) -> None:
+        super().__init__(f"RestoreRefused: {where}: {reason}; {remedy}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What was found: where, what each shard's history says, and how the model is cut there."""
+
+    url: str
+    parts: Sequence[Store]
+    histories: Sequence[History]
+    layout: Layout
+    remedy: str  # where something in it is damaged
+
+    @property
+    def run(self) -> str:
+        return self.histories[0].run
+
+    @property
+    def tick(self) -> int:
+        return min(each.tick for each in self.histories)
+
+    @property
+    def cursors(self) -> dict[str, int]:
+        """The largest of each slot."""
+        return {slot: self._furthest(slot).cursors[slot] for slot in self._slots()}
+
+    @property
+    def trained(self) -> dict[str, Trained]:
+        """By processes of another run: incarnations begin anew."""
+        found: dict[str, Trained] = {}
+        for history in self.histories:
+            for slot, each in history.trained.items():
+                found[slot] = found.get(slot, NONE_TRAINED).also(each)
+        return {slot: Trained(before=each.total) for slot, each in found.items()}
+
+    def data_states(self) -> dict[str, bytes]:
+        """Each from the shard with the slot's largest cursor. Raises RestoreRefusedError."""
+        kept: dict[str, bytes] = {}
+        for slot in self._slots():
+            history = self._furthest(slot)
+            if name := history.data_states.get(slot):
+                number = next(n for n, each in enumerate(self.histories) if each is history)
+                with self.errors(number):
+                    kept[slot] = data_states.read(self.parts[number], name)[slot]
+        return kept
+
+    def _slots(self) -> list[str]:
+        return sorted({slot for each in self.histories for slot in each.cursors})
+
+    def _furthest(self, slot: str) -> History:
+        return max(
+            self.histories,
+            key=lambda each: (each.cursors.get(slot, -1), slot in each.data_states),
+        )
+
+    def errors(self, shard: int) -> AbstractContextManager[None]:
+        """What is damaged or gone in a part is named."""
+        return refusing(f"{self.url}/{shard}", self.remedy)
+
+
+@contextmanager
+def refusing(where: str, remedy: str) -> Iterator[None]:
+    """Turns what is damaged or gone into a RestoreRefusedError; trouble that may pass stays."""
+    try:
+        yield
+    except (StoreCorrupt, StoreMissing) as error:
+        name = f"/{error.path}" if error.path.startswith(OBJECTS) else ""
+        raise RestoreRefusedError(f"{where}{name}", error.reason, remedy) from error
+    except (ObjectError, KeyError) as error:
+        raise RestoreRefusedError(where, repr(error), remedy) from error
+
+
+# ------------------------------------------------------------ finding it
+
+
+def find(url: str, open_place: Callable[[str], Place]) -> Checkpoint:
+    """Raises RestoreRefusedError, StoreUnavailable, and SpecError for a URL that is none."""
+    url = url.rstrip("/")
+    above, _, last = url.rpartition("/")
+    if named := STEP.fullmatch(last):
+        return _whole(open_place(above), int(named[1]))
+    for each in (url, f"{url}/checkpoints"):
+        place = open_place(each)
+        if steps := _whole_steps(place):
+            return _whole(place, steps[-1])
+    for each in (url, f"{url}/commits"):
+        if found := _stores(open_place(each)):
+            return found
+    raise RestoreRefusedError(url, "there is no whole checkpoint", "give the place of one")
+
+
+def _whole_steps(place: Place) -> list[int]:
+    """Of all runs, the newest last: the step of a former run may be higher."""
+    times = {step: checkpoints.read_whole(place, step) for step in place.steps()}
+    found = [(about["time"], step) for step, about in times.items() if about is not None]
+    return [step for _, step in sorted(found)]
+
+
+def _whole(place: Place, step: int) -> Checkpoint:
+    url, steps = f"{place.url}/{checkpoints.step_name(step)}", _whole_steps(place)
+    if step not in steps:
+        other = f", such as {place.url}/{checkpoints.step_name(steps[-1])}" if steps else ""
+        raise RestoreRefusedError(url, "it is not whole", f"give one that is{other}")
+    older = steps[: steps.index(step)]
+    remedy = ANOTHER
+    if older:
+        remedy = f"the one before it is {place.url}/{checkpoints.step_name(older[-1])}"
+    about = checkpoints.read_whole(place, step)
+    assert about is not None, "it was whole"
+    numbers = range(about["shards"])
+    for number in numbers:
+        part = checkpoints.read_part(place, step, number)
+        if part is None or part.run != about["run"]:
+            raise RestoreRefusedError(f"{url}/{number}", "the part is not there", remedy)
+    parts = [place.part(checkpoints.part_name(step, number)) for number in numbers]
+    return _read(url, parts, remedy)
+
+
+def _stores(place: Place) -> Checkpoint | None:
+    """Those of a job, which has at least one."""
+    parts: list[Store] = []
+    while _is_store(place, str(len(parts))):
+        parts.append(place.part(str(len(parts))))
+    return _read(place.url, parts, ANOTHER) if parts else None
+
+
+def _is_store(place: Place, name: str) -> bool:
+    try:
+        return bool(place.read(f"{name}/{HEARTBEAT}"))
+    except StoreMissing:
+        return False
+
+
+def _read(url: str, parts: Sequence[Store], remedy: str) -> Checkpoint:
+    journals = [Journal(part, lambda: 0.0) for part in parts]
+    with refusing(url, remedy):
+        histories = [each.read() for each in journals]
+    for number, (journal, history) in enumerate(zip(journals, histories, strict=True)):
+        if journal.lost_entries or history.run != histories[0].run or not history.heads:
+            reason = "its log or its snapshot is damaged, or has no values yet"
+            raise RestoreRefusedError(f"{url}/{number}", reason, remedy)
+    layout = _layout(histories, remedy, url)
+    return Checkpoint(url=url, parts=parts, histories=histories, layout=layout, remedy=remedy)
+
+
+def _layout(histories: Sequence[History], remedy: str, url: str) -> Layout:
+    first = histories[0]
+    try:
+        specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in first.tensors]
+        layout = build_layout(specs, len(first.heads), len(histories))
+    except SpecError as error:
+        raise RestoreRefusedError(url, str(error), remedy) from error
+    if layout.digest != first.layout_digest:
+        reason = "its model is cut as only another version of Atoll, or more shards, would cut it"
+        raise RestoreRefusedError(url, reason, "use the version that wrote it")
+    return layout
+
+
+# ------------------------------------------------------------ taking it up
+
+
+def difference(checkpoint: Checkpoint, layout: Layout) -> str:
+    """The first tensor in whose name or shape a model differs from a checkpoint's; or empty."""
+    mine = {each.name: each.shape for each in layout.tensors}
+    theirs = {each.name: each.shape for each in checkpoint.layout.tensors}
+    for name in sorted(mine | theirs):
+        if mine.get(name) == theirs.get(name):
+            continue
+        if name not in theirs:
+            return f"the model's tensor {name} is not in it"
+        if name not in mine:
+            return f"its tensor {name} is not in the model"
+        return f"its tensor {name} has the shape {theirs[name]}, and the model's {mine[name]}"
+    return ""
+
+
+def fill(checkpoint: Checkpoint, layout: Layout, shard: int, slices: Mapping[int, Values]) -> None:
+    """Write master and momentum of this shard's slices, by fragment, in place.
+
+    Raises RestoreRefusedError, StoreUnavailable.
+    """
+    for old, overlaps in _overlaps(checkpoint.layout, layout, shard):
+        head = checkpoint.histories[old.shard].heads[old.fragment]
+        with checkpoint.errors(old.shard):
+            data = read_object(checkpoint.parts[old.shard], head.object, checkpoint.remedy)
+            content, _ = decode(data)
+            for name in ("master", "momentum"):
+                if content[name].shape != (old.element_count,):
+                    raise ObjectError(f"{head.object} has another layout")
+        for each in overlaps:
+            for name, values in slices[each.fragment].items():
+                part = content[name][each.source : each.source + each.count]
+                values[each.target : each.target + each.count] = part
+
+
+def merges(checkpoint: Checkpoint, layout: Layout, shard: int) -> tuple[int, ...]:
+    """By fragment, how many merges a momentum has taken in; of several, the fewest."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for old, overlaps in _overlaps(checkpoint.layout, layout, shard):
+        head = checkpoint.histories[old.shard].heads[old.fragment]
+        for each in overlaps:
+            found[each.fragment].append(head.merges)
+    return tuple(min(found[each.fragment]) for each in layout.shard_slices(shard))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overlap:
+    """Elements that an old slice has at `source`, and the new one of a fragment at `target`."""
+
+    fragment: int
+    source: int
+    target: int
+    count: int
+
+
+def _overlaps(old: Layout, new: Layout, shard: int) -> Iterator[tuple[Slice, list[_Overlap]]]:
+    """The old slices that have something of a shard's new ones."""
+    mine: dict[str, list[tuple[int, Piece]]] = defaultdict(list)
+    for owned in new.shard_slices(shard):
+        for piece in owned.pieces:
+            mine[new.tensors[piece.tensor].name].append((owned.fragment, piece))
+    for each in old.slices:
+        found = [
+            _Overlap(
+                fragment=fragment,
+                source=piece.offset + start - piece.start,
+                target=wanted.offset + start - wanted.start,
+                count=stop - start,
+            )
+            for piece in each.pieces
+            for fragment, wanted in mine[old.tensors[piece.tensor].name]
+            if (start := max(piece.start, wanted.start)) < (stop := min(piece.stop, wanted.stop))
+        ]
+        if found:
+            yield each, found
