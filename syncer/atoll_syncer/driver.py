@@ -109,7 +109,7 @@ class Driver:
         self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0
         self._tidying = Tidying(machine, self.background)
-        self._checkpoints = Checkpointing(self.state, machine, self.background, self._tidying.pin)
+        self.checkpoints = Checkpointing(self.state, machine, self.background, self._tidying.pin)
         self._keeping = Keeping(machine, self.background)
         self._restoring = Restoring(shard, machine, self.background, self.feed)
         self.recording = Recording(self.state, machine, self.background)
@@ -119,7 +119,7 @@ class Driver:
         effects = self.shard.start(self.now())
         if self.state.history.tensors:
             effects += await self._restore()
-        for each in (self._log, self._tidying, self._checkpoints):
+        for each in (self._log, self._tidying, self.checkpoints):
             self.background.spawn(each.work())
         for work in (self._tidying.look_for_leftovers, self._keep_time, self._keep_beating):
             self.background.spawn(work())
@@ -325,7 +325,7 @@ class Driver:
             self.feed(self.shard.appended(entry, self.now()))
             self._tidying.appended(entry, self.state.history)
         self._tidying.snapshot(self.state.history)
-        self._checkpoints.appended()
+        self.checkpoints.appended()
 
     async def _export_part(self) -> None:
         values, history = self.values, self.state.history

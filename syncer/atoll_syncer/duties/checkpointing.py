@@ -37,7 +37,7 @@ class OvertakenError(Exception):
 
 
 class Checkpointing:
-    """`work` goes on until it is cancelled. `latest` is the newest step known to be whole."""
+    """`work` goes on until it is cancelled. `newest` is the URL of the newest whole one."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Checkpointing:
         self._copying: Attempt | None = None
         self._tried = 0
         self._trouble = ""
-        self.latest: int | None = None
+        self.newest = ""
 
     def appended(self) -> None:
         """To be called when all entries of the log are in the history: notes it if one is due."""
@@ -118,9 +118,10 @@ class Checkpointing:
                 break
             await asyncio.sleep(LOOK_SECONDS)
         newest = await self._do(attempt, partial(checkpoints.prune, place, attempt, plan.keep))
+        if newest is not None:
+            self.newest = f"{place.url}/{checkpoints.step_name(newest)}"
         if newest == attempt.step:
-            self.latest = newest
-            log.info("a checkpoint is whole", step=newest, url=place.url)
+            log.info("a checkpoint is whole", url=self.newest)
         else:
             log.warning("a checkpoint lacks parts of other shards", step=attempt.step)
 

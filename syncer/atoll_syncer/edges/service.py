@@ -144,6 +144,7 @@ class SyncerService:
         reply.must_equal = self.driver.state.run_file.must_equal
         reply.bytes_received = self.driver.recording.bytes_received
         reply.bytes_sent = self.driver.recording.bytes_sent
+        reply.checkpoint = self.driver.checkpoints.newest
         refused = self.driver.machine.metrics.refused_peer
         if refused is not None:
             reply.refused_peer = refused[0]

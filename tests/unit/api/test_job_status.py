@@ -42,6 +42,14 @@ def seen(*given: pb.StatusReply | None) -> Status:
     return status_of(view)
 
 
+def test_the_newest_checkpoint_is_where_shard_0_says_it_is() -> None:
+    registrar, other = replies()
+    assert seen(registrar, other).checkpoint is None
+    registrar.checkpoint = "s3://b/step-40"
+    assert seen(registrar, other).checkpoint == "s3://b/step-40"
+    assert seen(None, other).checkpoint is None
+
+
 def test_the_written_form_stays_byte_for_byte() -> None:
     assert json.dumps(seen(*replies()).to_object()) == WRITTEN
 

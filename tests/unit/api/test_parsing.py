@@ -1,10 +1,15 @@
 """A wrong manifest gets one line: the field, what is wrong with it, and what to do."""
 
+from pathlib import Path
+
 import pytest
 
 from atoll_operator.api.job import unsupported
 from atoll_operator.api.job.parsing import parse
+from atoll_operator.api.job.process_inputs import run_file
+from atoll_operator.local.atoll_run import with_checkpoints
 from atoll_protos.errors import SpecError
+from atoll_protos.job.run_file import Checkpoints
 from unit.kube.cluster_values import MANIFEST
 
 
@@ -183,3 +188,22 @@ def test_a_launcher_that_is_told_of_other_hosts_is_refused(
         f"spec.learner.template: {said}" if said else ""
     )
     assert bool(refused) == bool(said)
+
+
+def test_checkpoints_go_to_a_place_that_every_shard_reaches() -> None:
+    given = "spec.checkpoint={everySteps: 5, from: 'file:///data/step-3'}"
+    job = parse(MANIFEST, ("spec.syncer.shards=1", given))
+    refused = unsupported.on_a_cluster(job)
+    assert refused is not None
+    assert str(refused).startswith("spec.checkpoint.url: is missing")
+    assert unsupported.on_this_machine(job) is None
+    here = with_checkpoints(job, Path("/runs/one"))
+    assert run_file(here).checkpoint == Checkpoints(url="file:///runs/one/checkpoints", every=5)
+    assert run_file(here).restore_from == "file:///data/step-3"
+    assert run_file(here).hash == run_file(parse(MANIFEST, ("spec.syncer.shards=1",))).hash
+    job = parse(MANIFEST, (given, "spec.checkpoint.url='s3://b/c'", "spec.checkpoint.keep=2"))
+    found = run_file(with_checkpoints(job, Path("/runs/one"))).checkpoint
+    assert found == Checkpoints(url="s3://b/c", every=5, keep=2)
+    for field in ("url", "from"):
+        with pytest.raises(SpecError, match=rf"spec\.checkpoint\.{field}: must match"):
+            parse(MANIFEST, (f"spec.checkpoint.{field}=ftp://x/y",))

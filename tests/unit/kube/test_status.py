@@ -317,3 +317,12 @@ def test_a_learner_that_cannot_join_anew_is_named_with_its_own_words() -> None:
     degraded = condition(found, "Degraded")
     told_ = (degraded["reason"], degraded["message"])
     assert told_ == ("CredentialsExpire", "us-east-0: tls.crt: expired at noon")
+
+
+def test_the_newest_checkpoint_is_known_also_when_all_shards_are_gone() -> None:
+    registrar = reply(us_east_0="Training")
+    registrar.checkpoint = "s3://b/step-40"
+    first = said(seen(replies=(registrar, reply()))).status
+    assert first["checkpoint"] == "s3://b/step-40"
+    gone = said(seen(dict(first), replies=(None, None), unwritten_seconds=WRITE_SECONDS)).status
+    assert gone["checkpoint"] == "s3://b/step-40"

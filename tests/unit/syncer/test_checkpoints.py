@@ -251,7 +251,7 @@ class Side:
         self.duty.appended()
 
     async def until_latest(self, step: int) -> None:
-        await self.until(lambda: self.duty.latest == step)
+        await self.until(lambda: self.duty.newest == f"{self.place.url}/step-{step}")
 
     async def until_taken(self, step: int) -> None:
         await self.until(lambda: checkpoints.read_part(self.place, step, self.shard))

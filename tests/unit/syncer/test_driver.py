@@ -96,7 +96,7 @@ async def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule
         _token=0,
         _deadline=SimpleNamespace(moved=lambda: None),
         _tidying=SimpleNamespace(appended=lambda *_: None, snapshot=lambda _: None),
-        _checkpoints=SimpleNamespace(appended=lambda: None),
+        checkpoints=SimpleNamespace(appended=lambda: None),
     )
     del driver.feed  # its own
     journal: Any = SimpleNamespace(append=None)

@@ -83,6 +83,7 @@ async def test_status_tells_the_operators_last_word_and_what_must_be_equal() -> 
     driver: Any = service.driver
     driver.shard, driver.state, driver.now = one.shard, one.state, lambda: one.now
     driver.recording = SimpleNamespace(bytes_received=0, bytes_sent=0)
+    driver.checkpoints = SimpleNamespace(newest="")
     driver.background = SimpleNamespace(troubles=[])
     driver.machine.metrics = SimpleNamespace(refused_peer=None)
     assert (await service.Status(pb.StatusRequest(), None)).must_equal == one.job.must_equal

@@ -43,6 +43,8 @@ def a_history() -> History:
         data_states={"a-0": "o2"},
         named={"a-0": 3},
         due={0: 8, 10: 4},
+        checkpoint="s3://b/step-9",
+        first_tick=9,
         tick=17,
         commits=5,
         incomplete=True,

@@ -171,6 +171,9 @@ class Status(StatusPart):
     """Learners in training; absent while the syncer is silent."""
     progress: ProgressStatus | None = None
     """How far the training is; absent while a shard is silent."""
+    checkpoint: str | None = None
+    """URL of the newest whole checkpoint, for spec.checkpoint.from of a job that begins with it;
+    absent until there is one."""
     start_time: Time | None = None
     """When the job was started, or resumed after a suspension."""
     completion_time: Time | None = None

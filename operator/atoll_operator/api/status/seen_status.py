@@ -91,9 +91,15 @@ def status_of(view: SeenJob) -> Status:
             endpoints=None if view.endpoints is None else list(view.endpoints),
         ),
         run=runs[0] if runs else None,
+        checkpoint=_checkpoint(view),
         learners_live=None if live is None else len(live),
         progress=progress,
     )
+
+
+def _checkpoint(view: SeenJob) -> str | None:
+    registrar = view.replies[0] if view.replies else None
+    return (registrar.checkpoint or None) if registrar is not None else None
 
 
 def _is_complete(view: SeenJob) -> bool:

@@ -94,7 +94,9 @@ def of_job(case: Situation, refused: Sequence[ChildRefusal] = ()) -> StatusWrite
         status = _with_last_reports(case)
     else:
         status = seen_status.status_of(_view(case))
-        status = status.model_copy(update={"run": status.run or _run(case), **_lasts(case)})
+        kept = status.checkpoint or case.seen.status.checkpoint  # of use when all else is lost
+        about = {"run": status.run or _run(case), "checkpoint": kept, **_lasts(case)}
+        status = status.model_copy(update=about)
     place = export_url(case.job) if case.home else case.job.spec.export_url
     if case.phase.kind is PhaseKind.COMPLETE and place:
         status = status.model_copy(update={"export_url": place})
