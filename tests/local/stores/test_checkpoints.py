@@ -8,12 +8,17 @@ from unittest import mock
 import obstore
 import pytest
 
-from atoll_syncer.storage import checkpoints, snapshots
+from atoll_protos.job.layout import build_layout
+from atoll_syncer.storage import checkpoints, restoring, snapshots
 from atoll_syncer.storage.bucket_place import BucketPlace
+from atoll_syncer.storage.journal import HEARTBEAT
+from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
+from atoll_syncer.storage.snapshots import LogSnapshot
 from atoll_syncer.storage.store import StoreMissing, read_object
 from local.stores.opened import object_store
 from local.stores.servers import Server
-from unit.syncer.checkpoint_side import RUN, Parent
+from unit.syncer.checkpoint_side import RUN, STATE, Parent
+from unit.syncer.values_side import TENSORS
 
 
 @pytest.fixture
@@ -56,3 +61,37 @@ def test_the_server_copies_what_is_in_the_same_bucket(
     monkeypatch.setattr(obstore, "put", None)  # what is read and written does not come in
     assert place.take(store, "step-10/0", name) == len(b"of a shard")
     assert read_object(part, name, "") == b"of a shard"
+
+
+def test_a_run_begins_with_a_checkpoint_in_a_bucket_or_with_what_a_job_has_left_there(
+    server: Server, place: BucketPlace, tmp_path: Path
+) -> None:
+    def found(url: str) -> Checkpoint:
+        return restoring.find(url, lambda each: BucketPlace(each, server.place().endpoint))
+
+    parent = Parent(tmp_path)
+    for step in (10, 20):
+        parent.checkpoint(place, step)
+    for url in (place.url, f"{place.url}/step-20"):
+        checkpoint = found(url)
+        assert checkpoint.url == f"{place.url}/step-20"
+        assert [each.heads for each in checkpoint.histories] == [x.heads for x in parent.histories]
+        assert checkpoint.data_states() == {"a-0": STATE + b"\1"}
+    with pytest.raises(RestoreRefusedError, match="there is no whole checkpoint"):
+        found(f"{place.url}/nothing")
+    name = parent.histories[0].heads[0].object
+    place.remove(f"step-20/0/{name}")
+    layout = build_layout(TENSORS, 1, 1)
+    with pytest.raises(RestoreRefusedError, match="there is no such name; the one before it is"):
+        restoring.fill(found(place.url), layout, 0, {})
+
+    left = BucketPlace(f"{place.url}/uid", server.place().endpoint)
+    for shard, history in enumerate(parent.histories):
+        part = left.make_part(str(shard))
+        for each in history.live_objects():
+            left.take(parent.stores[shard], str(shard), each)
+        snapshots.write(part, LogSnapshot(position=9, checksum="c", history=history), 7.0)
+        part.replace(HEARTBEAT, b"{}")
+    checkpoint = found(left.url)
+    assert (checkpoint.url, checkpoint.tick, len(checkpoint.parts)) == (left.url, 40, 2)
+    assert found(left.url).cursors == {"a-0": 101, "a-1": 200}
