@@ -18,7 +18,7 @@ from atoll_worker.ranks.group import open_group
 from atoll_worker.script import last_words, optimizers, refusals
 from atoll_worker.script.last_words import ALL_DONE, LOOP_ENDED
 from atoll_worker.script.rates import Scheduler
-from atoll_worker.training import opening
+from atoll_worker.training import gpu_health, opening
 from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.data_state import DataState
 from atoll_worker.training.loop import Loop, Step
@@ -256,6 +256,7 @@ class Learner(Loop):
                     self._replica.trust()
                 self._open = True
                 atexit.register(self._at_exit)
+                self._health = gpu_health.begin(models, job)
                 for optimizer in steps:
                     self._draw_before(optimizer)
                 works = self._begin(self._replica)
@@ -273,6 +274,8 @@ class Learner(Loop):
         `error`: the exception that ends the training, if one does. Closing twice is right. Raises
         LearnerError (75) where that error has come because another rank of this learner is lost.
         """
+        if error is not None and self._health is not None:
+            self._health.explain(error)
         loss = self._ranks.loss(error) if error and self._ranks and self._open else None
         error, cause = loss or error, error
         reason = reason_of(error) if error else ALL_DONE if self.finished else LOOP_ENDED

@@ -94,8 +94,17 @@ def test_a_rank_that_is_killed_is_named_as_cause(
     assert [(each.get(RANK_ENDED), each.get("rank")) for each in told] == [(1, None), (None, 1)]
 
 
-def test_a_broken_gpu_is_not_tried_again_in_place(tmp_path: Path) -> None:
-    script = f"cd {tmp_path}; echo start >> $RANK; [ $RANK = 0 ] && exec sleep 600; exit 74"
+def test_a_broken_gpu_is_not_tried_again_in_place_and_ends_all_ranks_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "STOP_SECONDS", 3600.0)
+    monkeypatch.setattr(agent, "AGAIN_STOP_SECONDS", 0.2)
+    script = f"""
+        cd {tmp_path}; echo start >> $RANK
+        [ $RANK = 0 ] && trap '' TERM && touch deaf && while :; do sleep 0.02; done
+        while [ ! -e deaf ]; do sleep 0.02; done
+        exit 74
+    """
     assert launch(script, "--max-restarts", "5") == 74
     assert (tmp_path / "1").read_text() == "start\n"
 

@@ -84,6 +84,8 @@ class Agent(LocalElasticAgent):
             code = first_cause.code_of(self.codes)
             if first_cause.ends_launcher(code, self._began_here(code)):
                 self._remaining_restarts = 0
+            if code == ExitCode.BAD_DEVICE:  # the others may wait for a device, too
+                self.stop_seconds = AGAIN_STOP_SECONDS
         return result
 
     def _began_here(self, code: int) -> bool:

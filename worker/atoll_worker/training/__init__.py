@@ -13,5 +13,7 @@ process decides what is copied and when, and sends commands.
 - process.py        starts and stops the transport process
 - counts.py         steps, tokens and the cursor, and the message that reports them
 - logged_values.py  losses and what the script logs, without waiting for the device
+- gpu_health.py     ends a learner whose GPU is broken, or whose driver hangs
+- gpu_faults.py     what NVML says of GPUs
 - data_state.py     what the script keeps with its data cursor
 """

@@ -26,6 +26,7 @@ from atoll_worker.script.termination import Termination
 from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.counts import Counts
 from atoll_worker.training.data_state import DataState
+from atoll_worker.training.gpu_health import GpuHealth
 from atoll_worker.training.logged_values import Logged, Losses
 from atoll_worker.training.replica import POLL_SECONDS, Replica
 from atoll_worker.training.side import Side
@@ -70,6 +71,7 @@ class Loop:
         self._schedules = Schedules()
         self._hooks = optimizers.Hooks()
         self._watch: StepWatch | None = None
+        self._health: GpuHealth | None = None
         self._on_adopt: list[Callable[[tuple[str, ...]], object]] = []
         self._counts = Counts()
         self._data_state: bytes | None = None  # with which the slot continues
@@ -268,6 +270,8 @@ class Loop:
                     self._send_logged(self._replica)
                     self._replica.leave(reason)
             finally:
+                if self._health is not None:  # last, since a driver may hang before that
+                    self._health.close()
                 presence.release(self)
                 atexit.unregister(self._at_exit)
 
