@@ -8,7 +8,7 @@ from typing import TypeAlias
 from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.layout import Layout, TensorSpec
 from atoll_protos.job.length import Length
-from atoll_protos.job.run_file import Fragments, RunFile, Sync
+from atoll_protos.job.run_file import Checkpoints, Fragments, RunFile, Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
 from sim.drawn_claims import (
@@ -188,6 +188,7 @@ def draw(seed: int) -> Scenario:
         steps=None if in_tokens else steps,
         tokens=steps * tokens_per_step * learners if in_tokens else None,
         sync=sync,
+        checkpoint=Checkpoints(url="", every=period // 2, keep=2) if seed % 4 == 2 else None,
     )
     tensors = [
         TensorSpec(name=f"t{n}", shape=(600,), dtype="float32", merge="average" if n % 3 else "rda")

@@ -127,6 +127,7 @@ class ShardProcess(Process):
             make_values=self._make_values,
             clock=self.time,
             server=self.server,
+            open_place=lambda _: world.place,
             snapshot_entries=world.scenario.snapshot_entries,
             watch=self._watch,
             new_secret=lambda: f"secret of {self.instance}",

@@ -14,6 +14,7 @@ from sim.symbols import Difference, Key, Value
 if TYPE_CHECKING:
     from sim.channel import Lane
     from sim.learner_process import LearnerProcess
+    from sim.memory_store import MemoryStore
     from sim.rank import Part, Rank
     from sim.shard_process import ShardProcess
     from sim.world import World
@@ -57,6 +58,12 @@ class Watcher:
 
     def object_lost(self, shard: int, name: str) -> None:
         """An object that an entry names is gone from the store."""
+
+    def part_taken(self, shard: int, part: "MemoryStore") -> None:
+        """A shard has taken its part of a checkpoint."""
+
+    def checkpoint_whole(self, step: str, parts: Mapping[str, "MemoryStore"]) -> None:
+        """Shard 0 says that all parts are there; `parts` are by STEP/SHARD."""
 
     def shard_joined(self, shard: "ShardProcess", session: int, join: pb.Join) -> None:
         """A Join arrives."""

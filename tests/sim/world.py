@@ -13,6 +13,7 @@ from atoll_syncer.storage.store import LOG, OBJECTS
 from sim import payloads
 from sim.clock import Action, Process, Simulation
 from sim.learner_process import LearnerProcess
+from sim.memory_place import MemoryPlace
 from sim.memory_store import MemoryStore
 from sim.network import KEEPALIVE_SECONDS, Connection, Weather
 from sim.rank_processes import FollowerProcess, HeadProcess
@@ -56,6 +57,7 @@ class World:
         self.guests: list[LearnerProcess] = []  # observers, and processes of a former run
         self.watchers = Watchers([checker(self) for checker in checkers])
         self.tapes = [MemoryTape() for _ in range(count)]
+        self.place = MemoryPlace(self)
         self.stores = [self.new_store(number) for number in range(count)]
         self.shards = [self.start_shard(number, new_pod=True) for number in range(count)]
         self.learners = {

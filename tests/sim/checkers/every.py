@@ -1,6 +1,7 @@
 """All checkers, each run over every seed."""
 
 from sim.checkers import (
+    checkpoints,
     claims,
     export,
     kept,
@@ -21,7 +22,7 @@ from sim.watch import Watcher
 
 MODULES = (
     *(start, rounds, values, tape, progress, kept, length, export),
-    *(ranks, parts, lanes, still, lies, claims, shut_out),
+    *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints),
 )
 ALL: tuple[type[Watcher], ...] = tuple(
     each
