@@ -55,7 +55,8 @@ SCENES = {
     "hang": "gpu_health.TICK_SECONDS = 0.01\n"
     "driver = fake.answers['nvmlDeviceGetTotalEccErrors'] = fake.Hang()\n"
     f"{TRAIN}driver.begun.wait(); gpu_health.ANSWER_SECONDS_MAX = 0.5; hang()",
-    "cuda error": f"{TRAIN}fake.events.put(fake.xid(48)); raise cuda",
+    "cuda error": f"{TRAIN}fake.answers['nvmlDeviceGetRemappedRows'] = fake.NVMLError(15)\n"
+    "    raise cuda",
     "error of the script": f"{TRAIN}fake.events.put(fake.xid(31)); raise cuda",
     "no package": f"sys.modules['pynvml'] = None\n{TRAIN}fake.events.put(fake.xid(79))",
 }
@@ -67,6 +68,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
     """The exit code of every scene, and its log."""
     folder = tmp_path_factory.mktemp("telemetry")
     (folder / "learners").mkdir()
+    (folder / "learners/here-1.jsonl").touch()
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder)],
         input=json.dumps(SCENES),
@@ -85,7 +87,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
         ("xid", f"{BROKEN}the driver reports XID 79"),
         ("ecc", f"{BROKEN}an uncorrectable ECC error"),
         ("hang", "the driver of GPU 0 (GPU-aaaa) hangs: no answer within 0.5 s"),
-        ("cuda error", f"{BROKEN}the driver reports XID 48"),
+        ("cuda error", f"{BROKEN}NVML says GPU is lost"),
     ],
 )
 def test_a_learner_ends_with_its_own_code_and_one_line_though_training_hangs(
