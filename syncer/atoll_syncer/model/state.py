@@ -100,8 +100,12 @@ class ShardState:
 
     @property
     def serving(self) -> bool:
-        """Rounds may open and close: the mark is durable, and nothing is lost (rules 1, 22)."""
-        return self.seed.marked and self.recovery is None
+        """Rounds may open and close: term and mark are durable, and nothing is lost (rules 1, 22).
+
+        What is merged before the term is durable has an object of the epoch before, which the term
+        removes (storage/versions).
+        """
+        return self.term.durable and self.seed.marked and self.recovery is None
 
     @property
     def has_never_begun(self) -> bool:
