@@ -73,7 +73,8 @@ def test_a_version_without_an_outlier_is_the_one_that_the_others_make(
         for number in range(1, PAST_MIN + 1):
             bench.round(0, number)
     wild, without = benches
-    offers = [wild.offer(0, slot, 9) for slot in SLOTS]
+    captures = dict(zip(SLOTS, (9, 5, 7), strict=True))  # and weights
+    offers = [wild.offer(0, slot, captures[slot]) for slot in SLOTS]
     key = next(key for key in wild.values._offers if key[0] == SLOTS[2])
     arrived = wild.values._offers[key]
     norms = tuple(1000.0 * each for each in arrived.norms)
@@ -84,7 +85,7 @@ def test_a_version_without_an_outlier_is_the_one_that_the_others_make(
     assert set(making.found.norms) == set(SLOTS)
     assert set(making.found.cosines) == set(SLOTS[:2])
     assert all(-1.0 <= each <= 1.0 for each in making.found.cosines.values())
-    same = [without.offer(0, slot, 9) for slot in SLOTS[:2]]
+    same = [without.offer(0, slot, captures[slot]) for slot in SLOTS[:2]]
     expected = without.values.begin_merge(MergeOffers(0, tuple(same), 0.9), "run", 1)
     expected.compute()
     one, other = (bench.values.slices[0].master for bench in benches)
