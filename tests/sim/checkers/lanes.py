@@ -31,14 +31,20 @@ class SessionsWatcher(Watcher):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.lanes: dict[Session, int] = {}
+        self.instances: dict[Session, str] = {}  # of the learners that have them
         self.missing: dict[Session, int] = {}
 
     def shard_joined(self, shard: ShardProcess, session: int, join: pb.Join) -> None:
         if join.lanes > 1:
             self.lanes[shard.name, session] = self.missing[shard.name, session] = join.lanes
+            self.instances[shard.name, session] = join.instance
 
     def lane_opened(self, shard: ShardProcess, session: int) -> None:
         self.missing[shard.name, session] -= 1
+
+    def is_its_own(self, lane: Lane) -> bool:
+        """Whether this process gave the session to this learner; else it refuses its streams."""
+        return self.instances.get((lane.shard.name, lane.session)) == lane.learner.instance
 
 
 class TrainingChecker(SessionsWatcher):
@@ -69,6 +75,8 @@ class WholeSessionChecker(SessionsWatcher):
                     self._look_later(shard, session, since, LACKS)
 
     def lane_ended(self, lane: Lane) -> None:
+        if not self.is_its_own(lane):
+            return
         why = f"has lost lane {lane.number}"
         self._look_later(lane.shard, lane.session, self.world.sim.now, why)
 

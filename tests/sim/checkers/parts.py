@@ -33,10 +33,9 @@ class PartsWatcher(SessionsWatcher):
         self.sent: dict[tuple[Session, int, int], Sent] = {}  # the newest: by session, lane, side
 
     def frame_sent(self, lane: Lane, side: int, frame: bytes) -> None:
-        session = lane.shard.name, lane.session
-        if session not in self.lanes:  # another process gave it, and this one refuses its streams
+        if not self.is_its_own(lane):
             return
-        stream = session, lane.number, side
+        stream = (lane.shard.name, lane.session), lane.number, side
         said = decode_frame(frame)
         if said.kind is Kind.HEAD:
             head = pb.Transfer.FromString(bytes(said.payload))
