@@ -1,5 +1,6 @@
 """Ports on which the processes of a run can listen."""
 
+import atexit
 import contextlib
 import random
 import socket
@@ -31,6 +32,7 @@ def _hold(port: int) -> None:
     """Raises OSError if another run has this port."""
     if sys.platform == "linux":
         held = socket.socket(socket.AF_UNIX)
+        atexit.register(held.close)
         try:
             held.bind(f"\0atoll-run-port-{port}")
         except OSError:
