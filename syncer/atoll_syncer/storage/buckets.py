@@ -4,6 +4,7 @@ Credentials are the process's: its environment, or what the cloud gives a pod (w
 A refusal of them is trouble like any other, never a loss: a role may reach its pod minutes late.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from atoll_protos.errors import SpecError
 from atoll_syncer.storage.store import StoreMissing, StoreUnavailable
 
 ENDPOINT: Final = {"s3": "endpoint", "az": "endpoint", "gs": "base_url"}  # by scheme, for obstore
+ALLOW_HTTP: Final = {"s3": "AWS_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP"}
 RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 TIMES: Final = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=60)}
 PART_BYTES: Final = 64 << 20  # of an object that is sent or read in parts
@@ -55,9 +57,11 @@ def open_bucket(url: str, endpoint: str = "") -> Bucket:
     address = url
     if scheme == "az":
         config["account_name"], address = host, f"az:/{path}"
+    # obstore does not read this variable where it is given options of its own
+    plain = os.environ.get(ALLOW_HTTP[scheme], "").lower() == "true"
     options: dict[str, Any] = {
         "config": config,
-        "client_options": {**TIMES, "allow_http": endpoint.startswith("http://")},
+        "client_options": {**TIMES, "allow_http": plain or endpoint.startswith("http://")},
         "retry_config": RETRIES,
     }
     try:

@@ -3,6 +3,7 @@
 tests/local/stores has the same against servers, over HTTP and through a proxy that makes faults.
 """
 
+import socket
 from collections import Counter
 from typing import Any
 
@@ -176,3 +177,18 @@ def test_a_url_is_a_buckets_and_anything_else_is_named() -> None:
     for url in ("ftp://b/x", "file:///x", "s3://"):
         with pytest.raises(SpecError, match=url):
             open_bucket(url)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_server_of_plain_http_may_be_named_by_variables_too(
+    allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", str(allowed).lower())
+    with pytest.raises(StoreUnavailable) as raised:
+        ObjectStore(open_bucket("s3://b"), "s3://b").read("x")
+    assert ("builder error" in str(raised.value)) is not allowed, "it was not even asked"
