@@ -125,6 +125,25 @@ def test_where_a_bucket_is_and_its_secret_have_a_form(name: str, good: str, bad:
         parse(MANIFEST, (storage.format(name, bad),))
 
 
+@pytest.mark.parametrize("kind", ["Ephemeral", "PersistentVolumeClaim"])
+def test_a_standby_of_a_cluster_needs_storage_that_two_pods_reach(kind: str) -> None:
+    changes = (f"spec.syncer.storage.type={kind}", "spec.syncer.standby=true")
+    refused = unsupported.on_a_cluster(parse(MANIFEST, changes))
+    assert refused is not None
+    assert str(refused) == (
+        "spec.syncer.standby: needs storage that two pods of a shard reach;"
+        " use spec.syncer.storage.type ObjectStore, or leave it out"
+    )
+    bucket = "spec.syncer.storage={type: ObjectStore, url: 's3://b'}"
+    assert unsupported.on_a_cluster(parse(MANIFEST, (bucket, changes[1]))) is None
+
+
+def test_a_standby_of_atoll_run_takes_any_storage() -> None:
+    job = parse(MANIFEST, ("spec.syncer.standby=true",))
+    assert unsupported.on_this_machine(job) is None
+    assert unsupported.without_effect_here(job) == []
+
+
 def test_what_no_executor_can_do_is_no_field_of_the_manifest() -> None:
     for change in ("spec.checkpoint.format=DCP", "spec.syncer.storage.uri='s3://x'",
                    "spec.syncer.storage.type=Tape", "spec.export.url=ftp://x/y"):  # fmt: skip

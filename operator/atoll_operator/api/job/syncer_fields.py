@@ -130,6 +130,10 @@ class Syncer(Model):
     seconds. 0: they do not wait."""
     storage: StorageSpec = StorageSpec()
     """Where the shards keep their log of committed merges."""
+    standby: bool = False
+    """Each shard has a second process that waits, and takes over within seconds when the first one
+    is lost. It needs storage that both reach: ObjectStore. The storage of `atoll run` is a folder
+    that both reach. It may change while the job runs."""
     endpoints: list[ShortText] = Field(default=[], max_length=SHARDS_MAX)
     """host:port of every shard as other clusters reach it, in the shards' order, an IPv6 address in
     brackets; for learners in another cluster than the syncer. `atoll run` ignores it."""

@@ -6,6 +6,7 @@ from typing import Final
 from atoll_operator.api.job.launching import has_launcher
 from atoll_operator.api.job.pod_fields import Container, EnvVar, PodOverrides
 from atoll_operator.api.job.spec import Job
+from atoll_operator.api.job.syncer_fields import StorageType
 from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import Torchrun
 
@@ -95,6 +96,10 @@ def on_a_cluster(job: Job) -> SpecError | None:
     if found := nowhere(job):
         return found
     spec = job.spec
+    if spec.syncer.standby and spec.syncer.storage.type is not StorageType.OBJECT_STORE:
+        problem = "needs storage that two pods of a shard reach"
+        remedy = f"use spec.syncer.storage.type {StorageType.OBJECT_STORE}, or leave it out"
+        return SpecError("spec.syncer.standby", problem, remedy)
     if not (spec.export_url or spec.syncer.storage.url) and spec.syncer.shards > 1:
         problem = "is missing: several shards need a folder that they share"
         remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts, or a bucket's URL"
