@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     FINAL = 0
     BAD_INPUT = 64
     OTHER_JOB = 65
+    RESTORE_REFUSED = 66
     BUG = 70
     BAD_DEVICE = 74
     TRY_AGAIN = 75
@@ -79,6 +80,13 @@ _ROWS: Final = (
         reason="OtherRun",
         remedy="give every pod the same model and manifest",
     ),
+    Exit(
+        ExitCode.RESTORE_REFUSED,
+        "the run cannot begin with the checkpoint that spec.checkpoint.from names",
+        failure=True,
+        reason="RestoreRefused",
+        remedy="follow the message",
+    ),
     Exit(ExitCode.BUG, "an error in the program", failure=True),
     # A new start may heal it, as after an error that ended one program alone; on a cluster the
     # operator moves the learner at the first one.
@@ -124,6 +132,11 @@ _REFUSALS: Final = (
         pb.OTHER_FROZEN,
         ExitCode.OTHER_JOB,
         "load the same values into every learner's model before its Learner",
+    ),
+    EndMeaning(
+        pb.OTHER_CHECKPOINT,
+        ExitCode.RESTORE_REFUSED,
+        "give the learners the model of the checkpoint, or begin a new job with another one",
     ),
     # one of the two may be about to get another image
     EndMeaning(pb.OTHER_PROTOCOL, ExitCode.TRY_AGAIN, "run one version of Atoll everywhere"),

@@ -180,7 +180,8 @@ def _outcome(training: LocalRun) -> tuple[RunResult, str]:
             training.run()
     except JobFailedError as error:
         training.fail(error)
-        bad_input = error.reason == EXITS[ExitCode.BAD_INPUT].reason
+        wrong = (EXITS[code].reason for code in (ExitCode.BAD_INPUT, ExitCode.RESTORE_REFUSED))
+        bad_input = error.reason in wrong
         sys.stderr.write(f"failed: {error}\n")
         return (RunResult.BAD_INPUT if bad_input else RunResult.FAILED), "failed"
     except KeyboardInterrupt:

@@ -33,6 +33,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OTHER_FROZEN: _ClassVar[Code]
     NOT_ALLOWED: _ClassVar[Code]
     TOO_MANY_LANES: _ClassVar[Code]
+    OTHER_CHECKPOINT: _ClassVar[Code]
 
 class Intent(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -89,6 +90,7 @@ OTHER_RUN: Code
 OTHER_FROZEN: Code
 NOT_ALLOWED: Code
 TOO_MANY_LANES: Code
+OTHER_CHECKPOINT: Code
 INTENT_UNSPECIFIED: Intent
 INTENT_RUN: Intent
 INTENT_SUSPEND: Intent

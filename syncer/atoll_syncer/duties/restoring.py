@@ -1,6 +1,7 @@
 """A run begins with a checkpoint: what its parts say, then the values of this shard (rule 43).
 
-What is damaged, and a model of other tensors, end the process for good, with the reason.
+What is damaged ends the process for good, with the reason. A learner whose model is not that of the
+checkpoint is refused, and the next one is asked.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_syncer.duties.background import Background, Thread
@@ -49,7 +51,7 @@ class Restoring:
                 await self._seed(values)
         except (RestoreRefusedError, SpecError) as error:
             log.error("the run cannot begin with the checkpoint", reason=str(error))
-            self._feed([EndProcess(ExitCode.BAD_INPUT, str(error))])
+            self._feed([EndProcess(ExitCode.RESTORE_REFUSED, str(error))])
 
     async def _find(self, effect: FindCheckpoint) -> None:
         found = await self._open(effect.place)
@@ -86,8 +88,11 @@ class Restoring:
         history, shard = self._shard.state.history, self._machine.shard
         found = await self._open(history.checkpoint)
         if differs := restoring.difference(found, values.layout):
-            remedy = "give the learners the model of the checkpoint, or another checkpoint"
-            raise RestoreRefusedError(found.url, differs, remedy)
+            reason = f"RestoreRefused: {found.url}: {differs}"
+            log.error("a learner has another model than the checkpoint", reason=reason)
+            digest, code = values.layout.digest, pb.OTHER_CHECKPOINT
+            self._feed(self._shard.does_not_fit(digest, reason, code))
+            return
         filled = {
             fragment: {"master": each.master, "momentum": each.momentum}
             for fragment, each in values.slices.items()

@@ -92,6 +92,7 @@ class Seed:
     slot: str = ""  # of that session
     frozen_digest: str = ""  # that its Join named
     arrived: set[int] = field(default_factory=set)  # slices of it that are whole
+    refused: str = ""  # why the newest model that was laid out could not be taken
 
 
 @dataclass(slots=True, kw_only=True)

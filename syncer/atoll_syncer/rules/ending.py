@@ -21,6 +21,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job import schedule
 from atoll_protos.job.length import Length
 from atoll_syncer.model import log
+from atoll_syncer.model.checkpoint import FoundCheckpoint
 from atoll_syncer.model.effects import Append, Ask, Effect, Send, TapeLine, WriteIndex, WritePart
 from atoll_syncer.model.state import ShardState, Standing
 from atoll_syncer.rules import companions
@@ -49,6 +50,20 @@ def heard(state: ShardState, told: Length) -> list[Effect]:
         return effects
     line = {"event": "length", "steps": length.steps, "tokens": length.tokens or None}
     return [*effects, TapeLine(line)]
+
+
+def nothing_to_train(state: ShardState, found: FoundCheckpoint) -> str:
+    """Why a new run would end where it begins; empty: it would not."""
+    length = state.ending.length
+    trained = sum(each.total for each in found.trained.values())
+    for field, given, had in (
+        ("spec.steps", length.steps, found.tick),
+        ("spec.tokens", length.tokens, trained),
+    ):
+        if given and given <= had:
+            at = f"{given} is not above the {had} of the checkpoint {found.url}"
+            return f"{field}: {at}, so nothing would be trained; give a larger one"
+    return ""
 
 
 # ------------------------------------------------------------ last rounds

@@ -131,6 +131,8 @@ def _begin(state: ShardState, run: str, place: str) -> list[Effect]:
 
 
 def checkpoint_found(state: ShardState, found: FoundCheckpoint) -> list[Effect]:
+    if state.registrar and (nothing := ending.nothing_to_train(state, found)):
+        return [EndProcess(ExitCode.RESTORE_REFUSED, f"RestoreRefused: {nothing}")]
     data_states.read(state, found.kept)
     entry = replace(
         _started(state, state.run.beginning),

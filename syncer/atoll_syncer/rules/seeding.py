@@ -73,13 +73,21 @@ def lay_out(state: ShardState, session: Session) -> list[Effect] | None:
     return [SetModel(model)]
 
 
-def does_not_fit(state: ShardState, digest: str, reason: str) -> list[Effect]:
+def does_not_fit(
+    state: ShardState, digest: str, reason: str, code: pb.Code = pb.OTHER_LAYOUT
+) -> list[Effect]:
+    """Refuse who has this model; the end of the session that was asked asks the next one."""
     state.set_layout(None)
     state.seed.arrived = set()
+    state.seed.refused = reason
     state.seed.models.pop(digest, None)
     sessions = sorted(state.sessions.open.items())
     with_it = [number for number, each in sessions if each.join.layout_digest == digest]
-    return [end_session(number, pb.OTHER_LAYOUT, reason) for number in with_it]
+    ends: list[Effect] = [end_session(number, code, reason) for number in with_it]
+    if state.seed.session in state.sessions.open:
+        return ends
+    state.seed.session = None  # it has left meanwhile
+    return [*ends, *ask(state)]
 
 
 def end_others(state: ShardState) -> list[Effect]:

@@ -237,9 +237,11 @@ class Shard:
         return []
 
     @ends_sessions
-    def does_not_fit(self, digest: str, reason: str) -> list[Effect]:
-        """There is no memory for the values of the layout that SetModel announced."""
-        return seeding.does_not_fit(self.state, digest, reason)
+    def does_not_fit(
+        self, digest: str, reason: str, code: pb.Code = pb.OTHER_LAYOUT
+    ) -> list[Effect]:
+        """There is no memory for the layout that SetModel announced, or no checkpoint of it."""
+        return seeding.does_not_fit(self.state, digest, reason, code)
 
     def seeded(
         self, digests: tuple[str, ...], objects: tuple[str, ...], merges: tuple[int, ...] = ()

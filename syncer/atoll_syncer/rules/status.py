@@ -58,7 +58,8 @@ def _state(state: ShardState, now: float) -> tuple[pb.ShardState, str]:
     if not state.history.run:
         return pb.SHARD_STARTING, "no run has started yet"
     if not state.history.heads:
-        return pb.SHARD_SEEDING, "waits for a learner's first values"
+        refused = state.seed.refused
+        return pb.SHARD_SEEDING, refused or "waits for a learner's first values"
     if not state.serving:
         return pb.SHARD_STARTING, "waits for the registrar"
     if late := seeding.missing(state):

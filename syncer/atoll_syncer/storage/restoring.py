@@ -25,7 +25,7 @@ from atoll_syncer.storage.journal import HEARTBEAT, Journal
 from atoll_syncer.storage.objects import ObjectError, decode
 from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, read_object
 
-ANOTHER: Final = "give another checkpoint"
+ANOTHER: Final = "begin a new job with another checkpoint"
 
 Values = Mapping[str, Array]  # master and momentum, f32[n]
 
@@ -140,7 +140,8 @@ def _whole(place: Place, step: int) -> Checkpoint:
     older = steps[: steps.index(step)]
     remedy = ANOTHER
     if older:
-        remedy = f"the one before it is {place.url}/{checkpoints.step_name(older[-1])}"
+        before = f"{place.url}/{checkpoints.step_name(older[-1])}"
+        remedy = f"begin a new job with the one before it, {before}"
     about = checkpoints.read_whole(place, step)
     assert about is not None, "it was whole"
     numbers = range(about["shards"])

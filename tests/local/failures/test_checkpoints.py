@@ -7,6 +7,8 @@ from statistics import mean
 import pytest
 
 from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.progress.last_status import read_status
+from atoll_operator.local.show.run_summary import RunResult
 from atoll_syncer.storage import restoring
 from atoll_syncer.storage.checkpoint_places import FolderPlace
 from local.command import ATOLL, LIGHT, TINY, TWO_LEARNERS, ended, run_atoll, tapes
@@ -32,6 +34,11 @@ def cursor_of(out: Path, slot: str) -> int:
 def begins(out: Path) -> list[tuple[str, int]]:
     """By shard, the checkpoint and the tick with which its run begins."""
     return [(x["checkpoint"], x["tick"]) for x in tapes(out) if x.get("event") == "run"]
+
+
+def reason_of_failure(out: Path) -> str | None:
+    failed = read_status(out).true_condition("Failed")
+    return failed.reason if failed else None
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +95,15 @@ def test_what_cannot_be_taken_up_is_refused_with_what_to_do(parent: Path, tmp_pa
     command = (ATOLL, "run", TINY, "--out", out, "--output", "lines", *TWO_LEARNERS)
     done = ended(*command, "--set", wide, "--resume-from", parent)
     said = done.stdout + done.stderr
-    assert done.returncode != 0, said
-    assert "RestoreRefused" in said
+    assert done.returncode == RunResult.BAD_INPUT, said
     assert "blocks.0.attention_in.weight has the shape" in said
+    assert reason_of_failure(out) == "RestoreRefused"
+    short = ("--set", "spec.steps=110", "--resume-from", parent / "commits")
+    done = ended(ATOLL, "run", TINY, "--out", tmp_path / "short", "--output", "lines", *short)
+    said = done.stdout + done.stderr
+    assert done.returncode == RunResult.BAD_INPUT, said
+    assert "spec.steps: 110 is not above the " in said
+    assert reason_of_failure(tmp_path / "short") == "RestoreRefused"
     for flags, words in (
         (("--resume-from", tmp_path / "none"), "is no folder"),
         (("--resume-from", parent, "--resume"), "leave one of them out"),

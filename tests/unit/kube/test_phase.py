@@ -52,6 +52,8 @@ RUNNING, FINISHING = "RUNNING Running: ", "FINISHING LearnersFinished"
         (f"evaluator {BAD}", "", RUNNING),
         (f"evaluator {BAD}; syncer complete", "", "COMPLETE Trained"),
         (f"shard {BAD}", "", "FAILED BadInput"),
+        ("shard exit=66", "", "FAILED RestoreRefused"),
+        (f"{EVERY} exit=66", "", "FAILED RestoreRefused"),
         # one that has come back does not count
         (f"{EVERY} runs {BAD}; Joining us-east-0", "", RUNNING),
         (f"{EVERY} runs {BAD}; syncer serves", "", FAILED),

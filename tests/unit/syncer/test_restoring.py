@@ -19,10 +19,18 @@ from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.duties.restoring import Restoring
 from atoll_syncer.model import log
 from atoll_syncer.model.checkpoint import FoundCheckpoint
-from atoll_syncer.model.effects import Effect, EndProcess, FindCheckpoint, RestoreSeed, SendReply
+from atoll_syncer.model.effects import (
+    Effect,
+    EndProcess,
+    EndSession,
+    FindCheckpoint,
+    RestoreSeed,
+    SendReply,
+)
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Trained
 from atoll_syncer.numbers.values import TensorValues
+from atoll_syncer.rules.status import status
 from atoll_syncer.storage import data_states, restoring
 from atoll_syncer.storage.checkpoint_places import FILE, FolderPlace
 from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
@@ -154,7 +162,9 @@ def test_a_flipped_byte_is_named_and_the_checkpoint_before_it(tmp_path: Path) ->
     with pytest.raises(RestoreRefusedError) as refused:
         restored(found(place.url), build_layout(TENSORS, 2, 1), Sync().with_fragments(2))
     assert f"step-40/1/{name}: its bytes have changed" in str(refused.value)
-    assert str(refused.value).endswith(f"the one before it is {place.url}/step-20")
+    assert str(refused.value).endswith(
+        f"begin a new job with the one before it, {place.url}/step-20"
+    )
     (snapshot,) = (place.folder / "step-40/0/snapshots").iterdir()
     snapshot.write_bytes(b"{}")
     with pytest.raises(RestoreRefusedError, match="step-40/0: its log or its snapshot is damaged"):
@@ -183,6 +193,7 @@ class Rules:
         )
         self.found: FoundCheckpoint | None = None
         self.seeded_with: tuple[Any, ...] = ()
+        self.refused_with: tuple[Any, ...] = ()
 
     def checkpoint_found(self, found: FoundCheckpoint) -> list[Effect]:
         self.found = found
@@ -190,6 +201,10 @@ class Rules:
 
     def seeded(self, *given: Any) -> list[Effect]:
         self.seeded_with = given
+        return []
+
+    def does_not_fit(self, *given: Any) -> list[Effect]:
+        self.refused_with = given
         return []
 
 
@@ -244,18 +259,24 @@ def test_a_shard_writes_version_0_and_the_data_states_into_its_store(tmp_path: P
     assert [history.heads[n].merges for n in range(2)] == list(merges)
 
 
-def test_another_model_and_a_wrong_place_end_the_process_for_good(tmp_path: Path) -> None:
+def test_a_wrong_place_ends_the_process_for_good(tmp_path: Path) -> None:
+    store, nowhere = FileStore(tmp_path), FindCheckpoint(f"{FILE}{tmp_path}/nothing", NEW_RUN)
+    (end,) = asyncio.run(perform(Rules(), store, nowhere))
+    assert isinstance(end, EndProcess)
+    assert end.code is ExitCode.RESTORE_REFUSED
+    assert end.reason.startswith("RestoreRefused: ")
+    assert "nothing" in end.reason
+
+
+def test_a_learner_with_another_model_is_refused_and_the_shard_stays(tmp_path: Path) -> None:
     parent, place, rules = Parent(tmp_path), a_place(tmp_path), Rules()
     parent.checkpoint(place)
     rules.state.history.checkpoint = f"{place.url}/step-40"
-    values = TensorValues.allocate(build_layout(TENSORS[1:], 2, 1), 0, Sync().with_fragments(2))
-    nowhere = FindCheckpoint(f"{FILE}{tmp_path}/nothing", NEW_RUN)
-    for effect, words in ((RestoreSeed(), "embedding is not in the model"), (nowhere, "nothing")):
-        (end,) = asyncio.run(perform(rules, parent.stores[0], effect, values))
-        assert isinstance(end, EndProcess)
-        assert end.code is ExitCode.BAD_INPUT
-        assert end.reason.startswith("RestoreRefused: ")
-        assert words in end.reason
+    layout = build_layout(TENSORS[1:], 2, 1)
+    values = TensorValues.allocate(layout, 0, Sync().with_fragments(2))
+    assert asyncio.run(perform(rules, parent.stores[0], RestoreSeed(), values)) == []
+    reason = f"RestoreRefused: {place.url}/step-40: its tensor embedding is not in the model"
+    assert rules.refused_with == (layout.digest, reason, pb.OTHER_CHECKPOINT)
 
 
 def test_without_memory_for_the_model_nothing_is_read(tmp_path: Path) -> None:
@@ -326,6 +347,61 @@ def test_version_0_comes_from_the_checkpoint_and_from_no_learner() -> None:
     assert [each.merges for each in history.heads.values()] == [5, 6]
     assert history.due == one.state.rounds.starts == {0: 40, 1: 36}
     assert history.begun == {0}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_who_has_another_model_than_the_checkpoint_is_told_and_the_next_one_is_asked(
+    gone: bool,
+) -> None:
+    one = restoring_side()
+    one.feed(one.shard.checkpoint_found(FOUND))
+    wrong = build_layout([replace(t, name=f"{t.name}.") for t in TENSORS], 2, 1)
+    session = one.join("a-0", layout_digest=wrong.digest)
+    one.feed(one.shard.message(session, pb.ToShard(model=wrong.to_model()), one.now))
+    assert len(one.take(RestoreSeed)) == 1
+    one.model(one.join("a-1"))
+    if gone:
+        one.leave(session)
+    one.feed(one.shard.does_not_fit(wrong.digest, "another tensor", pb.OTHER_CHECKPOINT))
+    ends = [] if gone else [(session, pb.OTHER_CHECKPOINT)]
+    assert [(each.session, each.end.code) for each in one.take(EndSession)] == ends
+    assert status(one.state, one.now).reason == "another tensor"
+    assert len(one.take(RestoreSeed)) == 1
+
+
+def a_job(**length: int | None) -> Side:
+    job = replace(run_file(), restore_from=PLACE, **length)  # type: ignore[arg-type]
+    return side(job=job).start()
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        ({"steps": 41}, "spec.steps: 41 is not above the 41 of"),
+        ({"steps": None, "tokens": 16}, "spec.tokens: 16 is not above the 16 of"),
+    ],
+)
+def test_a_run_that_would_end_where_it_begins_is_refused(
+    length: dict[str, int | None], words: str
+) -> None:
+    one = a_job(**length)
+    (end,) = one.shard.checkpoint_found(FOUND)
+    assert isinstance(end, EndProcess)
+    assert end.code is ExitCode.RESTORE_REFUSED
+    assert words in end.reason
+    assert FOUND.url in end.reason
+    longer = {name: value and value + 1 for name, value in length.items()}
+    one = a_job(**longer)
+    one.feed(one.shard.checkpoint_found(FOUND))
+    assert one.state.history.run == NEW_RUN
+
+
+def test_a_shard_that_comes_to_a_run_that_was_shortened_goes_on() -> None:
+    job = replace(run_file(shards=2), restore_from=PLACE, steps=41)
+    one = side(job=job, shard=1).start()
+    one.feed(one.shard.answered(pb.HelloReply(run=NEW_RUN, checkpoint=FOUND.url), one.now))
+    one.feed(one.shard.checkpoint_found(FOUND))
+    assert one.state.history.run == NEW_RUN
 
 
 def test_what_earlier_incarnations_of_the_parent_have_trained_counts_on() -> None:
