@@ -222,7 +222,6 @@ async def serve(flags: argparse.Namespace) -> int:
     from atoll_syncer.duties.metrics import ShardMetrics
     from atoll_syncer.duties.metrics import serve as serve_scrapes
     from atoll_syncer.duties.outside import Machine
-    from atoll_syncer.edges.exporting import ShardAddresses, keep_taking
     from atoll_syncer.edges.registrar_client import RegistrarClient, open_channel
     from atoll_syncer.edges.service import make_server
     from atoll_syncer.numbers.values import TensorValues
@@ -278,11 +277,8 @@ async def serve(flags: argparse.Namespace) -> int:
         health_server=health_server,
         identity=identity,
         open_place=partial(make_place, flags.store_endpoint),
+        scratch=Path(flags.tape).parent,
     )
-    if run_file.export_every is not None and client is None:
-        reach = ShardAddresses(tuple(flags.endpoints.split(",")), folder)
-        keep_exporting = partial(keep_taking, run_file, reach, exporter)
-        machine = replace(machine, keep_exporting=keep_exporting)
     structlog.get_logger().info("listens", shard=flags.shard, port=port)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

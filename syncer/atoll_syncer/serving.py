@@ -20,7 +20,7 @@ from atoll_syncer.duties.outside import Machine
 from atoll_syncer.edges.job_files import follow
 from atoll_syncer.edges.service import add_services
 from atoll_syncer.model.history import History
-from atoll_syncer.model.state import Beginning, ShardState
+from atoll_syncer.model.state import Beginning
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.store import StoreCorrupt
@@ -81,15 +81,9 @@ async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
         driver.background.spawn(follow(driver, machine.read_expected, driver.shard.expected_heard))
     for server in _servers(machine):
         await server.start()
-    if machine.keep_exporting is not None:
-        driver.background.spawn(machine.keep_exporting(lambda: _reached(driver.state)))
     await health.set("", health_pb2.HealthCheckResponse.SERVING)
     log.info("serving", shard=machine.shard, epoch=driver.state.history.epoch)
     return driver, health
-
-
-def _reached(state: ShardState) -> tuple[int, int | None]:
-    return state.clock.tick, state.ending.length.steps
 
 
 def _servers(machine: Machine) -> list[Any]:

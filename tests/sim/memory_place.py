@@ -1,6 +1,7 @@
 """A place of checkpoints in memory, which tells the watchers what appears there."""
 
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll_syncer.storage.checkpoint_places import copied, numbers_of
@@ -53,6 +54,9 @@ class MemoryPlace:
 
     def take(self, store: Any, part: str, name: str) -> int:
         return copied(store, self.part(part), name)
+
+    def bring(self, made: Path, name: str) -> None:
+        raise AssertionError("the simulation makes no model")
 
     def remove(self, name: str) -> None:
         folder, _, file = name.rpartition("/")

@@ -188,7 +188,9 @@ def draw(seed: int) -> Scenario:
         steps=None if in_tokens else steps,
         tokens=steps * tokens_per_step * learners if in_tokens else None,
         sync=sync,
-        checkpoint=Checkpoints(url="", every=period // 2, keep=2) if seed % 4 == 2 else None,
+        checkpoint=Checkpoints(url="", every=period // 2, keep=2, model=False)
+        if seed % 4 == 2
+        else None,
     )
     tensors = [
         TensorSpec(name=f"t{n}", shape=(600,), dtype="float32", merge="average" if n % 3 else "rda")

@@ -123,7 +123,7 @@ def _of_folder(run: Path, out: Path) -> int:
             return subprocess.run([*PROGRAM, *shards, "--out", out], check=False).returncode
         problem = "is stopped, and has not come to its end"
         raise SpecError(str(run), problem, f"continue with `atoll run {run} --resume`")
-    others = shutil.ignore_patterns("step-*", ".*", "parts")
+    others = shutil.ignore_patterns(".*", "parts")
     shutil.copytree(final, out, dirs_exist_ok=True, ignore=others)
     typer.echo(f"{out}: the final model")
     return 0

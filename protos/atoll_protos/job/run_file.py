@@ -149,11 +149,12 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Where checkpoints go, every how many ticks, and how many whole ones stay."""
+    """Where checkpoints go, every how many ticks, how many stay, whether each has its model."""
 
     url: str
     every: int
     keep: int = 3
+    model: bool = True
 
     def __post_init__(self) -> None:
         for name in ("every", "keep"):
@@ -173,7 +174,6 @@ class RunFile:
     tokens: int | None = None
     sync: Sync = Sync()
     evaluator_every: int | None = None  # ticks between two evaluations
-    export_every: int | None = None  # ticks between two exports before the last one
     checkpoint: Checkpoints | None = None
     restore_from: str = ""  # the place of a checkpoint with which a new run begins
 
@@ -196,7 +196,7 @@ class RunFile:
             "the length is not given once",
             "give exactly one of steps and tokens",
         )
-        for name in ("steps", "tokens", "evaluator_every", "export_every"):
+        for name in ("steps", "tokens", "evaluator_every"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, f"{value} is below 1", "use 1 or more")
 

@@ -28,6 +28,7 @@ class Thread(StrEnum):
     LOG = "log"  # appends entries, and beats
     MERGE = "merge"  # makes versions, and writes their objects
     EXAMINE = "examine"  # looks through what has arrived
+    RENDER = "render"  # writes the models of checkpoints
     TIDY = "tidy"  # writes snapshots of the log, and removes what nobody needs any more
 
 

@@ -3,6 +3,7 @@
     an entry's tick has passed a multiple of `every` --> the history is noted, its objects stay
     thread TIDY: object after object, part.json      --> they may go again
     then every few seconds: is it whole?             --> what is older is removed
+    thread RENDER, of shard 0: its model
 
 It decides nothing, and nobody waits for it: between two objects the thread does other work. What
 fails is logged, counted, shown in the Status, and tried again until the next one is due; a full
@@ -20,7 +21,7 @@ from atoll_protos.job.run_file import Checkpoints
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.model.state import ShardState
-from atoll_syncer.storage import checkpoints
+from atoll_syncer.storage import checkpoints, rendering
 from atoll_syncer.storage.checkpoint_places import Place
 from atoll_syncer.storage.checkpoints import Attempt
 from atoll_syncer.storage.store import StoreError, StoreUnavailable
@@ -101,7 +102,7 @@ class Checkpointing:
             try:
                 await self._take(place, plan, attempt)
             except OvertakenError:
-                log.warning("no checkpoint was taken", step=attempt.step, reason=self._trouble)
+                log.warning("a checkpoint was cut short", step=attempt.step, reason=self._trouble)
             finally:
                 self._release(attempt)
 
@@ -120,21 +121,25 @@ class Checkpointing:
         newest = await self._do(attempt, partial(checkpoints.prune, place, attempt, plan.keep))
         if newest is not None:
             self.newest = f"{place.url}/{checkpoints.step_name(newest)}"
-        if newest == attempt.step:
-            log.info("a checkpoint is whole", url=self.newest)
-        else:
+        if newest != attempt.step:
             log.warning("a checkpoint lacks parts of other shards", step=attempt.step)
+            return
+        log.info("a checkpoint is whole", url=self.newest)
+        if plan.model and not attempt.shard:
+            scratch, wire = self._machine.scratch, self._machine.run_file.sync.wire_down
+            render = partial(rendering.render, place, attempt, scratch, wire)
+            await self._do(attempt, render, Thread.RENDER)
 
     def _release(self, attempt: Attempt) -> None:
         if self._copying is attempt:  # else the next one is being copied
             self._copying = None
             self._pin(frozenset())
 
-    async def _do(self, attempt: Attempt, work: Callable[[], T]) -> T:
-        """In the thread, again while it fails and no later one is due. Raises OvertakenError."""
+    async def _do(self, attempt: Attempt, work: Callable[[], T], thread: Thread = Thread.TIDY) -> T:
+        """In a thread, again while it fails and no later one is due. Raises OvertakenError."""
         while True:
             try:
-                done = await self._background.run(Thread.TIDY, work)
+                done = await self._background.run(thread, work)
             except StoreError as error:
                 self._machine.metrics.store_troubles.labels(error.kind).inc()
                 self._note(f"checkpoint of step {attempt.step}: {error}")

@@ -4,8 +4,9 @@
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll_protos.job.expected import NOBODY, Expected
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from atoll_syncer.storage.tape import Tape
 
 Asker = Callable[[Any], Awaitable[Any]]  # a request to the registrar; None: it does not answer
-Reached = Callable[[], tuple[int, int | None]]  # the tick, and the length of the job in ticks
-KeepExporting = Callable[[Reached], Coroutine[Any, Any, None]]
 OpenPlace = Callable[[str], "Place"]  # by its URL
 MakeValues = Callable[[Layout, int, Sync], "TensorValues"]  # of one shard
 
@@ -58,7 +57,7 @@ class Machine:
     identity: Identity | None = None  # this shard's own, with TLS; None: plain text
     snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
     open_place: OpenPlace | None = None  # of checkpoints; None: there are none
-    keep_exporting: KeepExporting | None = None  # of the registrar, where a schedule is given
+    scratch: Path = Path()  # a folder for what is made here and sent elsewhere
     expected: Expected = NOBODY  # the job's learners, as far as they are known
     read_expected: Callable[[], Expected | None] | None = None  # now; None: they stay
     read_length: Callable[[], Length | None] | None = None  # of the job, now; None: it stays

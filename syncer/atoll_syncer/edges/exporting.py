@@ -1,11 +1,9 @@
-"""An export of a job that trains: by `python -m` of this module, and on a schedule (rule 36).
+"""An export of a job that trains, by `python -m` of this module (rule 36).
 
     each shard   Export --> run, tick and model, then files in pieces --> parts/received-<n>-<file>
                  all of them --> storage/export.assemble in a hidden folder, then renamed
 
-The tick in the index is the lowest of the shards' when they began to answer. The registrar takes an
-export every `spec.export.everySteps` ticks for step-N beside the final one (`keep_taking`), and the
-last KEPT stay. What fails is logged, and the next one is due as planned.
+The tick in the index is the lowest of the shards' when they began to answer.
 """
 
 import argparse
@@ -16,14 +14,13 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import grpc.aio
-import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import logs
@@ -42,16 +39,9 @@ from atoll_syncer.storage.export import Export, ExportPart
 from atoll_syncer.storage.files import READ_BYTES, verify
 from atoll_syncer.storage.store import StoreError, storage_errors
 
-if TYPE_CHECKING:
-    from atoll_syncer.storage.bucket_export import BucketExport
-
 ANSWER_SECONDS: Final = 30.0  # of a shard that says or sends nothing
-LOOK_SECONDS: Final = 1.0  # at the tick, for the next one that is due; seconds late is no harm
-KEPT: Final = 3
 STANDARD_OUTPUT: Final = "-"
 HIDDEN: Final = ".{name}.{digits}.tmp"  # until an export is whole
-
-log = structlog.get_logger()
 
 
 class ExportError(Exception):
@@ -155,44 +145,6 @@ def _appear(hidden: Path, out: Path) -> None:
     if out.exists():
         shutil.rmtree(out)
     hidden.rename(out)
-
-
-async def keep_taking(
-    run_file: RunFile,
-    reach: ShardAddresses,
-    exporter: "Export | BucketExport",
-    clock: Callable[[], tuple[int, int | None]],
-) -> None:
-    """`clock` tells the tick, and the job's present length in ticks, if it has one."""
-    every = run_file.export_every
-    assert every is not None, "no schedule"
-    await asyncio.to_thread(_remove_half_written, exporter.folder)
-    now = clock()[0] // every * every
-    try:
-        taken = await asyncio.to_thread(exporter.steps)
-    except StoreError as error:
-        log.warning("exports that are there cannot be seen", reason=str(error))
-        taken = []
-    tried = now if now in taken else 0  # a process before this one has taken it
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        tick, end = clock()
-        due = tick // every * every
-        if due <= tried or (end is not None and due >= end):
-            continue
-        tried = due
-        try:
-            seen = await take(run_file, reach, exporter.folder / f"step-{due}")
-            await asyncio.to_thread(exporter.keep_step, due, KEPT)
-        except (ExportError, StoreError, OSError) as error:
-            log.warning("no export was taken", step=due, reason=str(error))
-        else:
-            log.info("an export was taken", step=due, tick=seen)
-
-
-def _remove_half_written(folder: Path) -> None:
-    for left in folder.glob(HIDDEN.format(name="step-*", digits="*")):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def _send(model: Path) -> None:

@@ -19,6 +19,7 @@ and corrupt are losses.
     export     the finished model in Hugging Face layout
     bucket_export  the export below a URL of a bucket
     checkpoints    parts of checkpoints: what is in them, which are whole, which go
+    rendering      writes the model of a whole checkpoint beside it
     restoring      reads a checkpoint, however its model is cut
     checkpoint_places  where they lie: a folder that all shards reach
     bucket_place   likewise, a folder of a bucket

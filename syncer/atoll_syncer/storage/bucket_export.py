@@ -5,8 +5,7 @@
                 its files --> URL, the index last; then the parts and the folder go
 
 A file that was sent leaves the folder, so after a crash or trouble the next call continues. What is
-read or sent is never in memory as a whole. An export of a job that trains is taken in SCRATCH and
-sent to URL/step-N, the index last.
+read or sent is never in memory as a whole.
 """
 
 import hashlib
@@ -15,31 +14,34 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import obstore
 
-from atoll_protos.job.companion import STEMS
 from atoll_protos.job.layout import Layout
 from atoll_protos.transfer.arrays import Array
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.storage.buckets import AWAY, PARTS_AT_ONCE, Bucket, bucket_errors
+from atoll_syncer.storage.buckets import (
+    AWAY,
+    PARTS_AT_ONCE,
+    PIECE_BYTES,
+    Bucket,
+    bucket_errors,
+)
 from atoll_syncer.storage.export import (
-    STEP,
+    INDEXES,
     Export,
     ExportPart,
     encode_part,
-    index_name,
     index_of,
     parse_index,
     part_name,
     read_indexes,
     stale_names,
 )
-from atoll_syncer.storage.files import whole_file
+from atoll_syncer.storage.files import files_in_order, whole_file
 from atoll_syncer.storage.store import (
     StoreCorrupt,
     StoreMissing,
@@ -47,17 +49,11 @@ from atoll_syncer.storage.store import (
     storage_errors,
 )
 
-PIECE_BYTES = 16 << 20  # of a file that is sent, PARTS_AT_ONCE of them, or read
-INDEXES = tuple(map(index_name, STEMS))
-
-Written = dict[str, datetime]  # by an object's name, when it was written
-
 
 class BucketExport:
     """See the module. The methods are those of Export, and raise what they raise.
 
-    `bucket` is what `url` names, which is for people. Exports of a job that trains are taken in
-    `folder`, for `keep_step`.
+    `bucket` is what `url` names, which is for people.
     """
 
     def __init__(self, bucket: Bucket, url: str, scratch: Path) -> None:
@@ -108,24 +104,6 @@ class BucketExport:
         shutil.rmtree(made.folder, ignore_errors=True)
         return f"{self.url}/{index}"
 
-    def steps(self) -> list[int]:
-        """The steps of which there is an export, the latest last: an older run's may be higher."""
-        return _whole(self._sent_steps())
-
-    def keep_step(self, step: int, kept: int) -> None:
-        """Send the export of `step` that was taken in the folder; the latest `kept` stay."""
-        name = f"step-{step}"
-        try:
-            self._remove_step(self._sent_steps().get(step, {}))
-            index = next(iter(read_indexes(self.folder / name)))
-            self._send(self.folder / name, index, f"{name}/")
-            sent = self._sent_steps()
-            for each in sent.keys() - set(_whole(sent)[-kept:]):
-                self._remove_step(sent[each])
-        finally:
-            for taken in self.folder.glob("step-*"):
-                shutil.rmtree(taken, ignore_errors=True)
-
     def _fetch(self, folder: Path, names: Sequence[str]) -> None:
         """Read objects into files of their names. A file that is there is whole."""
         missing = [name for name in names if not (folder / name).exists()]
@@ -142,15 +120,13 @@ class BucketExport:
                     data = obstore.get_range(self._bucket, name, start=start, end=end)
                 file.write(memoryview(data))
 
-    def _send(self, folder: Path, index: str, below: str = "") -> set[str]:
+    def _send(self, folder: Path, index: str) -> set[str]:
         """Send the files of a folder, which leave it, the index last; returns what it names."""
         about = read_indexes(folder)[index]
-        with storage_errors(folder):
-            files = sorted(path for path in folder.rglob("*") if path.is_file())
-        for path in [*(each for each in files if each != folder / index), folder / index]:
+        for path in files_in_order(folder):
             with storage_errors(path):
                 with path.open("rb") as file:
-                    self._put(f"{below}{path.relative_to(folder).as_posix()}", file)
+                    self._put(path.relative_to(folder).as_posix(), file)
                 path.unlink()
         return {index, *about["weight_map"].values(), *about["metadata"]["files"]}
 
@@ -165,23 +141,6 @@ class BucketExport:
             return parse_index(bytes(obstore.get(self._bucket, name).bytes()))
         return {}
 
-    def _sent_steps(self) -> dict[int, Written]:
-        """By step, what lies there: of one that is half sent, too."""
-        with self._errors("step-*"):
-            folders = obstore.list_with_delimiter(self._bucket)["common_prefixes"]
-            return {
-                int(folder.removeprefix("step-")): {
-                    found["path"]: found["last_modified"]
-                    for found in obstore.list(self._bucket, folder).collect()
-                }
-                for folder in folders
-                if STEP.fullmatch(folder)
-            }
-
-    def _remove_step(self, written: Written) -> None:
-        """The index first: what has one is whole."""
-        self._delete(sorted(written, key=lambda name: not name.endswith(INDEXES)))
-
     def _delete(self, names: Iterable[str]) -> None:
         for name in names:
             with self._errors(name), suppress(FileNotFoundError):
@@ -195,17 +154,6 @@ class BucketExport:
                 yield
         except StoreMissing as missing:
             raise StoreUnavailable(missing.path, missing.reason, AWAY) from missing
-
-
-def _whole(sent: Mapping[int, Written]) -> list[int]:
-    """The steps that have an index, by when it was sent."""
-    found = [
-        (time, step)
-        for step, written in sent.items()
-        for name, time in written.items()
-        if name.endswith(INDEXES)
-    ]
-    return [step for _, step in sorted(found)]
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:

@@ -1,14 +1,16 @@
 """A folder of a bucket as a place of checkpoints (storage/checkpoint_places)."""
 
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import obstore
 
-from atoll_syncer.storage.buckets import bucket_errors, open_bucket
+from atoll_syncer.storage.buckets import PARTS_AT_ONCE, PIECE_BYTES, bucket_errors, open_bucket
 from atoll_syncer.storage.checkpoint_places import COPY_BYTES_MAX, copied, numbers_of
+from atoll_syncer.storage.files import files_in_order
 from atoll_syncer.storage.object_store import ObjectStore
-from atoll_syncer.storage.store import Store
+from atoll_syncer.storage.store import Store, storage_errors
 
 
 class BucketPlace:
@@ -51,6 +53,14 @@ class BucketPlace:
                 obstore.copy(bucket, old.lstrip("/"), new)
                 return size
         return copied(store, self.part(part), name)
+
+    def bring(self, made: Path, name: str) -> None:
+        for path in files_in_order(made):
+            to = f"{name}/{path.relative_to(made).as_posix()}"
+            with storage_errors(path), bucket_errors(f"{self.url}/{to}"), path.open("rb") as file:
+                obstore.put(
+                    self._bucket, to, file, chunk_size=PIECE_BYTES, max_concurrency=PARTS_AT_ONCE
+                )
 
     def remove(self, name: str) -> None:
         with bucket_errors(f"{self.url}/{name}"):

@@ -24,6 +24,7 @@ RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 TIMES: Final = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=60)}
 PART_BYTES: Final = 64 << 20  # of an object that is sent or read in parts
 PARTS_AT_ONCE: Final = 4
+PIECE_BYTES: Final = 16 << 20  # of a file that is sent, PARTS_AT_ONCE of them, or read
 REFUSALS: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 REFUSED_LIST: Final = re.compile("status code: 40[13] ")  # obstore has no class of its own for it
 CODE: Final = re.compile(r": <.*?<Code>(\w+)</Code>.*", re.DOTALL)  # in an answer's XML

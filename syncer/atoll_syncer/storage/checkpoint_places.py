@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from atoll_syncer.storage.files import whole_file
+from atoll_syncer.storage.files import files_in_order, whole_file
 from atoll_syncer.storage.store import (
     FileStore,
     Store,
@@ -50,6 +50,9 @@ class Place(Protocol):
 
     def take(self, store: Store, part: str, name: str) -> int:
         """Bring an object of a shard's store into a part; returns its size in bytes."""
+
+    def bring(self, made: Path, name: str) -> None:
+        """Bring a model's files, which leave the folder `made`, into a folder; the index last."""
 
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with all that is in it."""
@@ -102,6 +105,13 @@ class FolderPlace:
         target = self.part(part)
         size = target.adopt(store, name) if isinstance(store, FileStore) else None
         return copied(store, target, name) if size is None else size
+
+    def bring(self, made: Path, name: str) -> None:
+        for path in files_in_order(made):
+            target = self.folder / name / path.relative_to(made)
+            with storage_errors(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(path, target)
 
     def remove(self, name: str) -> None:
         path = self.folder / name

@@ -2,6 +2,7 @@
 
     PLACE/step-N/<shard>/         snapshots/ and objects/ as in the shard's store, part.json last
     PLACE/step-N/checkpoint.json  from shard 0, once all parts are there: the checkpoint is whole
+    PLACE/step-N/model/           likewise, then: the model of it (storage/rendering)
 
 So a part is read like the store of a shard. Its part.json is created once, and then nothing of the
 part changes. Of two processes of a shard that write one part both write objects that are named by
@@ -75,6 +76,10 @@ def part_name(step: int, shard: int) -> str:
     return f"{step_name(step)}/{shard}"
 
 
+def model_name(step: int) -> str:
+    return f"{step_name(step)}/model"
+
+
 def step_name(step: int) -> str:
     return f"step-{step}"
 
@@ -94,7 +99,7 @@ def is_taken(place: Place, attempt: Attempt) -> bool:
         return False
     if found.run == attempt.history.run:
         return True
-    place.remove(f"{step_name(attempt.step)}/{WHOLE}")
+    _remove_whole(place, attempt.step)
     remove_part(place, attempt.step, attempt.shard)
     return False
 
@@ -226,7 +231,7 @@ def prune(place: Place, attempt: Attempt, keep: int) -> int | None:
     stay = {*whole[-keep:], *_mine(place, open_, run, shard)[-UNFINISHED_KEPT:]}
     for step in _mine(place, [step for step in steps if step not in stay], run, shard):
         if shard == 0:
-            place.remove(f"{step_name(step)}/{WHOLE}")
+            _remove_whole(place, step)
         remove_part(place, step, shard)
     return newest
 
@@ -234,6 +239,11 @@ def prune(place: Place, attempt: Attempt, keep: int) -> int | None:
 def _mine(place: Place, steps: Sequence[int], run: str, shard: int) -> list[int]:
     found = {step: read_part(place, step, shard) for step in steps}
     return [step for step, part in found.items() if part is not None and part.run == run]
+
+
+def _remove_whole(place: Place, step: int) -> None:
+    place.remove(f"{step_name(step)}/{WHOLE}")
+    place.remove(model_name(step))
 
 
 def remove_part(place: Place, step: int, shard: int) -> None:

@@ -14,8 +14,6 @@ removed after that.
 import errno
 import json
 import os
-import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,13 +23,20 @@ from typing import Any
 
 import numpy as np
 
-from atoll_protos.job.companion import ADAPTER, MODEL, PARTS, STEMS
+from atoll_protos.job.companion import ADAPTER, PARTS, STEMS
 from atoll_protos.job.layout import Layout
 from atoll_protos.transfer.arrays import DTYPES, F32, Array, Base, byte_view
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.storage import companions
 from atoll_syncer.storage.companions import CompanionContents, EntryPlace
-from atoll_syncer.storage.files import READ_BYTES, WholeFile, remove_leftovers, verify, whole_file
+from atoll_syncer.storage.files import (
+    INDEX,
+    READ_BYTES,
+    WholeFile,
+    remove_leftovers,
+    verify,
+    whole_file,
+)
 from atoll_syncer.storage.objects import (
     ITEM_BYTES,
     NAMES,
@@ -44,11 +49,15 @@ from atoll_syncer.storage.objects import (
 )
 from atoll_syncer.storage.store import StoreCorrupt, StoreMissing, StoreUnavailable, storage_errors
 
-INDEX = f"{MODEL}.safetensors.index.json"
 IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
 FILE_BYTES_MAX = 5_000_000_000  # the usual limit of a file on the Hub
-STEP = re.compile(r"step-[0-9]+")  # the folder of an export of a job that trains
 
+
+def index_name(stem: str) -> str:
+    return f"{stem}{INDEX}"
+
+
+INDEXES = tuple(map(index_name, STEMS))  # of a folder, one of them
 Indexes = Mapping[str, dict[str, Any]]  # by the index's file, what it says
 
 
@@ -138,25 +147,9 @@ class Export:
             (folder / PARTS).rmdir()
         return folder / index
 
-    def steps(self) -> list[int]:
-        """The steps of which there is an export, the latest last: an older run's may be higher."""
-        folders = [path for path in self.folder.glob("step-*") if STEP.fullmatch(path.name)]
-        folders.sort(key=lambda path: path.stat().st_mtime_ns)
-        return [int(path.name.removeprefix("step-")) for path in folders]
-
-    def keep_step(self, step: int, kept: int) -> None:
-        """The export of `step` was taken into its folder: the latest `kept` stay."""
-        del step  # it is where it belongs
-        for old in self.steps()[:-kept]:
-            shutil.rmtree(self.folder / f"step-{old}", ignore_errors=True)
-
 
 def part_name(run: str, shard: int) -> str:
     return f"{PARTS}/{run}-shard-{shard:03d}.safetensors"
-
-
-def index_name(stem: str) -> str:
-    return f"{stem}.safetensors.index.json"
 
 
 def parse_index(data: bytes) -> dict[str, Any]:
@@ -171,7 +164,7 @@ def parse_index(data: bytes) -> dict[str, Any]:
 def read_indexes(folder: Path) -> Indexes:
     """The indexes that a folder has."""
     found = {}
-    for name in map(index_name, STEMS):
+    for name in INDEXES:
         with storage_errors(folder / name), suppress(FileNotFoundError):
             found[name] = parse_index((folder / name).read_bytes())
     return found

@@ -16,6 +16,7 @@ from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.storage.store import StoreCorrupt, make_folder, storage_errors, sync_folder
 
 READ_BYTES = 4 << 20
+INDEX = ".safetensors.index.json"  # how the name of a model's index ends
 
 
 class WholeFile:
@@ -49,6 +50,13 @@ def whole_file(path: Path) -> Iterator[WholeFile]:
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
+
+
+def files_in_order(folder: Path) -> list[Path]:
+    """Of a model that is made: what others may read last, its index."""
+    with storage_errors(folder):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(files, key=lambda path: (path.name.endswith(INDEX), path))
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -134,12 +134,14 @@ def test_peft_loads_the_adapter_onto_the_base_and_gives_the_same_logits(jobs: Jo
     assert not torch.equal(logits(loaded), logits(make("gpt2", SEED))), "it has learned something"
 
 
-def test_a_run_is_exported_while_it_trains_by_command_and_on_a_schedule(tmp_path: Path) -> None:
+def test_a_run_is_exported_while_it_trains_and_has_its_model_in_checkpoints(
+    tmp_path: Path,
+) -> None:
     job, out = job_of("gpt2", tmp_path, pause_seconds=0.1), tmp_path / "out"
-    more = ("--set", "spec.steps=100000", "--set", "spec.export={everySteps: 10}")
+    more = ("--set", "spec.steps=100000", "--set", "spec.checkpoint={everySteps: 10}")
     with running(job, out, *more, "--set", "spec.syncer.shards=2") as run:
-        steps = out / "export"
-        run.until(lambda: taken(steps), "an export on the schedule")
+        steps = out / "checkpoints"
+        run.until(lambda: taken(steps), "the model of a checkpoint")
         said = export(out, tmp_path / "now")
         assert "the model at tick" in said
         again = export(out, tmp_path / "now", code=2)
@@ -149,7 +151,7 @@ def test_a_run_is_exported_while_it_trains_by_command_and_on_a_schedule(tmp_path
     seen = json.loads((tmp_path / "now" / "model.safetensors.index.json").read_text())
     assert seen["metadata"]["tick"] >= 10
     assert len(taken(steps)) <= 3
-    for folder in (tmp_path / "now", steps / f"step-{taken(steps)[-1]}"):
+    for folder in (tmp_path / "now", steps / f"step-{taken(steps)[-1]}" / "model"):
         make("gpt2", 0).load_state_dict(load_file(folder / "model.safetensors"), strict=True)
         assert torch.isfinite(logits(AutoModelForCausalLM.from_pretrained(folder))).all()
         assert (folder / "notes.txt").exists()
@@ -165,9 +167,10 @@ def test_the_export_of_a_run_that_is_over_is_its_final_model(jobs: Jobs, tmp_pat
     assert all(equal(v, same[k]) for k, v in load_file(job.export / "model.safetensors").items())
 
 
-def taken(exports: Path) -> list[int]:
-    """The steps of which there is an export."""
-    return sorted(int(path.name.removeprefix("step-")) for path in exports.glob("step-*"))
+def taken(place: Path) -> list[int]:
+    """The steps of the checkpoints that have their model."""
+    found = place.glob("step-*/model/*.index.json")
+    return sorted(int(path.parts[-3].removeprefix("step-")) for path in found)
 
 
 def export(run: Path, out: Path, *, code: int = 0) -> str:

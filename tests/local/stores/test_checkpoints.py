@@ -1,5 +1,6 @@
 """A bucket as a place of checkpoints: on each server the same as a folder (rule 42)."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ import obstore
 import pytest
 
 from atoll_protos.job.layout import build_layout
-from atoll_syncer.storage import checkpoints, restoring, snapshots
+from atoll_syncer.storage import checkpoints, rendering, restoring, snapshots
 from atoll_syncer.storage.bucket_place import BucketPlace
+from atoll_syncer.storage.export import INDEXES
 from atoll_syncer.storage.journal import HEARTBEAT
 from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.storage.snapshots import LogSnapshot
@@ -36,6 +38,8 @@ def test_a_checkpoint_in_a_bucket_is_whole_and_goes_as_one_in_a_folder(
     assert place.steps() == []
     for step in (10, 20):
         parent.checkpoint(place, step)
+        attempt = parent.attempt(0, step)
+        rendering.render(place, attempt, tmp_path / "scratch", parent.sync.wire_down)
     assert place.steps() == [10, 20]
     part = place.part(checkpoints.part_name(20, 1))
     found = snapshots.read_newest(part)
@@ -47,8 +51,10 @@ def test_a_checkpoint_in_a_bucket_is_whole_and_goes_as_one_in_a_folder(
         assert checkpoints.prune(place, parent.attempt(shard, 20), 1) == 20
     assert place.steps() == [20]
     assert checkpoints.is_whole(place, 20, RUN)
-    with pytest.raises(StoreMissing):
-        place.read("step-10/checkpoint.json")
+    assert json.loads(place.read(f"step-20/model/{INDEXES[0]}"))["metadata"]["tick"] == 40
+    for name in (checkpoints.WHOLE, f"model/{INDEXES[0]}", "model/model.safetensors"):
+        with pytest.raises(StoreMissing):
+            place.read(f"step-10/{name}")
 
 
 def test_the_server_copies_what_is_in_the_same_bucket(
@@ -82,7 +88,9 @@ def test_a_run_begins_with_a_checkpoint_in_a_bucket_or_with_what_a_job_has_left_
     name = parent.histories[0].heads[0].object
     place.remove(f"step-20/0/{name}")
     layout = build_layout(TENSORS, 1, 1)
-    with pytest.raises(RestoreRefusedError, match="there is no such name; the one before it is"):
+    with pytest.raises(
+        RestoreRefusedError, match="no such name; begin a new job with the one before"
+    ):
         restoring.fill(found(place.url), layout, 0, {})
 
     left = BucketPlace(f"{place.url}/uid", server.place().endpoint)

@@ -8,8 +8,8 @@ import pytest
 
 from atoll_protos.job.companion import FILE, ExportTable
 from atoll_protos.job.layout import TensorSpec, build_layout
-from atoll_syncer.storage.bucket_export import PIECE_BYTES, BucketExport
-from atoll_syncer.storage.buckets import Bucket
+from atoll_syncer.storage.bucket_export import BucketExport
+from atoll_syncer.storage.buckets import PIECE_BYTES, Bucket
 from atoll_syncer.storage.export import Export
 from atoll_syncer.storage.store import StoreUnavailable
 from local.stores.fault_proxy import FaultProxy

@@ -50,7 +50,6 @@ def test_the_secret_is_for_shards_alone_and_the_user_s_own_variables_count() -> 
     [
         ((PLAIN,), "s3://models/runs/job-uid/export"),
         ((PLAIN, "spec.export={url: 'gs://trained/tiny'}"), "gs://trained/tiny"),
-        ((PLAIN, "spec.export={everySteps: 10}"), "s3://models/runs/job-uid/export"),
         (("spec.export={url: 'az://account/container'}",), "az://account/container"),
         ((PLAIN, "spec.export={url: 'file:///models'}"), "/models"),
     ],

@@ -241,6 +241,7 @@ class Side:
             journal=journal,
             metrics=self.metrics,
             open_place=lambda url: place,
+            scratch=place.folder.parent / "scratch",
         )
         self.collector = Collector(parent.stores[shard])
         self.duty = Checkpointing(state, machine, self.background, self.collector.pin)
@@ -290,6 +291,9 @@ def test_one_is_taken_when_the_tick_has_passed_a_multiple(tmp_path: Path) -> Non
             side.reach(43)
         for side in sides:
             await side.until_latest(40)
+        model = place.folder / "step-40/model"
+        await sides[0].until((model / "model.safetensors.index.json").exists)
+        for side in sides:
             side.background.stop()
 
     asyncio.run(play())

@@ -12,10 +12,12 @@ from atoll_protos.job.companion import ADAPTER, FILE, METADATA, TENSOR, ExportTa
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout
 from atoll_protos.transfer.arrays import BF16, Array
 from atoll_syncer.storage import companions, export, files
-from atoll_syncer.storage.export import FILE_BYTES_MAX, INDEX, Export, ExportPart
+from atoll_syncer.storage.export import FILE_BYTES_MAX, INDEXES, Export, ExportPart
 from atoll_syncer.storage.objects import read_header
 from atoll_syncer.storage.store import OBJECTS, FileStore, StoreCorrupt, StoreFull
 from atoll_syncer.storage.versions import Collector
+
+INDEX = INDEXES[0]
 
 TENSORS = [
     TensorSpec(name="embedding", shape=(1001, 13), dtype="float32", merge="mean"),

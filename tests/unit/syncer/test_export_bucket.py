@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,11 @@ from obstore.store import MemoryStore
 from atoll_protos.job.companion import ADAPTER, FILE, ExportTable
 from atoll_syncer.storage import bucket_export
 from atoll_syncer.storage.bucket_export import BucketExport
-from atoll_syncer.storage.export import INDEX, Export, ExportPart
+from atoll_syncer.storage.export import INDEXES, Export, ExportPart
 from atoll_syncer.storage.store import StoreCorrupt, StoreUnavailable
 from unit.syncer.test_export import KEYS, LAYOUT, TENSORS, companion, cut, model, text
+
+INDEX = INDEXES[0]
 
 BASES = [cut(LAYOUT, model(LAYOUT), shard) for shard in range(LAYOUT.shards)]
 URL = "s3://bucket/models/tiny/"
@@ -239,63 +240,3 @@ def test_a_bucket_that_cannot_be_used_is_found_at_the_start(
     with pytest.raises(StoreUnavailable, match=r"s3://bucket/models/tiny/atoll-.*: 403") as refusal:
         BucketExport(MemoryStore(), URL, tmp_path).check()
     assert not refusal.value.is_permanent
-
-
-# ------------------------------------------------------------ of a job that trains
-
-
-@pytest.fixture
-def taken(tmp_path: Path) -> Callable[[int], None]:
-    """Takes an export into the folder of a BucketExport, as `exporting.take` does."""
-    exported(Export(tmp_path / "model"))
-
-    def take(step: int) -> None:
-        shutil.copytree(tmp_path / "model", tmp_path / "scratch" / f"step-{step}")
-
-    return take
-
-
-def test_the_latest_steps_stay_each_whole(tmp_path: Path, taken: Callable[[int], None]) -> None:
-    bucket, scratch = MemoryStore(), tmp_path / "scratch"
-    target = BucketExport(bucket, URL, scratch)
-    assert target.steps() == []
-    obstore.put(bucket, f"step-900/{INDEX}", b"{}")  # an older run's
-    obstore.put(bucket, "step-10/model.safetensors", b"half sent")
-    obstore.put(bucket, "step-by-step/notes", b"of the user")
-    obstore.put(bucket, "step-20/model-00001-of-00002.safetensors", b"an older run's")
-    assert target.steps() == [900]
-    for step in (20, 30, 40, 50):
-        taken(step)
-        target.keep_step(step, 3)
-        assert list(scratch.iterdir()) == []
-    assert target.steps() == [30, 40, 50]
-    model = in_folder(tmp_path / "model")
-    left = {f"step-{step}/{name}": data for step in (30, 40, 50) for name, data in model.items()}
-    assert contents(bucket) == {**left, "step-by-step/notes": b"of the user"}
-
-
-def test_a_step_that_is_sent_in_part_has_no_index(
-    tmp_path: Path, taken: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where an older run's export lay in its place."""
-    number, hit = 0, True
-    while hit:
-        number += 1
-        bucket, hit = MemoryStore(), False
-        target = BucketExport(bucket, URL, tmp_path / "scratch")
-        taken(10)
-        target.keep_step(10, 3)
-        taken(10)
-        with monkeypatch.context() as patch:
-            faulty = Faulty(number, AWAY, partial(check_whole, bucket))
-            patch.setattr(bucket_export, "obstore", faulty)
-            try:
-                target.keep_step(10, 3)
-            except StoreUnavailable:
-                hit = True
-        assert list((tmp_path / "scratch").iterdir()) == []
-        taken(20)
-        target.keep_step(20, 3)
-        check_whole(bucket)
-        assert target.steps()[-1] == 20
-    assert number > 5

@@ -1,8 +1,6 @@
-"""An export of a job that trains: its files, and those that are taken on a schedule."""
+"""An export of a job that trains: its files."""
 
-import asyncio
 import io
-import json
 import os
 import subprocess
 import sys
@@ -13,10 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import obstore
 import pytest
 import safetensors.numpy
-from obstore.store import MemoryStore
 from safetensors.numpy import load_file
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -24,18 +20,13 @@ from atoll_protos.job.companion import METADATA, TENSOR, ExportTable
 from atoll_protos.job.run_file import Region, RunFile, Sync
 from atoll_protos.transfer.arrays import BF16, F32
 from atoll_syncer.duties.keeping import PIECE_BYTES, Keeping
-from atoll_syncer.edges import exporting
 from atoll_syncer.edges.exporting import Received, assemble
 from atoll_syncer.storage import companions
-from atoll_syncer.storage.bucket_export import BucketExport
-from atoll_syncer.storage.export import INDEX, Export
-from atoll_syncer.storage.store import StoreCorrupt, StoreUnavailable
+from atoll_syncer.storage.store import StoreCorrupt
 from unit.syncer.values_side import LAYOUT, TENSORS, Bench
 
 SYNC = Sync(fragments=2)
-JOB = RunFile(
-    job="x", regions=(Region(name="a", learners=1),), steps=20, export_every=10, sync=SYNC
-)
+JOB = RunFile(job="x", regions=(Region(name="a", learners=1),), steps=20, sync=SYNC)
 
 
 def pieces(folder: Path) -> tuple[Bench, list[pb.ExportPiece]]:
@@ -126,80 +117,3 @@ def test_an_export_may_go_to_the_standard_output_and_leaves_nothing_behind(tmp_p
     assert (tmp_path / "out/model.safetensors").read_bytes() == b"values of s-1:1"
     assert b"the model at tick 7" in done.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-# ------------------------------------------------------------ on a schedule
-
-
-def kept_taking(
-    target: Export | BucketExport, ticks: list[int], end: int | None, patch: pytest.MonkeyPatch
-) -> list[int]:
-    """The steps of the exports that are taken when the job is at these ticks, one after another."""
-    left, steps = iter(ticks), list[int]()
-
-    def written(out: Path) -> int:
-        out.mkdir(parents=True)
-        index = {"weight_map": {"x": "model.safetensors"}, "metadata": {"files": []}}
-        (out / INDEX).write_text(json.dumps(index))
-        (out / "model.safetensors").write_bytes(b"values")
-        steps.append(int(out.name.removeprefix("step-")))
-        os.utime(out, (steps[-1], steps[-1]))
-        return steps[-1]
-
-    async def take(run_file: RunFile, endpoints: Any, out: Path) -> int:
-        return written(out)
-
-    def clock() -> tuple[int, int | None]:
-        for tick in left:
-            return tick, end
-        raise EOFError
-
-    patch.setattr(exporting, "LOOK_SECONDS", 0.0)
-    patch.setattr(exporting, "take", take)
-    with pytest.raises(EOFError):
-        asyncio.run(exporting.keep_taking(JOB, exporting.ShardAddresses(("x",)), target, clock))
-    return steps
-
-
-@pytest.mark.parametrize(("end", "taken"), [(20, [10]), (40, [10, 20, 30]), (None, [10, 20, 30])])
-def test_exports_are_taken_up_to_the_end_that_the_job_has_now(
-    end: int | None, taken: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert kept_taking(Export(tmp_path), [5, 12, 15, 22, 31], end, monkeypatch) == taken
-
-
-def test_the_last_three_exports_stay_and_none_that_was_left_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder in (tmp_path / ".step-10.0a1b2c3d.tmp", tmp_path / "step-10"):
-        folder.mkdir()
-        (folder / "part").write_bytes(b"values")
-        os.utime(folder, (10, 10))
-    kept_taking(Export(tmp_path), [], None, monkeypatch)  # the next start
-    assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
-    kept_taking(Export(tmp_path), [0, 20, 30, 40, 50], None, monkeypatch)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-30", "step-40", "step-50"]
-
-
-def test_exports_for_a_bucket_are_taken_in_a_folder_and_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket, scratch = MemoryStore(), tmp_path / "scratch"
-    target = BucketExport(bucket, "gs://bucket/tiny", scratch)
-    assert kept_taking(target, [0, 12, 22], None, monkeypatch) == [10, 20]
-    assert bytes(obstore.get(bucket, "step-20/model.safetensors").bytes()) == b"values"
-    assert list(scratch.iterdir()) == []
-    assert kept_taking(target, [23, 23], None, monkeypatch) == [], "a process before has taken it"
-
-
-def test_a_bucket_that_cannot_be_listed_at_the_start_costs_no_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(self: BucketExport) -> list[int]:
-        raise StoreUnavailable(self.url, "403", "give credentials")
-
-    target = BucketExport(MemoryStore(), "gs://bucket/tiny", tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(BucketExport, "steps", refused)
-        assert kept_taking(target, [12, 15], None, monkeypatch) == [10]
-    assert target.steps() == [10]

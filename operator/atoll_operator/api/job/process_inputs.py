@@ -49,7 +49,7 @@ def _regions(job: Job) -> tuple[Region, ...]:
 def _checkpoints(given: CheckpointSpec) -> Checkpoints | None:
     if given.every_steps is None or not given.url:
         return None
-    return Checkpoints(url=given.url, every=given.every_steps, keep=given.keep)
+    return Checkpoints(url=given.url, every=given.every_steps, keep=given.keep, model=given.model)
 
 
 _FIELDS = {  # of the run file, that a manifest calls otherwise
@@ -85,7 +85,6 @@ def run_file(job: Job) -> RunFile:
         seed=spec.seed,
         steps=spec.steps,
         tokens=spec.tokens,
-        export_every=spec.export.every_steps if spec.export else None,
         checkpoint=_checkpoints(spec.checkpoint),
         restore_from=spec.checkpoint.from_,
         evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,

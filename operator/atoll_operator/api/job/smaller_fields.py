@@ -44,15 +44,12 @@ class FailureSpec(Model):
 
 
 class ExportSpec(Model):
-    """Where the final model goes, and whether there are exports before it."""
+    """Where the final model goes."""
 
     url: str = Field(default="", max_length=2048, pattern=PLACE)
     """file:///FOLDER, a folder that spec.syncer.template mounts in every shard, or a bucket as in
     syncer.storage.url. Left out, the model stays on the volume of the only shard, if that has one,
     or in the job's folder of the bucket. `atoll run` always writes to the run folder."""
-    every_steps: int | None = Field(default=None, ge=1, le=COUNT_MAX)
-    """Steps between two exports while the job trains, each into a folder step-N beside the final
-    model. The last 3 stay. Left out, there is only the final one."""
 
 
 class CheckpointSpec(Model):
@@ -66,6 +63,8 @@ class CheckpointSpec(Model):
     """Steps between two checkpoints. Left out, none are taken."""
     keep: int = Field(default=3, ge=1, le=1000)
     """How many whole checkpoints stay."""
+    model: bool = True
+    """Whether the folder of each gets the model as well, as model/ in the form of the export."""
     from_: str = Field(default="", max_length=2048, pattern=PLACE, alias="from")
     """A checkpoint with which the run begins: the URL of its folder step-N, of a place with several
     (the newest whole one is taken), or of the state of a job that is gone, as syncer.storage.url
