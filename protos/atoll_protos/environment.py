@@ -98,7 +98,12 @@ _operators_user = partial(Variable, (VariableReader.OPERATOR,), "the user")
 
 VARIABLES: Final[tuple[Variable, ...]] = (
     _everywhere(Env.RUN_FILE, None, "path of the job's run file"),
-    _everywhere(Env.ENDPOINTS, None, "host:port of every shard, comma-separated, by number"),
+    _everywhere(
+        Env.ENDPOINTS,
+        None,
+        "host:port of every shard, comma-separated, by number; of one with a standby both, with"
+        " a vertical bar between them",
+    ),
     _everywhere(Env.UID, "", "UID of the pod; a random name when it is absent"),
     _of_a_start(Env.INSTANCE, "", "name of this start; where absent, the UID and random digits"),
     _in_a_pod(

@@ -21,7 +21,7 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.length import read as read_length
 from atoll_protos.job.run_file import RunFile
-from atoll_protos.network.addresses import joined, split
+from atoll_protos.network.addresses import endpoints_of, joined, split
 from atoll_protos.network.credentials import Needed, OutOfDateError
 from atoll_protos.network.identity import Identity, Role
 from atoll_syncer.storage.store import StoreError, StoreFull
@@ -252,8 +252,12 @@ async def serve(flags: argparse.Namespace) -> int:
             problem = f"{flags.metrics_port} cannot be bound: {error.strerror}"
             raise SpecError("--metrics-port", problem, "free the port or give another") from error
     pod = os.environ.get(Env.UID, f"no-pod-{secrets.token_hex(8)}")
-    open_registrar = partial(open_channel, flags.endpoints.split(",")[0])
-    client = RegistrarClient(open_registrar, folder) if flags.shard else None
+    endpoints = endpoints_of(flags.endpoints)
+    client = None
+    if flags.shard:
+        if not endpoints:
+            raise SpecError("--endpoints", "is not given", "give those of all shards")
+        client = RegistrarClient(partial(open_channel, endpoints[0]), folder)
     machine = Machine(
         run_file=run_file,
         shard=flags.shard,

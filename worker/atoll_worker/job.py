@@ -20,6 +20,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.job.run_file import Region, RunFile
 from atoll_protos.names import split_slot
+from atoll_protos.network.addresses import endpoints_of
 from atoll_protos.network.credentials import Credentials, Needed, OutOfDateError
 from atoll_protos.network.identity import Role
 from atoll_protos.transfer.division import LANES_MAX
@@ -35,7 +36,7 @@ class Job:
     run_file: RunFile  # of Atoll, which may change; what a script may rely on are the properties
     slot: str  # region and ordinal, such as us-east-0; empty for an observer
     alone: bool = False
-    endpoints: tuple[str, ...] = ()  # host:port of every shard, in the order of the shards
+    endpoints: tuple[str, ...] = ()  # of every shard, in their order
     uid: str = ""  # of the pod; a random name outside of one
     instance: str = ""  # this start of the process; no two starts share it
     telemetry_folder: str = ""  # where learners/SLOT.jsonl is written; empty: it is not written
@@ -96,8 +97,7 @@ def read_job(*, observer: bool = False, environment: Mapping[str, str] | None = 
     if not observer and _without_launcher(variables):
         return _alone(variables)
     run = _read_run_file(variables)
-    listed = _required(variables, Env.ENDPOINTS).split(",")
-    addresses = tuple(each.strip() for each in listed if each.strip())
+    addresses = endpoints_of(_required(variables, Env.ENDPOINTS))
     if len(addresses) != run.shards:
         problem = f"names {len(addresses)} endpoints for {run.shards} shards"
         remedy = "give one host:port per shard, in the order of the shards"

@@ -94,6 +94,13 @@ ResumeFrom = Annotated[
     ),
 ]
 Shown = Annotated[Output, typer.Option("--output", help="What to show; without a terminal, lines.")]
+Standby = Annotated[
+    bool,
+    typer.Option(
+        "--standby",
+        help="A second process for each shard waits, and takes over when the first one is lost.",
+    ),
+]
 AllowRefused = Annotated[
     bool,
     typer.Option(
@@ -133,6 +140,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     change: Changes = None,
     resume: Resume = False,
     resume_from: ResumeFrom = "",
+    standby: Standby = False,
     output: Shown = Output.TABLE,
     allow_refused: AllowRefused = False,
     chaos: Chaos = False,
@@ -155,6 +163,8 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         what, out = _of_folder(what, out, resume=resume)
         text, here = read_text(what), what.resolve().parent
     changes = [*(change or ()), *_begins_with(resume_from, resume=resume)]
+    if standby:
+        changes.append("spec.syncer.standby=true")
     document = _changed(text, changes, here, gpus_per_learner, processes_per_learner)
     job = checked(document)
     folder = _checked_folder(job, out, resume=resume)
@@ -172,9 +182,10 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
 
 
 def _faults(job: Job, file: Path) -> Sequence[DrawnFault]:
-    storage = job.spec.syncer.storage
-    shards = [shard_process(number) for number in range(job.spec.syncer.shards)]
-    return plan.drawn(plan.read(read_text(file)), job.spec.slots, shards, storage.url)
+    syncer, slots = job.spec.syncer, job.spec.slots
+    shards = [shard_process(number) for number in range(syncer.shards)]
+    seconds = [shard_process(number, 1) for number in range(syncer.shards * syncer.standby)]
+    return plan.drawn(plan.read(read_text(file)), slots, shards, syncer.storage.url, seconds)
 
 
 def _begins_with(place: str, *, resume: bool) -> list[str]:

@@ -43,7 +43,7 @@ from atoll_operator.local.folder.run_files import (
 )
 from atoll_operator.local.passes import JobFailedError, LocalRun
 from atoll_operator.local.planning import gpus
-from atoll_operator.local.planning.process_plan import processes
+from atoll_operator.local.planning.process_plan import endpoints_at, processes
 from atoll_operator.local.progress import last_status, local_status
 from atoll_operator.local.progress.poller import Poller, utc_now
 from atoll_operator.local.show import plots, run_summary
@@ -89,14 +89,15 @@ def train(
     """
     job = with_checkpoints(job, out)
     wanted, slots, shards = run_file(job), expected(job), job.spec.syncer.shards
-    free = free_ports(shards + (job.spec.learners if job.spec.learner.hosts > 1 else 0))
-    ports, meetings = free[:shards], free[shards:]
+    listening = shards * (2 if job.spec.syncer.standby else 1)
+    free = free_ports(listening + (job.spec.learners if job.spec.learner.hosts > 1 else 0))
+    endpoints, meetings = endpoints_at(free[:listening], shards), free[listening:]
     found = gpus.find(os.environ) if gpus.matter(job) else gpus.VisibleGpus()
     given = gpus.assign(job, found)
-    plan = partial(processes, out=out, ports=ports, gpus=given, meetings=meetings)
+    plan = partial(processes, out=out, endpoints=endpoints, gpus=given, meetings=meetings)
     check_startable(plan(job, new=True))
     view = view_for(output, terminal=sys.stdout.isatty())
-    with run_lock.running(out), Links(faults, ports).open() as links:
+    with run_lock.running(out), Links(faults, endpoints).open() as links:
         url = job.spec.syncer.storage.url
         new = prepare(wanted, slots, out, manifest, resume=resume, url=url)
         job = job.model_copy(update={"uid": last_status.uid_in(out)})
@@ -112,7 +113,7 @@ def train(
                 slots=slots,
                 files=files,
                 supervisor=supervisor,
-                poller=Poller(job, ports),
+                poller=Poller(job, endpoints),
                 view=view,
                 status=local_status.status(job, [None] * shards, utc_now()),
                 curves=curves,

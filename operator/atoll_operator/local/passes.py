@@ -90,7 +90,12 @@ class LocalRun:
         complete = states[0] == pb.SHARD_COMPLETE or self.complete_at is not None
         final = complete or all(state in ENDED for state in states)
         self.supervisor.supervise(
-            now, final=final, complete=complete, answered=None not in states, tick=seen.step
+            now,
+            final=final,
+            complete=complete,
+            answered=None not in states,
+            tick=seen.step,
+            serving=seen.serving,
         )
         self._write_absent()
         self.write(seen.status)
@@ -169,7 +174,11 @@ class LocalRun:
             for hosts in learners
             if cannot_train(hosts)
         ]
-        shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
+        shards = [
+            processes[0]
+            for processes in by_slot(self.supervisor.in_roles("shard")).values()
+            if all(each.given_up for each in processes)
+        ]
         if shards or (not final and len(learners) - len(lost) < self.needed):
             first = (shards or lost)[0]
             assert first.record.last is not None
@@ -197,8 +206,8 @@ class LocalRun:
     def _kill_one(self) -> None:
         running = by_slot(child for child in self.supervisor.children if child.process)
         if running:
-            child = random.choice([*running.values()])[0]
-            self.view.say(f"chaos: kill -9 {child.planned.whole}")
+            child = random.choice(random.choice([*running.values()]))
+            self.view.say(f"chaos: kill -9 {child.planned.slot or child.planned.name}")
             self.supervisor.kill(child)
 
 

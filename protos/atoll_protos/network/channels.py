@@ -19,6 +19,7 @@ import grpc.aio
 import structlog
 
 from atoll_protos.errors import SpecError
+from atoll_protos.network.addresses import target
 from atoll_protos.network.credentials import ANY, Credentials, Needed, OutOfDateError
 
 BULK_METHOD: Final = "/atoll_protos.v1.Syncer/Bulk"
@@ -96,9 +97,9 @@ def open_channel(
 ) -> grpc.aio.Channel:
     """In the event loop; plain text without credentials. `name`: of a server that is no shard."""
     if credentials is None:
-        return grpc.aio.insecure_channel(endpoint, options=options)
+        return grpc.aio.insecure_channel(target(endpoint), options=options)
     return grpc.aio.secure_channel(
-        endpoint,
+        target(endpoint),
         grpc.ssl_channel_credentials(
             credentials.authority, credentials.key, credentials.certificate
         ),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from atoll_protos.errors import SpecError
-from atoll_protos.network.addresses import split
+from atoll_protos.network.addresses import processes_of, split
 from atoll_protos.network.credentials import Credentials, identity_of, vouches
 from atoll_protos.network.identity import Identity
 
@@ -45,9 +45,16 @@ class MismatchError(SpecError):
 
 
 async def look(endpoint: str, credentials: Credentials | None) -> AnsweringPeer | None:
-    """What answers at `endpoint` (host:port), in a few seconds; None if nothing does."""
+    """What answers at a shard's endpoint, in a few seconds; None if nothing does."""
+    for address in processes_of(endpoint):
+        if (seen := await _look(address, credentials)) is not None:
+            return seen
+    return None
+
+
+async def _look(address: str, credentials: Credentials | None) -> AnsweringPeer | None:
     try:
-        host, port = split(endpoint)
+        host, port = split(address)
     except ValueError:
         return None  # a form of gRPC's own
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -32,6 +32,7 @@ from atoll_protos.job.layout import from_model
 from atoll_protos.job.run_file import RunFile
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.network import channels
+from atoll_protos.network.addresses import endpoints_of
 from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options
 from atoll_protos.network.credentials import OutOfDateError
 from atoll_protos.network.services import Service, client_of
@@ -165,7 +166,7 @@ def main() -> None:
     out = Path(flags.out)
     try:
         run_file = RunFile.from_json(Path(flags.run_file).read_text(encoding="utf-8"))
-        reach = ShardAddresses(tuple(flags.endpoints.split(",")), Folder(path=flags.tls_dir))
+        reach = ShardAddresses(endpoints_of(flags.endpoints), Folder(path=flags.tls_dir))
         if flags.out == STANDARD_OUTPUT:
             with tempfile.TemporaryDirectory(prefix="atoll-export-") as folder:
                 tick = asyncio.run(take(run_file, reach, Path(folder) / "model"))

@@ -24,6 +24,7 @@ from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.network import channels
+from atoll_protos.network.addresses import endpoints_of
 from atoll_protos.network.channels import Folder, control_options
 from atoll_protos.network.credentials import OutOfDateError
 from atoll_protos.network.services import Service, client_of
@@ -74,7 +75,7 @@ def main() -> None:
         if flags.curves:
             sys.stdout.writelines(curves(Path(flags.tape)))
             return
-        found = asyncio.run(ask(flags.endpoints.split(","), Folder(path=flags.tls_dir)))
+        found = asyncio.run(ask(endpoints_of(flags.endpoints), Folder(path=flags.tls_dir)))
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(ExitCode.BAD_INPUT)

@@ -27,6 +27,7 @@ def status(state: ShardState, now: float) -> pb.StatusReply:
         run=state.history.run,
         shard=state.number,
         epoch=state.history.epoch,
+        instance=state.instance,
         state=does,
         reason=reason,
         tick=state.clock.tick,

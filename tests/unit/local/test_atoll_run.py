@@ -224,6 +224,10 @@ def test_nothing_that_learners_do_makes_a_job_fail_that_is_over(tmp_path: Path) 
     with pytest.raises(JobFailedError):
         over._check(final, final=True)  # its part of the export is not there yet
     assert over.advance(1.0)  # complete
+    second = replace(given_up("shard-0-b", 1), given_up="")
+    second.planned = replace(second.planned, role="shard", shard=0)
+    shard.planned = replace(shard.planned, shard=0)
+    training_of(tmp_path, shard, second)._check(snapshot([reply()] * 2), final=False)
 
 
 def left(out: Path, name: str) -> Child:

@@ -40,6 +40,7 @@ def test_a_shard_is_back_with_its_next_commit_that_is_not_taken_back() -> None:
     assert back(fault("kill", "shard-1", 10.0), *tape) is None
     assert back(fault("kill", "shard-1", 10.0), *tape, commit(13.0, 1, *both)) == 3.0
     assert back(fault("fillDisk", "shard-0", 8.0, 10.5), *tape) == 0.5
+    assert back(fault("kill", "shard-1-b", 8.0), *tape, commit(13.0, 1, *both)) == 1.0  # the shard
 
 
 def test_a_learner_is_back_when_it_is_merged_and_after_a_kill_as_a_new_incarnation() -> None:

@@ -32,11 +32,14 @@ class Storm:
         self.killed: list[Any] = []
         planned = [SimpleNamespace(whole=name) for name in ("a-0", "shard-0")]
         self.children = [SimpleNamespace(planned=each, process=None) for each in planned]
-        self.links = Links(faults, (7,))
-        supervisor: Any = SimpleNamespace(children=self.children, kill=self.kill)
+        self.links = Links(faults, ["127.0.0.1:7"])
+        supervisor: Any = SimpleNamespace(meant=self.meant, kill=self.kill)
         files = Files(out, self.said.append)
         self.chaos = Chaos(waiting=[*faults], supervisor=supervisor, links=self.links, files=files)
         self.out = out
+
+    def meant(self, name: str) -> list[Any]:
+        return [each for each in self.children if each.planned.whole == name]
 
     def kill(self, child: Any) -> None:
         if child.process is not None:

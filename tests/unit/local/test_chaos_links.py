@@ -13,8 +13,10 @@ from atoll_operator.local.chaos import links
 from atoll_operator.local.chaos.links import Direction, FaultyLink, Links
 from atoll_operator.local.chaos.plan import DrawnFault, FaultWord
 from atoll_operator.local.planning.process_plan import Planned
+from atoll_protos.network.addresses import split
 
 SECONDS_MAX = 60.0
+HERE = ["127.0.0.1:7", "127.0.0.1:8|127.0.0.1:9"]
 CUT = DrawnFault(at=0.0, word=FaultWord.CUT, target="a-0", shard="shard-1", seconds=1.0)
 KILL = DrawnFault(at=0.0, word=FaultWord.KILL, target="shard-1")
 DATA = random.Random(1).randbytes(1 << 20)
@@ -43,6 +45,11 @@ def echo() -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
+def ports_of(link: FaultyLink) -> list[int]:
+    """Of the proxy: for the process of the shard that does not listen, and for the other."""
+    return [split(each)[1] for each in link.proxied.split("|")]
+
+
 def sent(port: int, data: bytes) -> bytes:
     """What comes back of these bytes."""
     with socket.create_connection(("127.0.0.1", port), SECONDS_MAX) as peer:
@@ -60,20 +67,23 @@ def received(peer: socket.socket, count: int) -> bytes:
 @pytest.fixture
 def link() -> Iterator[FaultyLink]:
     """Of learner a-0 to shard 1, which answers."""
-    with echo() as port, Links([KILL, CUT], (1, port)).open() as opened:
+    with (
+        echo() as port,
+        Links([KILL, CUT], ["127.0.0.1:1", f"127.0.0.1:1|127.0.0.1:{port}"]).open() as opened,
+    ):
         yield opened.of("a-0", "shard-1")
 
 
 def test_a_link_carries_every_byte_and_ends_with_its_shard(link: FaultyLink) -> None:
-    assert sent(link.port, DATA) == DATA
-    link.shard_port = 1  # where nobody listens
-    place = "127.0.0.1", link.port
+    nobody, somebody = ports_of(link)
+    assert sent(somebody, DATA) == DATA
+    place = "127.0.0.1", nobody
     with suppress(ConnectionResetError), socket.create_connection(place, SECONDS_MAX) as peer:
         assert peer.recv(1) == b""
 
 
 def test_while_a_link_is_cut_its_connections_stay_and_what_was_sent_waits(link: FaultyLink) -> None:
-    with socket.create_connection(("127.0.0.1", link.port), SECONDS_MAX) as peer:
+    with socket.create_connection(("127.0.0.1", ports_of(link)[1]), SECONDS_MAX) as peer:
         peer.sendall(b"before")
         assert received(peer, 6) == b"before"
         with link.fault(FaultWord.CUT, 0.0):
@@ -93,7 +103,7 @@ def test_delay_and_rate_hold_bytes_back_in_each_direction_and_change_none(
 ) -> None:
     with link.fault(word, amount):
         begun = time.monotonic()
-        assert sent(link.port, DATA) == DATA
+        assert sent(ports_of(link)[1], DATA) == DATA
         seconds = time.monotonic() - begun
     assert seconds >= (2 * amount if word is FaultWord.DELAY else len(DATA) / amount)
     assert link.faults == {}
@@ -104,29 +114,30 @@ def test_of_so_many_packets_about_one_is_corrupted_and_then_none(link: FaultyLin
     with link.fault(FaultWord.CORRUPT, 10.0):
         direction = Direction()
         changed = link.altered(DATA, direction)
-        again = sent(link.port, DATA)
+        again = sent(ports_of(link)[1], DATA)
     wrong = [a ^ b for a, b in zip(DATA, changed, strict=True) if a != b]
     assert packets / 20 < len(wrong) < packets / 5
     assert all(each.bit_count() == 1 for each in wrong)
     assert direction.good_bytes > 0
     assert again != DATA
-    assert sent(link.port, DATA) == DATA
+    assert sent(ports_of(link)[1], DATA) == DATA
 
 
 def test_only_the_learners_of_a_plans_links_dial_a_proxy() -> None:
     def planned(name: str, slot: str = "") -> Planned:
-        env = {"ATOLL_ENDPOINTS": "127.0.0.1:7,127.0.0.1:8", "OTHER": "1"}
+        env = {"ATOLL_ENDPOINTS": ",".join(HERE), "OTHER": "1"}
         return Planned(role="learner", name=name, slot=slot, command=(), env=env)
 
     processes = [planned("a-0-0", "a-0"), planned("a-0-1", "a-0"), planned("b-0")]
-    with Links([KILL, CUT], (7, 8)).open() as opened:
-        port = opened.of("a-0", "shard-1").port
+    with Links([KILL, CUT], HERE).open() as opened:
+        proxied = opened.of("a-0", "shard-1").proxied
         found = [each.env for each in opened.through(processes)]
+    assert len(proxied.split("|")) == 2  # each process of the shard has a port of its own
     one, other, direct = (each["ATOLL_ENDPOINTS"] for each in found)
-    assert one == other == f"127.0.0.1:7,127.0.0.1:{port}"
-    assert direct == "127.0.0.1:7,127.0.0.1:8"
+    assert one == other == f"127.0.0.1:7,{proxied}"
+    assert direct == ",".join(HERE)
     assert {each["OTHER"] for each in found} == {"1"}
     before = threading.active_count()
-    with Links([KILL], (7, 8)).open() as opened:
+    with Links([KILL], HERE).open() as opened:
         assert threading.active_count() == before
         assert opened.through(processes) == processes

@@ -13,9 +13,11 @@ SLOTS = ("us-east-0", "eu-west-0")
 SHARDS = ("shard-0", "shard-1")
 
 
-def faults(*entries: str, seed: int = 7, bucket: str = "") -> list[DrawnFault]:
+def faults(
+    *entries: str, seed: int = 7, bucket: str = "", seconds: tuple[str, ...] = ()
+) -> list[DrawnFault]:
     text = "\n".join([f"seed: {seed}", "faults:", *(f"  - {{{each}}}" for each in entries)])
-    return drawn(read(text), SLOTS, SHARDS, bucket)
+    return drawn(read(text), SLOTS, SHARDS, bucket, seconds)
 
 
 def test_every_word_of_a_plan_is_a_fault_in_seconds_and_bytes() -> None:
@@ -47,6 +49,22 @@ def test_every_word_of_a_plan_is_a_fault_in_seconds_and_bytes() -> None:
     assert [each.at for each in found[7:]] == [7.0, 8.0, 9.0, 60.0, 3600.0]
     assert found[8].seconds == 3600.0
     assert str(found[4]) == "delay eu-west-0 - shard-1, 1 s"
+
+
+def test_second_processes_of_shards_can_be_killed_and_have_no_store_of_their_own() -> None:
+    seconds = ("shard-0-b", "shard-1-b")
+    (named,) = faults("at: 1s, kill: shard-1-b", seconds=seconds)
+    assert named.target == "shard-1-b"
+
+    def hit(entry: str) -> set[str]:
+        return {each.target for each in faults(f"every: 1s, until: 5m, {entry}", seconds=seconds)}
+
+    assert hit("kill: any") == {*SLOTS, *SHARDS, *seconds}
+    assert hit("pause: any shard, for: 1s") == {*SHARDS, *seconds}
+    assert hit("emptyStore: any") == {*SHARDS}
+    for entry in ("kill: shard-1-b", "emptyStore: shard-1-b"):
+        with pytest.raises(SpecError, match="shard-1-b"):
+            faults(f"at: 1s, {entry}", seconds=seconds if "Store" in entry else ())
 
 
 def test_the_same_seed_draws_the_same_faults_and_an_entry_changes_no_other() -> None:

@@ -69,9 +69,12 @@ def test_what_is_assigned_is_in_each_process_and_a_containers_own_value_wins() -
     assert set(devices(job(0)).values()) == {""}  # which is to see none
 
 
+ENDPOINTS = ("127.0.0.1:1", "127.0.0.1:2")
+
+
 def devices(asking: Job) -> dict[str, str | None]:
     assigned = gpus.assign(asking, FOUR)
-    planned = process_plan.processes(asking, Path("/o"), (1, 2), assigned, new=True)
+    planned = process_plan.processes(asking, Path("/o"), ENDPOINTS, assigned, new=True)
     return {each.name: each.env.get(process_plan.VISIBLE) for each in planned}
 
 

@@ -14,7 +14,7 @@ from atoll_operator.local.folder.log_files import lines
 from atoll_operator.local.folder.run_files import Growing
 from atoll_protos.errors import SpecError
 
-ROWS = """[{"role": "shard", "shard": 0}, {"role": "learner", "slot": "us-0"},
+ROWS = """[{"role": "shard", "name": "shard-0"}, {"role": "learner", "slot": "us-0"},
 {"role": "learner", "slot": "eu-0"}, {"role": "evaluator", "slot": "evaluator"}]"""
 SECONDS_MAX = 60.0
 

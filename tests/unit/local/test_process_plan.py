@@ -33,6 +33,7 @@ spec:
   syncer: {region: us-east, shards: 2}
 """
 OUT = Path("/out")
+ENDPOINTS = process_plan.endpoints_at((7000, 7001), 2)
 
 
 HOSTS = MANIFEST.replace("  learner:\n", "  learner:\n    hosts: 2\n")
@@ -42,7 +43,7 @@ def planned(
     text: str = MANIFEST, *, new: bool = True, gpus: dict[str, str] | None = None
 ) -> dict[str, process_plan.Planned]:
     ports = {"meetings": (1, 2, 3)} if "hosts:" in text else {}
-    found = process_plan.processes(parse(text), OUT, (7000, 7001), gpus or {}, new=new, **ports)
+    found = process_plan.processes(parse(text), OUT, ENDPOINTS, gpus or {}, new=new, **ports)
     return {each.name: each for each in found}
 
 
@@ -56,6 +57,22 @@ def test_only_shards_of_a_new_run_may_begin_it_and_an_evaluator_has_no_slot() ->
     assert processes["us-east-0"].command == (sys.executable, *TRAIN)  # without a template
     assert processes["evaluator"].role == "evaluator"
     assert Env.SLOT not in processes["evaluator"].env
+
+
+def test_a_shard_with_a_standby_has_two_processes_with_one_state_and_two_addresses() -> None:
+    endpoints = process_plan.endpoints_at((1, 2, 3, 4), 2)
+    assert endpoints == ["127.0.0.1:1|127.0.0.1:3", "127.0.0.1:2|127.0.0.1:4"]
+    found = process_plan.processes(parse(MANIFEST), OUT, endpoints, {}, new=True)
+    shards = [each for each in found if each.role == "shard"]
+    assert [each.name for each in shards] == ["shard-0", "shard-0-b", "shard-1", "shard-1-b"]
+    assert {each.env[Env.ENDPOINTS] for each in found} == {",".join(endpoints)}
+    first, second = ([*each.command] for each in shards[2:])
+    listens = first.index("--listen") + 1
+    assert (first.pop(listens), second.pop(listens)) == ("127.0.0.1:2", "127.0.0.1:4")
+    assert first == second
+    assert "--standby" in first
+    assert [each.whole for each in shards[2:]] == ["shard-1", "shard-1"]
+    assert not [each for each in planned().values() if "--standby" in each.command]
 
 
 def test_each_shard_and_slot_has_a_process_with_variables_as_in_kubernetes() -> None:
@@ -78,7 +95,7 @@ def test_shards_keep_their_state_in_the_run_folder_or_in_the_run_s_own_folder_of
     def told(storage: str) -> str:
         job = parse(MANIFEST, (f"spec.syncer.storage={storage}",))
         job = job.model_copy(update={"uid": "u1"})
-        planned = process_plan.processes(job, OUT, (7000, 7001), {}, new=True)
+        planned = process_plan.processes(job, OUT, ENDPOINTS, {}, new=True)
         assert not [each for each in planned[2:] if "minio" in str(each)]
         command = planned[1].command
         assert "--export /out/export" in " ".join(command)

@@ -92,7 +92,7 @@ def test_gpus_are_written_where_kubernetes_has_them() -> None:
 
 
 def learners_of(document: Document) -> list[Planned]:
-    planned = processes(from_object(document), Path("/out"), (1,), {}, new=True)
+    planned = processes(from_object(document), Path("/out"), ("here:1",), {}, new=True)
     return [each for each in planned if each.role == "learner"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,7 @@ def exiting(code: int) -> Planned:
 
 
 def shard(number: int, code: int) -> Planned:
-    env = {"ATOLL_ENDPOINTS": "here:1,here:2,here:3,here:4"}
-    return replace(exiting(code), role="shard", name=f"shard-{number}", env=env)
+    return replace(exiting(code), role="shard", name=f"shard-{number}", shard=number)
 
 
 def hosts(*planned: Planned, needed: int = 2) -> list[Planned]:
@@ -184,7 +184,8 @@ def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_pat
     assert run.child.process is not None
     (row,) = json.loads((tmp_path / "processes.json").read_text())
     assert row == {
-        **{"role": "shard", "shard": 3, "endpoint": "here:4", "restarts": 0},
+        **{"role": "shard", "name": "shard-3", "shard": 3, "endpoint": "", "restarts": 0},
+        "standby": False,
         **{"pid": run.child.process.pid, "instance": run.child.instance},
     }
     run.end()
@@ -192,6 +193,40 @@ def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_pat
     (again,) = json.loads((tmp_path / "processes.json").read_text())
     assert again["restarts"] == 1
     assert again["instance"] != row["instance"]
+
+
+def test_who_waits_for_a_shard_is_known_and_stopped_first(run_of: Start, tmp_path: Path) -> None:
+    """Else it would take the shard over at the end of each run."""
+    ends = tmp_path / "ends"
+    words = (
+        "sh",
+        "-c",
+        f"trap 'echo $0 >> {ends}; exit 0' TERM; echo >> {ends}.$0; while :; do sleep 0.05; done",
+    )
+    names = ("shard-0", "shard-0-b", "shard-1")
+    run = run_of(
+        *(
+            Planned(role="shard", name=x, command=(*words, x), env={}, shard=int(x[6]))
+            for x in names
+        )
+    )
+    first, second, other = run.supervisor.children
+    run.look()
+    assert not any(map(run.supervisor.waits, run.supervisor.children))  # nobody has said anything
+    assert run.supervisor.meant("shard-0") == [first]
+    run.look(serving=frozenset({second.instance, other.instance}))
+    rows = json.loads((tmp_path / "processes.json").read_text())
+    assert {row["name"]: row["standby"] for row in rows} == {
+        "shard-0": True,
+        "shard-0-b": False,
+        "shard-1": False,
+    }
+    assert run.supervisor.meant("shard-0") == [second]
+    assert run.supervisor.meant("shard-0-b") == [second]
+    while not all(tmp_path.joinpath(f"ends.{name}").exists() for name in names):  # its trap is set
+        time.sleep(0.01)
+    run.supervisor.stop()
+    assert ends.read_text().split()[0] == "shard-0"
 
 
 RANK_KILLED = json.dumps({RANK_ENDED: 1, "event": "rank 1 on a has ended (SIGKILL)"})

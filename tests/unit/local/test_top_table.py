@@ -142,7 +142,8 @@ def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     """While it runs."""
     (tmp_path / "run.json").write_text("{}")
     processes = [
-        {"role": "shard", "shard": 0, "endpoint": "127.0.0.1:7"},
+        {"role": "shard", "name": "shard-0", "shard": 0, "endpoint": "127.0.0.1:7"},
+        {"role": "shard", "name": "shard-0-b", "shard": 0, "endpoint": "127.0.0.1:8"},
         {"role": "learner", "slot": "us-east-0", "endpoint": ""},
     ]
     (tmp_path / "processes.json").write_text(json.dumps(processes))
@@ -157,7 +158,7 @@ def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     with (tmp_path / "run.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shown = atoll("top", tmp_path)
-    assert asked == [["127.0.0.1:7"]]
+    assert asked == [["127.0.0.1:7|127.0.0.1:8"]]
     assert "NODE" not in shown
     assert "us-east-0  Training" in shown
     monkeypatch.undo()

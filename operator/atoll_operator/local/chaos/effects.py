@@ -41,7 +41,7 @@ class FaultEffect:
     def shard(self) -> int | None:
         target = self.line["target"]
         name = target if isinstance(target, str) else target[1]
-        return int(name.removeprefix("shard-")) if name.startswith("shard-") else None
+        return int(name.split("-")[1]) if name.startswith("shard-") else None
 
     @property
     def until(self) -> float:

@@ -115,7 +115,7 @@ class Chaos:
             link = self.links.of(fault.target, fault.shard)
             end.enter_context(link.fault(fault.word, fault.amount))
             return
-        children = [x for x in self.supervisor.children if x.planned.whole == fault.target]
+        children = self.supervisor.meant(fault.target)
         store = self.files.out / STORES_FOLDER / fault.target.removeprefix("shard-")
         match fault.word:
             case FaultWord.PAUSE:

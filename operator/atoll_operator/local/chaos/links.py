@@ -16,7 +16,9 @@ from typing import Final
 from atoll_operator.local.chaos.plan import LINKS, DrawnFault, FaultWord
 from atoll_operator.local.planning.process_plan import Planned, shard_process
 from atoll_protos.environment import Env
+from atoll_protos.network.addresses import OR, endpoints_of, joined, processes_of, split
 
+LOOPBACK: Final = "127.0.0.1"
 PACKET_BYTES: Final = 1400  # of which one in so many is corrupted
 CHUNK_BYTES: Final = 64 << 10
 CHUNKS_MAX: Final = 64  # under way in one direction of a connection
@@ -33,11 +35,14 @@ class Direction:
 
 @dataclass(slots=True, kw_only=True)
 class FaultyLink:
-    """Between a learner and a shard. Another thread sets `faults`, the amount by the word."""
+    """Between a learner and a shard. Another thread sets `faults`, the amount by the word.
 
-    shard_port: int
+    `endpoint` is the shard's, and `proxied` the learner's, with a port for each of its addresses.
+    """
+
+    endpoint: str
     draw: random.Random
-    port: int = 0
+    proxied: str = ""
     faults: dict[FaultWord, float] = field(default_factory=dict)
     directions: tuple[Direction, Direction] = field(
         default_factory=lambda: (Direction(), Direction())
@@ -68,11 +73,11 @@ class FaultyLink:
 class Links:
     """The proxied links of a run, by learner and shard."""
 
-    def __init__(self, faults: Iterable[DrawnFault], ports: Sequence[int]) -> None:
-        numbers = {shard_process(number): port for number, port in enumerate(ports)}
+    def __init__(self, faults: Iterable[DrawnFault], endpoints: Sequence[str]) -> None:
+        by_shard = {shard_process(number): each for number, each in enumerate(endpoints)}
         self._links = {
             (fault.target, fault.shard): FaultyLink(
-                shard_port=numbers[fault.shard],
+                endpoint=by_shard[fault.shard],
                 draw=random.Random(str(fault)),
             )
             for fault in faults
@@ -105,18 +110,22 @@ class Links:
         return [replace(each, env={**each.env, **self._endpoints(each)}) for each in planned]
 
     def _endpoints(self, planned: Planned) -> dict[str, str]:
-        endpoints = planned.env[Env.ENDPOINTS].split(",")
-        for (learner, _), link in self._links.items():
-            if learner == planned.whole:
-                number = endpoints.index(f"127.0.0.1:{link.shard_port}")
-                endpoints[number] = f"127.0.0.1:{link.port}"
-        return {Env.ENDPOINTS: ",".join(endpoints)}
+        links = self._links.items()
+        proxied = {
+            each.endpoint: each.proxied for (slot, _), each in links if slot == planned.whole
+        }
+        given = endpoints_of(planned.env[Env.ENDPOINTS])
+        return {Env.ENDPOINTS: ",".join(proxied.get(each, each) for each in given)}
 
     async def _listen(self) -> list[asyncio.Server]:
         servers = []
         for link in self._links.values():
-            servers.append(await asyncio.start_server(Serving(link), "127.0.0.1", 0))
-            link.port = servers[-1].sockets[0].getsockname()[1]
+            ports = []
+            for address in processes_of(link.endpoint):
+                serving = Serving(link, split(address)[1])
+                servers.append(await asyncio.start_server(serving, LOOPBACK, 0))
+                ports.append(servers[-1].sockets[0].getsockname()[1])
+            link.proxied = OR.join(joined(LOOPBACK, port) for port in ports)
         return servers
 
 
@@ -131,13 +140,14 @@ async def _closed(servers: Sequence[asyncio.Server]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What happens to a connection to a link's port."""
+    """What happens to a connection that was meant for a port of the shard."""
 
     link: FaultyLink
+    port: int
 
     async def __call__(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         try:
-            shard, to_shard = await asyncio.open_connection("127.0.0.1", self.link.shard_port)
+            shard, to_shard = await asyncio.open_connection(LOOPBACK, self.port)
         except OSError:
             to_client.transport.abort()
             return

@@ -32,6 +32,7 @@ ANY: Final = "any"
 ANY_LEARNER: Final = "any learner"
 ANY_SHARD: Final = "any shard"
 SHARD: Final = re.compile(r"shard-\d+")
+SECOND: Final = re.compile(r"shard-\d+-b")  # a process of a shard; the shard's name: who has it
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 BYTES: Final = {"kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
 NUMBER: Final = r"(\d+(?:\.\d+)?) ?"
@@ -57,6 +58,7 @@ class FaultWord(StrEnum):
 LINKS: Final = frozenset({FaultWord.CUT, FaultWord.DELAY, FaultWord.RATE, FaultWord.CORRUPT})
 DAMAGE: Final = frozenset({FaultWord.EMPTY_STORE, FaultWord.FLIP_BYTE, FaultWord.TRUNCATE})
 STORES: Final = DAMAGE | {FaultWord.FILL_DISK, FaultWord.LOSE_STORE}
+PROCESSES: Final = frozenset({FaultWord.KILL, FaultWord.PAUSE, FaultWord.SLOW_CPU})
 LASTING: Final = frozenset(FaultWord) - DAMAGE - {FaultWord.KILL}
 
 
@@ -170,18 +172,24 @@ def read(text: str) -> FaultPlan:
 
 
 def drawn(
-    plan: FaultPlan, slots: Sequence[str], shards: Sequence[str], bucket: str
+    plan: FaultPlan,
+    slots: Sequence[str],
+    shards: Sequence[str],
+    bucket: str,
+    seconds: Sequence[str] = (),
 ) -> list[DrawnFault]:
     """The faults of a job with these learners and shards, by time; raises SpecError.
 
-    `bucket` is the URL of the bucket that holds the shards' state, empty if they are in folders.
+    `bucket` is the URL of the bucket that holds the shards' state, empty if they are in folders;
+    `seconds` are the names of the shards' second processes.
     """
     found: list[DrawnFault] = []
     for planned, draw in plan.draws():
         if bucket and planned.word in STORES:
             problem = f"the state of shards is in {bucket}, and only a folder can be damaged"
             raise SpecError(planned.target_field, problem, "remove it, or keep the state in files")
-        choices = [_choices(planned, each, slots, shards) for each in planned.targets]
+        those = [*shards, *seconds] if planned.word in PROCESSES else shards
+        choices = [_choices(planned, each, slots, those) for each in planned.targets]
         for at in planned.times(draw):
             target, shard = [*(draw.choice(each) for each in choices), ""][:2]
             fault = DrawnFault(
@@ -207,7 +215,7 @@ def _choices(
     }
     if name in words:
         return words[name]
-    known = shards if SHARD.fullmatch(name) else slots
+    known = shards if SHARD.fullmatch(name) or SECOND.fullmatch(name) else slots
     if name not in known:
         remedy = meant(name, [*slots, *shards, *words])
         raise SpecError(planned.target_field, f"this job has no {name}", remedy)

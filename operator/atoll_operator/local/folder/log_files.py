@@ -10,6 +10,7 @@ from typing import Any
 from atoll_operator.local.folder.run_files import RUN_FILE, Growing, text_of
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_protos.errors import SpecError
+from atoll_protos.network.addresses import OR
 
 LOOK_SECONDS = 0.2  # files of all kinds of file systems can be looked at, few can tell of a change
 
@@ -58,8 +59,12 @@ def processes_of(out: Path) -> list[str]:
 
 
 def endpoints_of(out: Path) -> list[str]:
-    """host:port of the shards of a run that runs, by shard."""
-    return [row["endpoint"] for row in _rows(out) if row["role"] == "shard"]
+    """Those of the shards of a run that runs, by shard."""
+    found: dict[int, list[str]] = {}
+    for row in _rows(out):
+        if row["role"] == "shard":
+            found.setdefault(row["shard"], []).append(row["endpoint"])
+    return [OR.join(each) for each in found.values()]
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:
@@ -71,5 +76,5 @@ def _rows(out: Path) -> list[dict[str, Any]]:
 
 def _name(row: dict[str, Any]) -> str:
     if "slot" not in row:
-        return f"shard-{row['shard']}"
+        return str(row["name"])
     return f"{row['slot']}-{row['host']}" if "host" in row else str(row["slot"])

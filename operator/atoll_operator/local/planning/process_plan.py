@@ -6,9 +6,10 @@ so a manifest that trains here trains in a cluster too.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from atoll_operator.api.job.launching import under_launcher
 from atoll_operator.api.job.learner_fields import RegionSpec
@@ -17,16 +18,21 @@ from atoll_operator.api.job.process_inputs import EVALUATE, TRAIN
 from atoll_operator.api.job.spec import Job
 from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
 from atoll_protos.environment import Env, of_learner, of_process
+from atoll_protos.network.addresses import OR, processes_of
 from atoll_protos.torchrun import MEETING_PORT, of_hosts
 
 EVALUATOR = "evaluator"  # name of its process
+SECOND: Final = "-b"  # ends the name of the second process of a shard
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 Environment = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One process: `name` is its slot (SLOT-HOST of several hosts), shard-N or evaluator."""
+    """One process: `name` is its slot (SLOT-HOST of several hosts), shard-N or evaluator.
+
+    The second process of a shard is shard-N-b. Which of the two waits, the shard alone knows.
+    """
 
     role: str
     name: str
@@ -34,18 +40,21 @@ class Planned:
     env: Environment
     folder: str = ""  # empty: the current one
     slot: str = ""  # of a host of several
+    shard: int | None = None  # of a process of a shard
+    endpoint: str = ""  # of a shard's process: where it listens while it has the shard
     host: int = 0
     hosts_needed: int = 1  # with fewer, host 0 among them, its learner does not train
 
     @property
     def whole(self) -> str:
-        return self.slot or self.name
+        """The learner or shard that it belongs to."""
+        return self.slot or (self.name if self.shard is None else shard_process(self.shard))
 
 
 def processes(
     job: Job,
     out: Path,
-    ports: tuple[int, ...],
+    endpoints: Sequence[str],
     gpus: Mapping[str, str],
     *,
     new: bool,
@@ -53,12 +62,12 @@ def processes(
 ) -> list[Planned]:
     """Shards first, then learners, then the evaluator.
 
-    `ports` are by shard; `meetings`, where hosts meet, by learner; `gpus` by process, without those
-    that keep the variable of `atoll run`. With `new` no process of this run can have run before.
+    `endpoints` are by shard; `meetings`, ports where hosts meet, by learner; `gpus` by process,
+    without those that keep the variable of `atoll run`. With `new` no process of this run can have
+    run before.
     """
-    endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
     shared = {
-        **of_process(run_file=str(out / RUN_FILE), endpoints=endpoints),
+        **of_process(run_file=str(out / RUN_FILE), endpoints=",".join(endpoints)),
         Env.TELEMETRY_DIR: str(out),
         "PYTHONUNBUFFERED": "1",  # what a script prints is in its log at once, and in order
         "PYTHONFAULTHANDLER": "1",  # and where it was when it was killed by a fault
@@ -68,7 +77,9 @@ def processes(
         return shared | ({VISIBLE: gpus[name]} if name in gpus else {})
 
     planned = [
-        _shard(job, i, port, out, own(shard_process(i)), new=new) for i, port in enumerate(ports)
+        each
+        for shard, endpoint in enumerate(endpoints)
+        for each in _shard(job, shard, endpoint, out, own(shard_process(shard)), new=new)
     ]
     for region in job.spec.regions:
         container = _container_of(job, region)
@@ -93,8 +104,14 @@ def _container_of(job: Job, region: RegionSpec) -> Container:
     return template.model_copy(update={"command": command, "args": args, "env": env})
 
 
-def shard_process(shard: int) -> str:
-    return f"shard-{shard}"
+def endpoints_at(ports: Sequence[int], shards: int) -> list[str]:
+    """The shards' endpoints, by shard; with twice as many ports each has a second process."""
+    numbers = [ports[shard::shards] for shard in range(shards)]
+    return [OR.join(f"127.0.0.1:{port}" for port in each) for each in numbers]
+
+
+def shard_process(shard: int, process: int = 0) -> str:
+    return f"shard-{shard}{SECOND * process}"
 
 
 def hosts_of(job: Job, slot: str) -> Iterator[tuple[int, str]]:
@@ -123,21 +140,30 @@ def _learner(
 
 
 def _shard(
-    job: Job, shard: int, port: int, out: Path, shared: Environment, *, new: bool
-) -> Planned:
-    storage = job.spec.syncer.storage
+    job: Job, shard: int, endpoint: str, out: Path, shared: Environment, *, new: bool
+) -> Iterator[Planned]:
+    """Its processes. Of two, whoever comes first has the shard, and the other one waits."""
+    addresses, storage = processes_of(endpoint), job.spec.syncer.storage
     state = storage.folder_of(job.uid) or str(out / "commits")
-    command = (
-        *(sys.executable, "-P", "-m", "atoll_syncer"),
-        *("--shard", str(shard), "--listen", f"127.0.0.1:{port}"),
+    words = (
         *("--slots-file", str(out / SLOTS_FILE)),
         *("--store", f"{state}/{shard}"),
         *(("--store-endpoint", storage.endpoint) if storage.endpoint else ()),
         *("--tape", str(out / "syncer" / f"{shard}.tape.jsonl"), "--tape-bytes", "0"),
         *("--export", str(out / "export")),
+        *(("--standby",) if len(addresses) > 1 else ()),
         *(("--new",) if new else ()),
     )
-    return Planned(role="shard", name=shard_process(shard), command=command, env=shared)
+    for number, address in enumerate(addresses):
+        own = (sys.executable, "-P", "-m", "atoll_syncer", "--shard", str(shard))
+        yield Planned(
+            role="shard",
+            name=shard_process(shard, number),
+            command=(*own, "--listen", address, *words),
+            env=shared,
+            shard=shard,
+            endpoint=address,
+        )
 
 
 def _templated(

@@ -70,6 +70,11 @@ class RunSnapshot:
         return (self.known or self.replies)[0]
 
     @property
+    def serving(self) -> frozenset[str]:
+        """The instances of the processes that have the shards, as far as that is known."""
+        return frozenset(each.instance for each in self.known or self.replies if each)
+
+    @property
     def away(self) -> tuple[str, ...]:
         pairs = enumerate(zip(self.known, self.replies, strict=False))
         return tuple(shard_process(n) for n, (known, now) in pairs if known and not now)

@@ -16,6 +16,7 @@ from atoll_operator.local.progress.local_status import (
     RunSnapshot,
     status,
 )
+from atoll_protos.network.addresses import target
 from atoll_protos.network.channels import control_options
 from atoll_protos.network.services import Service, client_of
 
@@ -24,15 +25,16 @@ WAIT_SECONDS_MAX = 10.0
 
 
 class Poller:
-    """Asks every shard, one after another; `ports` are by shard."""
+    """Asks every shard, one after another."""
 
-    def __init__(self, job: Job, ports: Sequence[int]) -> None:
+    def __init__(self, job: Job, endpoints: Sequence[str]) -> None:
         self.job = job
         self._begun: float | None = None
         self._counted: tuple[float, int] | None = None
         self._moved: tuple[int, float] = (-1, 0.0)  # the lowest tick, and since when it is that
-        self._known: list[pb.StatusReply | None] = [None] * len(ports)  # their last answers
-        self._channels = [_channel(f"127.0.0.1:{port}") for port in ports]
+        self._known: list[pb.StatusReply | None] = [None] * len(endpoints)  # their last answers
+        self._endpoints = endpoints
+        self._channels = [*map(_channel, endpoints)]
 
     def poll(
         self, now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False
@@ -64,7 +66,14 @@ class Poller:
         )
 
     def _replies(self, wait: bool) -> list[pb.StatusReply | None]:
-        return [_answer(each, wait) for each in self._channels]
+        return [self._reply(shard, wait) for shard in range(len(self._endpoints))]
+
+    def _reply(self, shard: int, wait: bool) -> pb.StatusReply | None:
+        reply = _answer(self._channels[shard], wait)
+        if reply is None:  # a process that was stopped keeps its connection, and another may serve
+            self._channels[shard].close()
+            self._channels[shard] = _channel(self._endpoints[shard])
+        return reply
 
 
 def ask(endpoints: Sequence[str]) -> list[pb.StatusReply | None]:
@@ -73,7 +82,7 @@ def ask(endpoints: Sequence[str]) -> list[pb.StatusReply | None]:
 
 
 def _channel(endpoint: str) -> grpc.Channel:
-    return grpc.insecure_channel(endpoint, options=control_options())
+    return grpc.insecure_channel(target(endpoint), options=control_options())
 
 
 def _answer(channel: grpc.Channel, wait: bool = False) -> pb.StatusReply | None:

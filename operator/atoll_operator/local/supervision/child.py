@@ -11,7 +11,6 @@ from atoll_operator.api.status.crash_reason import last_words
 from atoll_operator.local.folder.run_files import Growing, read_lines, size_of
 from atoll_operator.local.planning.process_plan import Planned
 from atoll_operator.local.supervision.giving_up import End, EndRecord
-from atoll_protos.environment import Env
 from atoll_protos.exits import ExitCode
 
 LOG_SECONDS_MAX = 2.0  # for the rest of a log, which others who write to it may hold open
@@ -47,12 +46,12 @@ class Child:
         ended = bool(self.given_up or self.after) or self.exit_code == ExitCode.FINAL
         return self.process is None and ended
 
-    def row(self) -> dict[str, Any]:
+    def row(self, *, waits: bool) -> dict[str, Any]:
         planned = self.planned
         found: dict[str, Any] = {"role": planned.role}
         if planned.role == "shard":
-            shard = int(planned.name.removeprefix("shard-"))
-            found |= {"shard": shard, "endpoint": planned.env[Env.ENDPOINTS].split(",")[shard]}
+            found |= {"name": planned.name, "shard": planned.shard, "endpoint": planned.endpoint}
+            found["standby"] = waits
         else:
             found["slot"] = planned.whole
         if planned.slot:

@@ -15,11 +15,12 @@ Giving up stops no other process, but those of the same learner, unless its othe
 others start their processes in place, and meet it. A learner that says that the job is finished
 knows it before the run does: what is done about its end waits until all shards have answered again.
 
-A learner gets a new UID at every start, in place of a pod's. A shard keeps its UID, because its
-folder stays: to the log in that folder the next process is the same shard, and it may take over at
-once (rule 20). Only the first start of a new run has `--new`.
+A learner gets a new UID at every start, in place of a pod's. A process of a shard keeps its UID,
+because its folder stays: to the log in that folder the next one is the same, and it may take over
+at once (rule 20). Only the first start of a new run has `--new`.
 
-SIGTERM goes to learners first, so that their last messages reach shards that still listen. Children
+SIGTERM goes to learners first, so that their last messages reach shards that still listen, and to
+processes that wait for a shard before the one that has it, so that none takes it over. Children
 run in sessions of their own, so Ctrl-C reaches `atoll run` alone. Where the system has `setpriv`,
 children also end when `atoll run` itself is killed.
 """
@@ -65,6 +66,7 @@ class Supervisor:
         self.files, self.report, self.steps = files, report, steps
         self._written = self._final = self._complete = False
         self._tick = 0
+        self._serving: frozenset[str] = frozenset()
         logs = files.out / "logs"
         self.children = [
             Child(each, logs / f"{each.name}.log", telemetry_of(each, files.out))
@@ -79,15 +81,17 @@ class Supervisor:
         complete: bool = False,
         answered: bool = True,
         tick: int = 0,
+        serving: frozenset[str] = frozenset(),
     ) -> bool:
         """Note what has ended and start what is due; returns whether anything changed.
 
         `now` is in monotonic seconds, `tick` the job's clock, `answered` whether all shards have
-        just said so. Once the job is `complete` only shards are started again, for learners that
-        have yet to take its values.
+        just said so, `serving` the instances that have said it last. Once the job is `complete`
+        only shards are started again, for learners that have yet to take its values.
         """
         self._final, self._complete, self._tick = final, complete, tick
-        changed = False
+        changed = serving != self._serving
+        self._serving = serving
         for child in self.children:
             self._report_ranks(child)
             if child.start_at == math.inf and answered:
@@ -125,6 +129,22 @@ class Supervisor:
     def in_roles(self, *roles: str) -> list[Child]:
         return [child for child in self.children if child.planned.role in roles]
 
+    def meant(self, name: str) -> list[Child]:
+        """The processes of a learner, the one that has a shard, or the one with this name."""
+        found = [each for each in self.children if each.planned.whole == name]
+        if any(each.planned.role == "shard" for each in found):
+            return [each for each in found if each.instance in self._serving] or found[:1]
+        return found or [each for each in self.children if each.planned.name == name]
+
+    def waits(self, child: Child) -> bool:
+        """Whether it waits for a shard that another process has, as far as that is known."""
+        return any(
+            each.process is not None and each.instance in self._serving
+            for each in self.children
+            if each is not child and each.planned.shard is not None
+            if each.planned.shard == child.planned.shard
+        )
+
     def kill(self, child: Child) -> None:
         """kill -9, as `--chaos` does; a learner with all its hosts."""
         for each in [child, *self._other_hosts(child)]:
@@ -134,17 +154,10 @@ class Supervisor:
     def stop(self, roles: Sequence[str] = ROLES) -> None:
         """SIGTERM to one role after the other, SIGKILL to what does not end."""
         for role in roles:
-            running = [child.process for child in self.in_roles(role) if child.process is not None]
-            for process in running:
-                with contextlib.suppress(ProcessLookupError):
-                    process.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + STOP_SECONDS
-            for process in running:
-                try:
-                    process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+            children = self.in_roles(role)
+            waiting = [each for each in children if self.waits(each)]
+            _stop(waiting)
+            _stop([each for each in children if each not in waiting])
         for child in self.in_roles(*roles):
             child.process = None
             child.close_log()
@@ -243,8 +256,22 @@ class Supervisor:
                 each.process.terminate()
 
     def _write(self) -> None:
-        rows = [each.row() for each in self.children]
+        rows = [each.row(waits=self.waits(each)) for each in self.children]
         self._written = self.files.write_json("processes.json", rows)
+
+
+def _stop(children: Iterable[Child]) -> None:
+    running = [each.process for each in children if each.process is not None]
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def backoff_seconds(attempt: int) -> float:
