@@ -11,6 +11,7 @@ A module imports only what reading its arguments needs, and a verb the rest when
     logs.py       what the processes of a run folder or of a job in a cluster have written
     plot.py       the loss curves as a picture
     export.py     the model of a run as it is now
+    checkpoint.py  one more checkpoint of a run
     credentials.py  the Secret of a region in another cluster
     store.py      whether a bucket does what the shards of a job need
     chaos.py      a plan of faults in the words of Chaos Mesh

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from atoll_operator.cli.chaos import chaos
+from atoll_operator.cli.checkpoint import checkpoint
 from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.export import export
 from atoll_operator.cli.lifecycle import delete, resume, suspend
@@ -51,7 +52,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train one model on learners in several regions, which merge their work as they go.",
 )
-VERBS = (status, top, logs, plot, export, credentials, suspend, resume, delete, validate, chaos)
+VERBS = (
+    *(status, top, logs, plot, export, checkpoint),
+    *(credentials, suspend, resume, delete, validate, chaos),
+)
 app.command(cls=WithScript)(run)
 for verb in VERBS:
     app.command()(verb)

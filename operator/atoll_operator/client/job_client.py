@@ -28,7 +28,7 @@ from atoll_operator.api.status.job_status import Condition, Status
 from atoll_operator.api.status.reasons import REMEDIES, TYPES
 from atoll_operator.client.pod_logs import Line, Logs
 from atoll_operator.client.reach import CALL_SECONDS_MAX, REMEDY, message, reach, refused
-from atoll_operator.kube.names import GROUP, PLURAL, VERSION
+from atoll_operator.kube.names import GROUP, PLURAL, VERSION, Annotation
 from atoll_protos.errors import SpecError
 
 __all__ = ["FailedError", "JobClient", "NotFoundError", "TrainingJob", "WaitTimeoutError"]
@@ -202,10 +202,22 @@ class JobClient:
         return self._suspended(name, False)
 
     def _suspended(self, name: str, wanted: bool) -> TrainingJob:
+        return self._patched(name, {"spec": {"suspend": wanted}})
+
+    def _patched(self, name: str, body: Mapping[str, Any]) -> TrainingJob:
         patch = functools.partial(
             self._objects.patch_namespaced_custom_object, _content_type=MERGE_PATCH
         )
-        return TrainingJob.read(self._ask(name, patch, name, {"spec": {"suspend": wanted}}))
+        return TrainingJob.read(self._ask(name, patch, name, body))
+
+    def ask_checkpoint(self, name: str, step: int) -> TrainingJob:
+        """Ask for a checkpoint of this step, or of a later one, of a job that trains.
+
+        Training does not wait. `status.checkpoint` names it when it is whole. Raises NotFoundError,
+        and SpecError.
+        """
+        annotations = {Annotation.CHECKPOINT: str(step)}
+        return self._patched(name, {"metadata": {"annotations": annotations}})
 
     def delete(self, name: str) -> None:
         """Delete the job, and with it all that it owns. Raises NotFoundError, and SpecError."""

@@ -17,6 +17,7 @@ It decides from what the shards said and from exit codes alone. A run is in thes
                no learners.
 """
 
+import contextlib
 import random
 import time
 from collections.abc import Sequence
@@ -28,7 +29,13 @@ from atoll_operator.api.status.job_status import Status
 from atoll_operator.api.status.reasons import STORE_LOST
 from atoll_operator.api.status.seen_status import missing
 from atoll_operator.local.chaos.faults import Chaos
-from atoll_operator.local.folder.run_files import SLOTS_FILE, STATUS_FILE, Files, shown
+from atoll_operator.local.folder.run_files import (
+    ASKED_FILE,
+    SLOTS_FILE,
+    STATUS_FILE,
+    Files,
+    shown,
+)
 from atoll_operator.local.progress import local_status
 from atoll_operator.local.progress.local_status import RunSnapshot
 from atoll_operator.local.progress.poller import Poller
@@ -97,7 +104,7 @@ class LocalRun:
             tick=seen.step,
             serving=seen.serving,
         )
-        self._write_absent()
+        self._write_slots()
         self.write(seen.status)
         self.view.show(replace(seen, merged_share=self.curves.goodput), now)
         if self.faults and not final:
@@ -154,14 +161,19 @@ class LocalRun:
         ends = reports_of(self.supervisor.children, now)
         return self.poller.poll(now, ends, wait=running)
 
-    def _write_absent(self) -> None:
-        """Shards read in slots.json which learners are given up, and wait for them no more."""
+    def _write_slots(self) -> None:
+        """Shards read in slots.json which learners are given up, and a checkpoint that is asked."""
         hosts = by_slot(self.supervisor.in_roles("learner"))
         gone = tuple(slot for slot, each in hosts.items() if cannot_train(each))
-        if gone != self.slots.absent:
-            wanted = replace(self.slots, absent=gone)
-            if self.files.write(SLOTS_FILE, wanted.to_json()):
-                self.slots = wanted
+        wanted = replace(self.slots, absent=gone, checkpoint=self._asked_checkpoint())
+        if wanted != self.slots and self.files.write(SLOTS_FILE, wanted.to_json()):
+            self.slots = wanted
+
+    def _asked_checkpoint(self) -> int:
+        """The step that `atoll checkpoint` has written, which stays in the folder."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.files.out / ASKED_FILE).read_text(encoding="utf-8"))
+        return 0
 
     def _check(self, seen: RunSnapshot, *, final: bool) -> None:
         """Raise JobFailedError when a shard or too many learners are lost for good."""

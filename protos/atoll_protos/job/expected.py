@@ -1,8 +1,8 @@
-"""The learners that a job has at present: whom the registrar asks, and waits for, at a start.
+"""The learners that a job has at present, and the checkpoint that a person has asked for.
 
 The executors write this file again whenever that changes, also `atoll run` when it gives a learner
 up (`absent`). Shards read it again and again, so a change of it starts nobody again. Rules 1 and 2
-need it; a registrar without it knows of no learner.
+need it, to ask and to await learners; a registrar without it knows of no learner.
 """
 
 import dataclasses
@@ -32,13 +32,15 @@ class Limit:
 class Expected:
     """Learners for whom the first values wait, at most `start_seconds` from the first heard of.
 
-    `absent` are slots whose learners are not started again.
+    `absent` are slots whose learners are not started again. `checkpoint` is the step of one that
+    somebody has asked for; 0: nobody has.
     """
 
     regions: tuple[Region, ...] = ()
     start_seconds: int = START_SECONDS
     absent: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
+    checkpoint: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_seconds <= SECONDS_MAX:
@@ -57,9 +59,9 @@ class Expected:
         return next((each for each in self.limits if each.region == region), Limit(region=region))
 
     def to_json(self) -> str:
-        """The file's text, without `absent` and `limits` where they are empty."""
+        """The file's text, without the later fields where they say nothing."""
         given = dataclasses.asdict(self)
-        for field in ("absent", "limits"):
+        for field in ("absent", "limits", "checkpoint"):
             if not given[field]:
                 del given[field]
         return json.dumps(given, indent=2) + "\n"

@@ -152,14 +152,15 @@ class Checkpoints:
     """Where checkpoints go, every how many ticks, how many stay, whether each has its model."""
 
     url: str
-    every: int
+    every: int | None = None  # only those that somebody asks for
     keep: int = 3
     model: bool = True
 
     def __post_init__(self) -> None:
         for name in ("every", "keep"):
             value = getattr(self, name)
-            require(value >= 1, f"checkpoint.{name}", f"{value} is below 1", "use 1 or more")
+            fits = value is None or value >= 1
+            require(fits, f"checkpoint.{name}", f"{value} is below 1", "use 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

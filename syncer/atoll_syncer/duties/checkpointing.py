@@ -1,6 +1,7 @@
 """Takes a shard's parts of checkpoints, beside its work (rule 42).
 
-    an entry's tick has passed a multiple of `every` --> the history is noted, its objects stay
+    an entry's tick has passed a multiple of `every`, or the step that somebody has asked for
+                                                     --> the history is noted, its objects stay
     thread TIDY: object after object, part.json      --> they may go again
     then every few seconds: is it whole?             --> what is older is removed
     thread RENDER, of shard 0: its model
@@ -72,8 +73,13 @@ class Checkpointing:
 
     @property
     def _due(self) -> int:
-        plan = self._machine.run_file.checkpoint
-        return 0 if plan is None else self._state.history.tick // plan.every * plan.every
+        """The newest step that the tick has passed, of the plan's and the one asked for."""
+        plan, tick = self._machine.run_file.checkpoint, self._state.history.tick
+        if plan is None:
+            return 0
+        asked = self._state.expected.checkpoint
+        planned = tick // plan.every * plan.every if plan.every else 0
+        return max(planned, asked if asked <= tick else 0)
 
     def _may_be_taken(self, due: int) -> bool:
         """Not while values are lost, and not at the end, where the export is."""

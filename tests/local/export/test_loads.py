@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from atoll_operator.local.folder.run_files import STATUS_FILE
+from atoll_operator.local.progress.last_status import read_status
 from local.background import running
 from local.command import ATOLL, ended, manifest, run_atoll
 from local.export.models import MODELS, VOCABULARY, make
@@ -138,20 +140,23 @@ def test_a_run_is_exported_while_it_trains_and_has_its_model_in_checkpoints(
     tmp_path: Path,
 ) -> None:
     job, out = job_of("gpt2", tmp_path, pause_seconds=0.1), tmp_path / "out"
-    more = ("--set", "spec.steps=100000", "--set", "spec.checkpoint={everySteps: 10}")
+    more = ("--set", "spec.steps=100000", "--set", "spec.checkpoint={keep: 1}")
     with running(job, out, *more, "--set", "spec.syncer.shards=2") as run:
         steps = out / "checkpoints"
-        run.until(lambda: taken(steps), "the model of a checkpoint")
+        run.until(lambda: reached_step(out) >= 10, "ten steps")
+        assert not steps.exists()
+        first = asked_checkpoint(out)
+        assert (steps / f"step-{first}" / "checkpoint.json").exists()
+        run.until(lambda: taken(steps) == [first], "the model of the checkpoint")
         said = export(out, tmp_path / "now")
         assert "the model at tick" in said
         again = export(out, tmp_path / "now", code=2)
         assert "is not empty; give a new folder" in again
-        first = taken(steps)[0]
-        run.until(lambda: first not in taken(steps), "the removal of the oldest")
+        second = asked_checkpoint(out)
+        run.until(lambda: taken(steps) == [second], "the next model, and the end of the first")
     seen = json.loads((tmp_path / "now" / "model.safetensors.index.json").read_text())
     assert seen["metadata"]["tick"] >= 10
-    assert len(taken(steps)) <= 3
-    for folder in (tmp_path / "now", steps / f"step-{taken(steps)[-1]}" / "model"):
+    for folder in (tmp_path / "now", steps / f"step-{second}" / "model"):
         make("gpt2", 0).load_state_dict(load_file(folder / "model.safetensors"), strict=True)
         assert torch.isfinite(logits(AutoModelForCausalLM.from_pretrained(folder))).all()
         assert (folder / "notes.txt").exists()
@@ -165,6 +170,21 @@ def test_the_export_of_a_run_that_is_over_is_its_final_model(jobs: Jobs, tmp_pat
     assert "the final model" in export(job.folder / "out", tmp_path / "copy")
     same = load_file(tmp_path / "copy" / "model.safetensors")
     assert all(equal(v, same[k]) for k, v in load_file(job.export / "model.safetensors").items())
+
+
+def reached_step(out: Path) -> int:
+    """The step that a run has come to."""
+    progress = read_status(out).progress if (out / STATUS_FILE).exists() else None
+    return progress.step if progress else 0
+
+
+def asked_checkpoint(out: Path) -> int:
+    """The step of a checkpoint that `atoll checkpoint` takes."""
+    done = ended(ATOLL, "checkpoint", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    url, step = done.stdout.strip().rsplit("/step-", 1)
+    assert url == f"file://{out / 'checkpoints'}"
+    return int(step)
 
 
 def taken(place: Path) -> list[int]:

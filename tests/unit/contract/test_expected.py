@@ -25,6 +25,11 @@ def test_a_learner_that_cannot_come_is_not_among_the_slots() -> None:
     assert Expected.from_json(one.to_json()) == one
 
 
+def test_a_checkpoint_that_is_asked_for_is_in_it() -> None:
+    one = dataclasses.replace(TWO, checkpoint=51)
+    assert Expected.from_json(one.to_json()) == one
+
+
 def test_where_all_can_come_an_earlier_version_can_read_the_file() -> None:
     assert set(json.loads(TWO.to_json())) == {"regions", "start_seconds"}
 

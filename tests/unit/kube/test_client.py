@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,6 +66,24 @@ def test_a_job_is_created_from_text_a_mapping_or_a_file(cluster: Cluster, tmp_pa
         jobs.delete("other")
     with pytest.raises(SpecError, match="tiny: is there already in the namespace team; delete"):
         jobs.create(ONE_SHARD)
+
+
+def test_a_checkpoint_is_asked_for_by_an_annotation(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(_: float) -> None:
+        live = cluster.objects[TINY]
+        assert live["metadata"]["annotations"] == {"atoll.dev/checkpoint": "51"}
+        live["status"]["checkpoint"] = "s3://b/step-51"
+
+    raw = cluster.put("Job", "tiny", stored())
+    raw["status"] |= {"conditions": []}
+    with pytest.raises(SpecError, match=r"spec.checkpoint.url: is not given"):
+        CliRunner().invoke(cli.app, ["checkpoint", "tiny"], catch_exceptions=False)
+    raw["spec"]["checkpoint"] = {"url": "s3://b"}
+    slept = SimpleNamespace(sleep=take, monotonic=time.monotonic)
+    monkeypatch.setattr("atoll_operator.cli.checkpoint.time", slept)
+    assert CliRunner().invoke(cli.app, ["checkpoint", "tiny"]).output == "s3://b/step-51\n"
 
 
 @pytest.mark.parametrize(

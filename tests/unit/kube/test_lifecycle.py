@@ -12,6 +12,9 @@ from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import Observation
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.manifest import accepted
+from atoll_operator.kube.plan.owner import JobOwner, asked_checkpoint
+from atoll_operator.kube.plan.workloads import configs
+from atoll_protos.job.expected import Expected
 from unit.kube.cluster_values import job, learner, reply
 from unit.kube.planner_side import CHANGES, NOW, answers, lost, planned, raw, seen, template_of
 
@@ -123,6 +126,14 @@ def test_of_a_job_that_runs_on_without_a_manifest_nothing_is_said_to_be_false() 
     assert found.status.status["run"] == "r1"
     new = planned(Observation(at=0.0, raw=raw(), error="spec.x: no"))
     assert said(new, "Progressing") == ("False", "NotAccepted")
+
+
+def test_an_annotation_tells_the_shards_which_checkpoint_is_asked_for() -> None:
+    asked = raw(annotations={Annotation.CHECKPOINT: "51"})
+    listed = configs.slots_map(JobOwner.of(asked, "tiny"), job(), 1)["data"]["slots.json"]
+    assert Expected.from_json(listed).checkpoint == 51
+    for spoilt in ("", "0", "-3", "1e5", "9" * 40, "51\n", 7.5, None):
+        assert asked_checkpoint({Annotation.CHECKPOINT: spoilt}) == 0
 
 
 # ---------------------------------------------------------------- failed jobs

@@ -14,7 +14,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.process_inputs import expected
 from atoll_operator.api.status.crash_reason import LastWords
 from atoll_operator.local import atoll_run
-from atoll_operator.local.folder.run_files import SLOTS_FILE, Files
+from atoll_operator.local.folder.run_files import ASKED_FILE, SLOTS_FILE, Files
 from atoll_operator.local.passes import JobFailedError, LocalRun, first_failure, record_of
 from atoll_operator.local.planning.process_plan import Planned
 from atoll_operator.local.progress import local_status
@@ -115,6 +115,16 @@ def written(out: Path, file: str) -> Any:
 def states(out: Path) -> dict[str, str]:
     """The conditions of status.json."""
     return {each["type"]: each["status"] for each in written(out, "status")["conditions"]}
+
+
+def test_a_checkpoint_that_is_asked_for_is_told_to_the_shards(tmp_path: Path) -> None:
+    training = training_of(tmp_path, learner("a-0"), learner("a-1"))
+    (tmp_path / ASKED_FILE).write_text("spoilt")
+    training.advance(1.0)
+    assert not (tmp_path / SLOTS_FILE).exists()
+    (tmp_path / ASKED_FILE).write_text("51\n")
+    training.advance(2.0)
+    assert Expected.from_json((tmp_path / SLOTS_FILE).read_text()).checkpoint == 51
 
 
 def test_a_learner_that_is_given_up_is_told_to_the_shards_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.run_file import Checkpoints, RunFile
 from atoll_syncer.duties import checkpointing
 from atoll_syncer.duties.background import Background, start_threads
@@ -208,7 +209,14 @@ def test_an_object_that_is_still_needed_stays_after_the_copy(tmp_path: Path) -> 
 class Side:
     """The duty of one shard of the parent, without its rules."""
 
-    def __init__(self, parent: Parent, place: FolderPlace, shard: int, end: int = 1000) -> None:
+    def __init__(
+        self,
+        parent: Parent,
+        place: FolderPlace,
+        shard: int,
+        end: int = 1000,
+        every: int | None = 20,
+    ) -> None:
         self.failed = list[BaseException]()
         self.metrics = ShardMetrics(CollectorRegistry())
         self.background = Background(
@@ -216,7 +224,7 @@ class Side:
         )
         self.place, self.shard = place, shard
         self.history = parent.histories[shard]
-        plan = Checkpoints(url=place.url, every=20, keep=1)
+        plan = Checkpoints(url=place.url, every=every, keep=1)
         run_file = RunFile(job="j", regions=(), steps=end, checkpoint=plan, shards=2)
         state: Any = SimpleNamespace(
             run_file=run_file,
@@ -226,6 +234,7 @@ class Side:
             fragments=range(parent.layout.fragments),
             recovery=None,
             over=False,
+            expected=NOBODY,
             ending=SimpleNamespace(length=SimpleNamespace(steps=end)),
         )
         self.state = state
@@ -299,6 +308,33 @@ def test_one_is_taken_when_the_tick_has_passed_a_multiple(tmp_path: Path) -> Non
     asyncio.run(play())
     assert place.steps() == [40]
     assert checkpoints.read_part(place, 40, 1) is not None
+
+
+@pytest.mark.usefixtures("short_looks")
+@pytest.mark.parametrize("every", [None, 1000])
+def test_one_that_somebody_asks_for_is_taken_at_once_and_once(
+    tmp_path: Path, every: int | None
+) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+
+    async def play() -> None:
+        sides = [Side(parent, place, shard, every=every) for shard in range(2)]
+        for side in sides:
+            side.reach(40)
+            assert side.duty.is_free
+            side.state.expected = Expected(checkpoint=41)
+            side.reach(40)
+            assert side.duty.is_free  # not before the step that its name tells
+        for side, tick in zip(sides, (41, 57), strict=True):
+            side.reach(tick)
+        for side in sides:
+            await side.until_latest(41)
+            side.reach(60)
+            assert side.duty.is_free
+            side.background.stop()
+
+    asyncio.run(play())
+    assert place.steps() == [41]
 
 
 @pytest.mark.usefixtures("short_looks")

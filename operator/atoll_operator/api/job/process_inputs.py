@@ -21,8 +21,13 @@ EVALUATE = ("-m", "atoll_worker", "bytegpt.observe:main")
 NONE_REVOKED: Final[Mapping[str, int]] = {}
 
 
-def expected(job: Job, generations: Mapping[str, int] = NONE_REVOKED) -> Expected:
-    """The list of a job's learners; `generations` by region: those below are revoked."""
+def expected(
+    job: Job, generations: Mapping[str, int] = NONE_REVOKED, checkpoint: int = 0
+) -> Expected:
+    """The list of a job's learners; `generations` by region: those below are revoked.
+
+    `checkpoint` is the step of one that somebody has asked for.
+    """
     limits = (
         Limit(
             region=each.name,
@@ -35,6 +40,7 @@ def expected(job: Job, generations: Mapping[str, int] = NONE_REVOKED) -> Expecte
         regions=_regions(job),
         start_seconds=job.spec.syncer.start_seconds,
         limits=tuple(each for each in limits if each != Limit(region=each.region)),
+        checkpoint=checkpoint,
     )
 
 
@@ -47,7 +53,7 @@ def _regions(job: Job) -> tuple[Region, ...]:
 
 
 def _checkpoints(given: CheckpointSpec) -> Checkpoints | None:
-    if given.every_steps is None or not given.url:
+    if not given.url:
         return None
     return Checkpoints(url=given.url, every=given.every_steps, keep=given.keep, model=given.model)
 

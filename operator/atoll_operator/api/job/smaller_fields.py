@@ -60,7 +60,8 @@ class CheckpointSpec(Model):
     mounts in every shard, or a bucket as in syncer.storage.url. Give each job a place of its own.
     `atoll run` writes to checkpoints/ in the run folder if it is left out."""
     every_steps: int | None = Field(default=None, ge=1, le=COUNT_MAX)
-    """Steps between two checkpoints. Left out, none are taken."""
+    """Steps between two checkpoints. Left out, only those are taken that `atoll checkpoint` asks
+    for."""
     keep: int = Field(default=3, ge=1, le=1000)
     """How many whole checkpoints stay."""
     model: bool = True

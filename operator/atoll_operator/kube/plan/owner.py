@@ -1,6 +1,7 @@
 """The job's object as the owner of its children: their labels, selectors and metadata."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -11,6 +12,7 @@ from atoll_operator.kube.observed.observation import Object
 from atoll_protos.names import Label
 
 INSTANCE = "app.kubernetes.io/instance"
+STEP = re.compile(r"[1-9][0-9]{0,15}")
 GENERATION_MAX = 999_999_999  # that an identity can spell
 
 
@@ -23,16 +25,19 @@ class JobOwner:
     uid: str
     generations: Mapping[str, int] = field(default_factory=dict)
     """By region: the lowest generation of certificates that counts; others have been revoked."""
+    checkpoint: int = 0  # the step of one that somebody has asked for
 
     @classmethod
     def of(cls, raw: Object, name: str) -> Self:
         """The owner that a job's object is, under the name of the manifest that is in force."""
         metadata = raw["metadata"]
+        annotations = metadata.get("annotations") or {}
         return cls(
             namespace=metadata["namespace"],
             name=name,
             uid=metadata["uid"],
-            generations=generations(metadata.get("annotations") or {}),
+            generations=generations(annotations),
+            checkpoint=asked_checkpoint(annotations),
         )
 
     def labels(self, role: str, **more: str) -> dict[str, str]:
@@ -69,6 +74,12 @@ class JobOwner:
             "ownerReferences": [owner],
         }
         return {"apiVersion": api, "kind": kind, "metadata": metadata, **body}
+
+
+def asked_checkpoint(annotations: Mapping[str, Any]) -> int:
+    """The step that `atoll checkpoint JOB` has written; spoilt text counts as nothing."""
+    found = str(annotations.get(Annotation.CHECKPOINT, ""))
+    return int(found) if STEP.fullmatch(found) else 0
 
 
 def generations(annotations: Mapping[str, Any]) -> dict[str, int]:

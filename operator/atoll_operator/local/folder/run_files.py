@@ -13,6 +13,7 @@ STORES_FOLDER = "commits"  # in the run folder: the shards' state, by number
 SLOTS_FILE = "slots.json"  # in the run folder: the job's learners
 STATUS_FILE = "status.json"
 CHECKPOINTS_FOLDER = "checkpoints"  # in the run folder
+ASKED_FILE = "checkpoint.txt"  # in the run folder: the step of one that somebody asks for
 CHAOS_FILE = "chaos.jsonl"  # in the run folder: the faults of `--chaos-plan`
 STORE_FILE = "store.txt"  # in the run folder: the run's own folder in a bucket, if it is in one
 

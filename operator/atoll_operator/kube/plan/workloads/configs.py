@@ -29,14 +29,14 @@ def run_config_map(owner: JobOwner, text: str) -> Object:
 
 
 def slots_map(owner: JobOwner, job: Job, generation: int) -> Object:
-    """What a running job may change, for shards to read: who its learners are, and its length.
+    """What a running job may change, for shards to read: its learners, its length, a checkpoint.
 
     It changes in place, so neither change restarts a shard. It is applied before the learners'
     StatefulSets, so no learner runs that it lacks. `generation` is the job's, which tells shards
     which of two lengths is newer.
     """
     name, labels = names.slots_name(job.name), owner.labels("run")
-    listed = expected(job, owner.generations)
+    listed = expected(job, owner.generations, owner.checkpoint)
     data = {
         names.SLOTS_FILE: listed.to_json(),
         names.LENGTH_FILE: length(job, generation).to_json(),
