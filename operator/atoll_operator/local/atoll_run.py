@@ -134,9 +134,9 @@ def with_checkpoints(job: Job, out: Path) -> Job:
 
 def _finish(training: LocalRun, *, allow_refused: bool) -> RunResult:
     begun = time.monotonic()
-    with terminated_like_interrupted():
+    with terminated_like_interrupted() as again_if_lost:
         try:
-            code, outcome = _outcome(training)
+            code, outcome = _outcome(training, again_if_lost)
         finally:
             training.supervisor.stop()
     if code is RunResult.COMPLETE:
@@ -175,10 +175,10 @@ def prepare(
     return new
 
 
-def _outcome(training: LocalRun) -> tuple[RunResult, str]:
+def _outcome(training: LocalRun, each_pass: Callable[[], None]) -> tuple[RunResult, str]:
     try:
         with training.view:
-            training.run()
+            training.run(each_pass)
     except JobFailedError as error:
         training.fail(error)
         wrong = (EXITS[code].reason for code in (ExitCode.BAD_INPUT, ExitCode.RESTORE_REFUSED))
@@ -224,15 +224,26 @@ def _summarise(training: LocalRun, code: RunResult, outcome: str, seconds: float
 
 
 @contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM acts like Ctrl-C inside; after that neither of them can cut the clean end short."""
+def terminated_like_interrupted() -> Iterator[Callable[[], None]]:
+    """SIGTERM acts like Ctrl-C inside; after that neither of them can cut the clean end short.
+
+    A handler raises in whatever code runs, and Python drops what is raised in a `__del__`. What
+    this yields raises it again.
+    """
+    asked = False
     heard = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a shell's background job
         heard.append(signal.SIGINT)
 
     def interrupt(*_: object) -> None:
+        nonlocal asked
+        asked = True
         hear(again)
         raise KeyboardInterrupt
+
+    def again_if_lost() -> None:
+        if asked:
+            raise KeyboardInterrupt
 
     def again(*_: object) -> None:
         sys.stderr.write(f"{STOPPING}\n")
@@ -243,6 +254,6 @@ def terminated_like_interrupted() -> Iterator[None]:
 
     hear(interrupt)
     try:
-        yield
+        yield again_if_lost
     finally:
         hear(again)

@@ -20,7 +20,7 @@ It decides from what the shards said and from exit codes alone. A run is in thes
 import contextlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -79,10 +79,12 @@ class LocalRun:
     steps_max: int | None = None  # the job's length, which its clock passes by a few
     complete_at: float | None = None
 
-    def run(self) -> None:
+    def run(self, each_pass: Callable[[], None]) -> None:
+        """Until all is over, or `each_pass` raises."""
         self.chaos_at = time.monotonic()
         try:
             while not self.advance(time.monotonic()):
+                each_pass()
                 now = time.monotonic()
                 due = self.faults.seconds_left(now) if self.faults else POLL_SECONDS
                 self.supervisor.wait(now, min(POLL_SECONDS, due))

@@ -254,7 +254,7 @@ def test_a_learner_has_a_minute_to_end_after_the_job(tmp_path: Path) -> None:
     assert not training.advance(1.0)
     said: list[str] = []
     view, training.view = training.view, Stopped(KeyboardInterrupt(), said.append)  # type: ignore[assignment]
-    assert atoll_run._outcome(training) == (RunResult.COMPLETE, "complete")  # so it stays
+    assert atoll_run._outcome(training, lambda: None) == (RunResult.COMPLETE, "complete")
     assert said == [atoll_run.STOPPING]
     assert states(tmp_path)["Complete"] == "True"
     assert slow.after == "stopped by Ctrl-C"
@@ -303,7 +303,7 @@ def test_the_last_status_of_a_run_that_stops_has_all_tokens_rule_35(
         assert training.status.progress is not None
         assert training.status.progress.tokens == 1200
     training.view = Stopped(stops)  # type: ignore[assignment]
-    atoll_run._outcome(training)
+    atoll_run._outcome(training, lambda: None)
     progress = written(tmp_path, "status")["progress"]
     assert (progress["step"], progress["tokens"]) == (61, 1234)
     assert progress.get("loss") == ("2.0000" if seen else None)
@@ -403,7 +403,7 @@ def test_faults_of_a_plan_wait_for_all_and_end_with_the_training(tmp_path: Path)
     stopping: Any = SimpleNamespace(children=(), supervise=stop_at_once)
     training.supervisor = stopping
     with pytest.raises(KeyboardInterrupt):
-        training.run()
+        training.run(stop_at_once)
     assert asked[4:] == ["end"]
 
 

@@ -1,25 +1,61 @@
-"""The end of a run is not cut short by whoever interrupts it again."""
+"""An interrupt ends a run in order: it is never lost, and another one cuts nothing short."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from atoll_operator.local import atoll_run
+from unit.local.test_atoll_run import learner, stop_at_once, training_of
+from unit.local.test_local_status import reply, snapshot
 
 
-def test_a_second_interrupt_says_that_the_run_stops(capsys: pytest.CaptureFixture[str]) -> None:
+@contextmanager
+def no_interrupt_comes_out() -> Iterator[None]:
+    """It would end pytest, and no test would have failed. Handlers are put back."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        yield
+    except KeyboardInterrupt:
+        pytest.fail("an interrupt cuts the end short")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_second_interrupt_says_that_the_run_stops(capsys: pytest.CaptureFixture[str]) -> None:
+    with no_interrupt_comes_out():
         with atoll_run.terminated_like_interrupted():
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
             assert not capsys.readouterr().err
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
-    except KeyboardInterrupt:  # it would end pytest, and no test would have failed
-        pytest.fail("an interrupt cuts the end short")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     assert capsys.readouterr().err.splitlines() == [atoll_run.STOPPING] * 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_drops_comes_again() -> None:
+    class Dropping:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with no_interrupt_comes_out(), atoll_run.terminated_like_interrupted() as again_if_lost:
+        again_if_lost()
+        Dropping()
+        with pytest.raises(KeyboardInterrupt):
+            again_if_lost()
+
+
+def test_each_pass_looks_whether_the_run_is_interrupted(tmp_path: Path) -> None:
+    training = training_of(tmp_path, learner("a-0"))
+    training.poller = SimpleNamespace(poll=lambda *_, **__: snapshot([reply()]))  # type: ignore[assignment]
+    waits: list[object] = []
+    training.supervisor.wait = waits.append  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        training.run(stop_at_once)
+    assert not waits
