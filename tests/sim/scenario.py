@@ -242,7 +242,7 @@ def draw(seed: int) -> Scenario:
         lists=lists,
         expected=lists[0][1] if lists else NOBODY,
         grace_seconds=grace,
-        certificate_seconds=10.0 if lists else 0.0,
+        certificate_seconds=15.0 if lists else 0.0,  # longer than what ends a back-off
         lanes_share=LANES_SHARES[bool(lane_faults)],
         ranks=ranks,
         silence_seconds=random.Random(f"{seed}/silence").choice((3.0, 8.0, 20.0)),

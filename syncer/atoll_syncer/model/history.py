@@ -57,7 +57,7 @@ class History:
     """
 
     run: str = ""
-    run_hash: str = ""  # of the run file under which the run started; empty in older logs
+    run_hash: str = ""  # of the run file under which the run started
     key: str = field(default="", repr=False)  # by which proofs of incarnations are checked
     checkpoint: str = ""  # URL of that with which the run began; empty: with a seed
     first_tick: int = 0  # at which it began

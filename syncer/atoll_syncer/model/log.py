@@ -84,10 +84,10 @@ class TermBegun:
 class RunStarted:
     """The registrar starts a run, or another shard has learned of it (rule 1).
 
-    `carried_on`: an earlier registrar's log is lost, and others held the run (rule 2). `run_hash`
-    is empty in older logs. `key` is the registrar's, by which shards check proofs (rule 5). A run
-    that begins with the checkpoint of another one, its `parent`, has what it brings: `tick` and, by
-    slot, places in the data, the objects with data states, and what was trained (rule 43).
+    `carried_on`: an earlier registrar's log is lost, and others held the run (rule 2). `key` is
+    the registrar's, by which shards check proofs (rule 5). A run that begins with the checkpoint of
+    another one, its `parent`, has what it brings: `tick` and, by slot, places in the data, the
+    objects with data states, and what was trained (rule 43).
     """
 
     run: str

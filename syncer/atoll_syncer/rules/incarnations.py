@@ -76,6 +76,9 @@ def admit(
         what = f"nothing shows that incarnation {join.incarnation} of {join.slot} was given"
         return refuse(pb.NOT_READY, what, "join shard 0 again, whose Welcome brings a proof")
     if shard == REGISTRAR_SHARD:
+        others = (slot for slot, each in history.taken.items() if each.instance == join.instance)
+        if other := next((slot for slot in others if slot != join.slot), ""):
+            return of_another_run(f"{join.instance} has the slot {other}")
         if join.incarnation > 0 and not _may_have_given(join, history):
             return of_another_run(f"incarnation {join.incarnation} of {join.slot} was never given")
         if (end := _owner_objects(join, history, live_instance)) is not None:

@@ -101,7 +101,7 @@ def higher_epoch(state: ShardState, join: pb.Join) -> int:
 
 def of_another_job(history: History, run_file: RunFile) -> str:
     """Why this run file cannot carry on what the log holds (rule 2); empty when it can."""
-    if history.run_hash and history.run_hash != run_file.hash:  # "": of an earlier version
+    if history.run_hash not in ("", run_file.hash):  # "": no run has started
         return f"its run hash is {history.run_hash}, that of the run file is {run_file.hash}"
     if not history.tensors:
         return ""
@@ -189,8 +189,11 @@ def _held(state: ShardState) -> str:
 def _carry_on(state: ShardState, run: str) -> list[Effect]:
     """Entries for what the lost store knew, before any learner is admitted to the run again."""
     stored = [each for each in state.run.stored.values() if each.run == run]
-    said = list(state.run.named.get(run, {}).values())
-    said += [_taken(each) for hello in stored for each in hello.taken]
+    said = [_taken(each) for hello in stored for each in hello.taken]
+    slots = {each.instance: each.slot for each in said}
+    for each in state.run.named.get(run, {}).values():  # an instance has one slot, whatever it says
+        if slots.setdefault(each.instance, each.slot) == each.slot:
+            said.append(each)
     highest: dict[str, log.Taken] = {}
     for entry in said:
         known = highest.get(entry.slot) or state.history.taken.get(entry.slot)
@@ -367,9 +370,9 @@ def _is_begun(state: ShardState, shard: int) -> bool:
 
 
 def _mark_begun(state: ShardState, token: int, request: pb.MarkBegunRequest) -> list[Effect]:
-    """Rule 1. An earlier version names no run; a registrar without its log has none to compare."""
+    """Rule 1. A registrar without its log has no run to compare."""
     run = state.history.run
-    of_another = bool(run and request.run and request.run != run)
+    of_another = run not in ("", request.run)
     reply = SendReply(token, pb.MarkBegunReply(run=run))
     if of_another or request.shard in state.history.begun:
         return [reply]

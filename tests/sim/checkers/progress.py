@@ -268,6 +268,7 @@ class ClockChecker(SteadyWatcher):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.began: dict[str, tuple[int, dict[str, tuple[str, int]]]] = {}  # tick; instance, t_m
+        self.last: dict[str, dict[str, tuple[str, int]]] = {}
         self.somebody_claims = any(each.kind == "claim" for each in world.scenario.faults)
 
     def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
@@ -281,7 +282,10 @@ class ClockChecker(SteadyWatcher):
         }
         tick, before = self.began.get(shard.name, (facts.tick, well))
         same = {slot: instance for slot, (instance, _) in before.items()}
-        if same != {slot: instance for slot, (instance, _) in well.items()}:
+        last, self.last[shard.name] = self.last.get(shard.name, well), well
+        # One report moves the clock by a period at most, as after a cut of the link (rule 39).
+        far = any(well[slot][1] - last[slot][1] > self.sync.period for slot in well.keys() & last)
+        if far or same != {slot: instance for slot, (instance, _) in well.items()}:
             tick, before = facts.tick, well
         self.began[shard.name] = tick, before
         if len(well) < self.quorum:

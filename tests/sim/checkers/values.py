@@ -360,6 +360,8 @@ class MomentumChecker(Watcher):
         self.used.setdefault((shard.number, merge.slice), set()).add(merge.momentum)
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if isinstance(entry, Seeded):  # nobody had a version of a former run
+            self.merges = {key: each for key, each in self.merges.items() if key[0] != shard}
         if not isinstance(entry, Committed):
             return
         key, before = (shard, entry.slice), self.merges.get((shard, entry.slice), 0)

@@ -136,6 +136,7 @@ def test_an_instance_gets_its_incarnation_once_rules_4_and_5(
         ({"incarnation": 2}, (taken(1, "new"), taken(2, "newer")), {}, pb.SUPERSEDED, False),
         ({"uid": "old uid"}, OLD_PODS, {}, pb.SUPERSEDED, False),  # also as a new process
         ({}, (), {"shard": 1}, pb.NOT_READY, True),  # only the registrar gives incarnations
+        ({}, (replace(taken(1, "new"), slot="a-1"),), {}, pb.OTHER_RUN, False),  # it has a slot
         *(  # on its way when its successor came; equal numbers are one too few
             (
                 {"incarnation": number, "run": RUN},
