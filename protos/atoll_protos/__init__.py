@@ -12,5 +12,6 @@ programs. Only `transfer.arrays` imports numpy, which the operator's image has n
 - environment, torchrun   the tables of environment variables
 - exits            the tables of exit codes and of refusals
 - means            the moving mean by which both sides measure times
+- json_text        JSON that others have written
 - allocator, logs  what a process sets up before all else
 """

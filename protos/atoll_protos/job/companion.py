@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
+from atoll_protos import json_text
 from atoll_protos.errors import SpecError
 
 PART_BYTES: Final = 16 << 20
@@ -55,7 +56,7 @@ class ExportTable:
     def from_json(cls, text: str) -> "ExportTable":
         """Raises ValueError for anything else; fields that are not known are ignored."""
         try:
-            found = json.loads(text)
+            found = json_text.mapping(text)
             table = cls(
                 stem=str(found["stem"]),
                 keys={str(key): str(name) for key, name in found["keys"].items()},

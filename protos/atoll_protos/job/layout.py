@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
@@ -33,6 +33,7 @@ AVERAGE: Final = "average"  # of buffers: plain mean in f32, which no outer opti
 MERGES: Final = ("rda", "mean", AVERAGE)
 DTYPES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 TENSORS_MAX: Final = 100_000
+DIMENSIONS_MAX: Final = 512  # of a tensor; its elements are their product
 ELEMENTS_MAX: Final = 1 << 42  # of a model, 4.4e12: more is a mistake or an attack
 PARTS_OF_A_SLICE: Final = 8  # how finely tensors that may be cut fill up the others
 
@@ -53,6 +54,9 @@ class TensorSpec:
         if self.dtype not in DTYPES:
             known = ", ".join(DTYPES)
             raise SpecError(f"tensor {self.name}", f"dtype {self.dtype} is unknown", f"use {known}")
+        if len(self.shape) > DIMENSIONS_MAX:
+            problem = f"has {len(self.shape)} dimensions"
+            raise SpecError(f"tensor {self.name}", problem, f"use at most {DIMENSIONS_MAX}")
         if min(self.shape, default=1) < 1:
             raise SpecError(f"tensor {self.name}", "has no elements", "leave it out of the model")
 
@@ -140,7 +144,9 @@ def from_model(model: pb.Model, lay_out: Callable[[Sequence[TensorSpec]], Layout
             "model", f"{len(model.tensors)} tensors", f"use at most {TENSORS_MAX} tensors"
         )
     tensors = [
-        TensorSpec(name=t.name, shape=tuple(t.shape), dtype=t.dtype, merge=t.merge)
+        TensorSpec(
+            name=t.name, shape=tuple(t.shape[: DIMENSIONS_MAX + 1]), dtype=t.dtype, merge=t.merge
+        )
         for t in model.tensors
     ]
     elements = sum(tensor.element_count for tensor in tensors)
@@ -150,6 +156,17 @@ def from_model(model: pb.Model, lay_out: Callable[[Sequence[TensorSpec]], Layout
     if layout.digest != model.layout_digest:
         raise SpecError("model", "the layout digest differs", "run one version of Atoll everywhere")
     return layout
+
+
+def specs_of(table: Iterable[Mapping[str, Any]]) -> list[TensorSpec]:
+    """The tensors of a table as a log has it. Raises SpecError."""
+    try:
+        specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in table]
+        if all(isinstance(n, int) for each in specs for n in each.shape):
+            return sorted(specs, key=lambda each: each.name)
+    except (TypeError, KeyError) as error:
+        raise SpecError("model", f"no table of tensors: {error!r}", "restore the log") from error
+    raise SpecError("model", "a shape that is no whole numbers", "restore the log")
 
 
 def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> Layout:

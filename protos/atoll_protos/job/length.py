@@ -17,6 +17,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import require
 from atoll_protos.job.run_file import RunFile
 from atoll_protos.job.strict_json import parse
+from atoll_protos.names import COUNTER_MAX
 
 ENDS_MAX: Final = 64  # of more, the smallest are forgotten
 
@@ -75,7 +76,8 @@ def read(text: str) -> Length:
     given: LengthFile = parse(LengthFile, text, "length file")
     for name in ("revision", "steps", "tokens"):
         value = getattr(given, name)
-        require(value is None or value >= 1, name, f"{value} is below 1", "use 1 or more")
+        holds = value is None or 1 <= value <= COUNTER_MAX
+        require(holds, name, f"{value} is out of range", "use 1..2^53-1")
     both = given.steps is not None, given.tokens is not None
     require(sum(both) == 1, "steps", "the length is not given once", "give steps or tokens")
     return _told(given.revision, given.steps, given.tokens)

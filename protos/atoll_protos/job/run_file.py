@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from atoll_protos import json_text
 from atoll_protos.errors import require
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout, fragments_that_fit
 from atoll_protos.job.strict_json import parse, short
@@ -253,7 +254,7 @@ def hash_of(must_equal: str) -> str:
 
 def first_difference(file: RunFile, theirs: str) -> Difference | None:
     """The first difference to the `must_equal` of any version; None: none. Raises ValueError."""
-    mine, other = (_flat(json.loads(text)) for text in (file.must_equal, theirs))
+    mine, other = (_flat(json_text.mapping(text)) for text in (file.must_equal, theirs))
     for name in mine | other:
         if mine.get(name) != other.get(name):
             return Difference(field=name, mine=mine.get(name), theirs=other.get(name))

@@ -4,10 +4,13 @@ What is written outlives programs: unknown fields are ignored, missing ones have
 """
 
 import dataclasses
+import math
 import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+NUMBER_MAX: Final = 1 << 62  # what is counted on from it fits the fields of a message
 
 hints_of = cache(get_type_hints)
 
@@ -45,6 +48,10 @@ def from_document(hint: Any, value: Any) -> Any:
         return kind(from_document(arguments[0], each) for each in value)
     if kind is tuple:  # of one type
         return tuple(from_document(arguments[0], each) for each in value)
-    if isinstance(kind, type) and kind in (str, int, bool) and not isinstance(value, kind):
+    if kind is float and isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    if kind in (str, int, bool, float) and (kind is float or not isinstance(value, kind)):
         raise TypeError(f"{value!r} is no {kind.__name__}")
+    if kind is int and not 0 <= value < NUMBER_MAX:
+        raise ValueError(f"{value} is out of range")
     return value

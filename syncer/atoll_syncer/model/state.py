@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.expected import NOBODY, Expected
-from atoll_protos.job.layout import Layout, TensorSpec
+from atoll_protos.job.layout import Layout, specs_of
 from atoll_protos.job.length import Length, at_start
 from atoll_protos.job.run_file import Fragments, RunFile, Sync
 from atoll_protos.job.schedule import start_distance
@@ -226,5 +226,4 @@ def new_state(beginning: Beginning, history: History, now: float) -> ShardState:
 
 def layout_of(history: History, run_file: RunFile) -> Layout:
     """The layout of the logged model under this run file. Raises SpecError where there is none."""
-    specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in history.tensors]
-    return run_file.layout(specs)
+    return run_file.layout(specs_of(history.tensors))

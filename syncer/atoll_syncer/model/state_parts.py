@@ -5,6 +5,7 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.length import Length
+from atoll_protos.names import COUNTER_MAX
 from atoll_syncer.model.log import Taken
 from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.round import Round, Timings
@@ -65,6 +66,11 @@ class OpenSessions:
     evaluation: pb.Evaluation | None = None  # the newest that an observer has sent
     zombies_refused: int = 0
     tokens: int  # trained by all slots, each once, over reconnects and restarts (rule 35)
+
+    @property
+    def counted(self) -> int:
+        """The tokens as messages and entries have them: many slots' counts may fit no field."""
+        return min(self.tokens, COUNTER_MAX)
 
     @property
     def welcomed(self) -> list[int]:

@@ -343,7 +343,7 @@ def stored(state: ShardState, fragment: int, digest: str, name: str) -> list[Eff
         lineage=tuple(log.of_fields(log.Merged, each) for each in held.lineage),
         tensors=seeding.tensors(state) if first else (),
         layout_digest=state.layout.digest if first else "",
-        tokens=state.sessions.tokens,
+        tokens=state.sessions.counted,
         trained=_trained(state, held.lineage),
     )
     return [Append(entry)]

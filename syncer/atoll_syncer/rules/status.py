@@ -33,7 +33,7 @@ def status(state: ShardState, now: float) -> pb.StatusReply:
         tick=state.clock.tick,
         steps=state.ending.length.steps or 0,
         tokens=state.ending.length.tokens,
-        trained=state.sessions.tokens,
+        trained=state.sessions.counted,
         slots=[_slot(state, slot, now) for _, slot in sorted(state.sessions.slots.items())],
         commits=state.history.commits,
         quorum=standing.quorum,

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from atoll_protos import json_text
 from atoll_protos.job.layout import Layout
 from atoll_syncer.model import documents
 from atoll_syncer.model.history import History
@@ -196,7 +197,7 @@ def is_whole(place: Place, step: int, run: str) -> bool:
 def read_whole(place: Place, step: int) -> dict[str, Any] | None:
     """What checkpoint.json says; None: it is not there, or is none."""
     with suppress(StoreMissing, ValueError, KeyError):
-        about = json.loads(place.read(f"{step_name(step)}/{WHOLE}"))
+        about = json_text.mapping(place.read(f"{step_name(step)}/{WHOLE}"))
         if {"run", "time", "tick", "shards"} <= about.keys():
             return dict(about)
     return None
@@ -206,7 +207,7 @@ def read_part(place: Place, step: int, shard: int) -> PartFile | None:
     """What part.json says; None: it is not there, or is none."""
     with suppress(StoreMissing, ValueError, KeyError, TypeError, AttributeError):
         data = place.read(f"{part_name(step, shard)}/{PART}")
-        found: PartFile = documents.from_document(PartFile, json.loads(data))
+        found: PartFile = documents.from_document(PartFile, json_text.loads(data))
         return found
     return None
 

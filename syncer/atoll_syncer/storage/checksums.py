@@ -11,6 +11,8 @@ from typing import Any
 
 import xxhash
 
+from atoll_protos import json_text
+
 _BEFORE = b'{"check": "'
 _CHECK_BYTES = 16
 _BODY = len(_BEFORE) + _CHECK_BYTES
@@ -38,6 +40,9 @@ def without_checksum(data: bytes | bytearray) -> dict[str, Any]:
     found = xxhash.xxh3_64_hexdigest(data[_BODY:]).encode()
     if found != data[len(_BEFORE) : _BODY]:
         raise DamagedError("its checksum is wrong")
-    fields: dict[str, Any] = json.loads(data)
-    del fields["check"]
+    try:
+        fields = json_text.mapping(data)
+    except ValueError as error:
+        raise DamagedError(f"it is no JSON document: {error}") from error
+    fields.pop("check", None)
     return fields

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from atoll_protos import json_text
 from atoll_protos.job.companion import ADAPTER, PARTS, STEMS
 from atoll_protos.job.layout import Layout
 from atoll_protos.transfer.arrays import DTYPES, F32, Array, Base, byte_view
@@ -155,10 +156,9 @@ def part_name(run: str, shard: int) -> str:
 def parse_index(data: bytes) -> dict[str, Any]:
     """What an index says; nothing, if it is none."""
     try:
-        content = json.loads(data)
+        return json_text.mapping(data)
     except ValueError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def read_indexes(folder: Path) -> Indexes:

@@ -30,6 +30,8 @@ from typing import Any
 
 import structlog
 
+from atoll_protos import json_text
+from atoll_syncer.model import documents
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import (
     KINDS,
@@ -224,10 +226,11 @@ class Journal:
     def last_beat(self) -> Heartbeat | None:
         """The newest heartbeat, of whatever process. Raises StoreUnavailable."""
         try:
-            document = json.loads(self._store.read(HEARTBEAT))
-            return Heartbeat(**{name: document[name] for name in Heartbeat.__slots__})
-        except (StoreMissing, ValueError, KeyError, TypeError):
+            document = json_text.mapping(self._store.read(HEARTBEAT))
+            found: Heartbeat = documents.from_document(Heartbeat, document)
+        except (StoreMissing, ValueError, KeyError, TypeError, AttributeError):
             return None  # it is not synced: a power cut may leave it empty
+        return found
 
     def _read_or_none(self, name: str) -> bytes | None:
         try:
@@ -249,10 +252,10 @@ class Journal:
                 raise DamagedError(f"it says seq {document['seq']}")
             return LoggedEntry(
                 records=[from_document(each) for each in document["records"]],
-                time=float(document["time"]),
-                run=str(document["run"]),
-                epoch=int(document["epoch"]),
-                previous=str(document["previous"]),
+                time=documents.from_document(float, document["time"]),
+                run=documents.from_document(str, document["run"]),
+                epoch=documents.from_document(int, document["epoch"]),
+                previous=documents.from_document(str, document["previous"]),
                 checksum=checksum_of(data),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -13,6 +13,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
+from atoll_protos import json_text
 from atoll_protos.transfer.arrays import BF16, F32, Array, byte_view
 from atoll_protos.transfer.frames import Buffer
 
@@ -78,7 +79,7 @@ def decode_header(data: Buffer) -> ObjectHeader:
         (header_bytes,) = struct.unpack_from("<Q", view)
         if header_bytes > HEADER_BYTES_MAX or 8 + header_bytes > len(view):
             raise ObjectError(f"a header of {header_bytes} bytes does not fit")
-        header = json.loads(bytes(view[8 : 8 + header_bytes]))
+        header = json_text.mapping(bytes(view[8 : 8 + header_bytes]))
         metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
         entries = {name: _entry(fields, 8 + header_bytes) for name, fields in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -101,10 +102,13 @@ def decode(data: bytearray) -> tuple[dict[str, Array], Mapping[str, str]]:
     if contents.byte_count != len(data):
         raise ObjectError(f"{len(data)} bytes where the header says {contents.byte_count}")
     view = memoryview(data)
-    arrays = {
-        name: np.frombuffer(view[each.start : each.stop], NUMPY[each.dtype]).reshape(each.shape)
-        for name, each in contents.entries.items()
-    }
+    try:
+        arrays = {
+            name: np.frombuffer(view[each.start : each.stop], NUMPY[each.dtype]).reshape(each.shape)
+            for name, each in contents.entries.items()
+        }
+    except ValueError as error:
+        raise ObjectError(f"no array has such a shape: {error}") from error
     return arrays, contents.metadata
 
 
@@ -113,10 +117,12 @@ def _entry(fields: Mapping[str, object], data_start: int) -> Entry:
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not (isinstance(shape, list) and isinstance(offsets, list)):
         raise ObjectError("an entry without shape or offsets")
-    start, stop = (int(offset) for offset in offsets)
+    if any(type(each) is not int for each in (*shape, *offsets)):
+        raise ObjectError("an entry whose shape or offsets are no whole numbers")
+    start, stop = offsets
     entry = Entry(
         dtype=str(dtype),
-        shape=tuple(int(size) for size in shape),
+        shape=tuple(shape),
         start=data_start + start,
         stop=data_start + stop,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from atoll_protos.errors import SpecError
-from atoll_protos.job.layout import Layout, Piece, Slice, TensorSpec, build_layout
+from atoll_protos.job.layout import Layout, Piece, Slice, build_layout, specs_of
 from atoll_protos.transfer.arrays import Array
 from atoll_syncer.model.history import NONE_TRAINED, History
 from atoll_syncer.model.log import Trained
@@ -183,8 +183,7 @@ def _read(url: str, parts: Sequence[Store], remedy: str) -> Checkpoint:
 def _layout(histories: Sequence[History], remedy: str, url: str) -> Layout:
     first = histories[0]
     try:
-        specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in first.tensors]
-        layout = build_layout(specs, len(first.heads), len(histories))
+        layout = build_layout(specs_of(first.tensors), len(first.heads), len(histories))
     except SpecError as error:
         raise RestoreRefusedError(url, str(error), remedy) from error
     if layout.digest != first.layout_digest:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from atoll_protos import json_text
 from atoll_syncer.storage.store import StoreError, make_folder, storage_errors, sync_folder
 
 WAITING_LINES_MAX = 4096
@@ -190,7 +191,7 @@ def _backwards(handles: Iterable[int]) -> Iterator[bytes]:
 def _commit(line: bytes) -> tuple[int, int, int] | None:
     """Slice, version and epoch of a line that tells of a commit."""
     try:
-        record = json.loads(line)
+        record = json_text.mapping(line)
         if record["event"] != "commit":
             return None
         return record["slice"], record["version"], record["epoch"]

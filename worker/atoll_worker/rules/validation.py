@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.layout import TENSORS_MAX
+from atoll_protos.job.layout import DIMENSIONS_MAX, TENSORS_MAX
 from atoll_protos.job.length import ENDS_MAX
 from atoll_protos.names import COUNTER_MAX, DATA_STATE_BYTES_MAX, REGISTRAR_SHARD
 from atoll_protos.transfer.division import LANES_MAX
@@ -19,7 +19,6 @@ AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known 
 MORE_TICKS_MAX: Final = 10_000_000  # above twice the largest length
 LETTERS_MAX: Final = 512  # of a name, a digest, an id
 TEXT_LETTERS_MAX: Final = 10_000  # of a reason in words
-DIMENSIONS_MAX: Final = 512  # of a tensor
 LINEAGE_MAX: Final = 20_000  # slots
 
 

@@ -12,5 +12,6 @@ sync_fields.py     the models of `spec.sync`
 pod_fields.py      the models of pod templates and of `podOverrides`
 presets.py         the published systems that spec.sync.preset names: one table of settings
 launching.py       commands that start the processes of a learner
+yaml_text.py       YAML that people write
 model_base.py      what all models of a manifest have in common
 """

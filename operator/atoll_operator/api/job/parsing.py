@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pydantic
-import yaml
 
-from atoll_operator.api.job import field_rules, presets
+from atoll_operator.api.job import field_rules, presets, yaml_text
 from atoll_operator.api.job.model_base import Model, fields_at, meant
 from atoll_operator.api.job.spec import API_VERSION, KIND, Job, Spec
 from atoll_protos.errors import SpecError
@@ -47,10 +46,7 @@ def document_in(text: str, changes: tuple[str, ...] = ()) -> dict[str, Any]:
 
     The file may hold other objects too, such as a claim that the job mounts, but only one job.
     """
-    try:
-        documents = [each for each in yaml.safe_load_all(text) if each is not None]
-    except yaml.YAMLError as error:
-        raise SpecError("manifest", f"is not YAML ({error})", "fix the file") from error
+    documents = yaml_text.documents(text, "manifest")
     jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
     document = next(iter(jobs or documents), None)
     if len(jobs) > 1:
@@ -72,6 +68,8 @@ def from_object(document: Mapping[str, Any], *, stored: bool = False) -> Job:
     another one, and are ignored; in a file they are mistakes.
     """
     metadata = document.get("metadata") or {}
+    if not isinstance(metadata, Mapping):
+        raise SpecError("metadata", MAPPING[0], MAPPING[1])
     name, uid = metadata.get("name"), str(metadata.get("uid") or "")
     if not isinstance(name, str) or not name:
         raise SpecError("metadata.name", "is missing", "add it")
@@ -136,7 +134,7 @@ def _change(document: dict[str, Any], change: str) -> tuple[str, "ManifestEntry"
             remedy = f"set {before} as a whole, or change the manifest itself"
             raise SpecError(path, f"{before} has no named fields", remedy)
         below, before = place[key], name
-    place[key] = yaml.safe_load(value)
+    place[key] = yaml_text.document(value, path)
     return field, ManifestEntry(place, key, value)
 
 

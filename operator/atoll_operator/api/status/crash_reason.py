@@ -22,11 +22,12 @@ exceptions, and in a traceback that an exception quotes, the last one says most.
 """
 
 import contextlib
-import json
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
+
+from atoll_protos import json_text
 
 CHARACTERS_MAX: Final = 400  # of the reason
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -131,7 +132,7 @@ def _traceback(lines: list[str], at: int, found: Found) -> int:
 def _line(line: str, found: Found) -> None:
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
-            _json(json.loads(line), line, found)
+            _json(json_text.mapping(line), line, found)
             return
     words = LastWords(text=_short(OURS.sub("", line.strip())))
     reason = found.get(_Kind.REASON, NOTHING)

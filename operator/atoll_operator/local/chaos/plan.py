@@ -19,9 +19,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 import pydantic
-import yaml
 from pydantic import Field
 
+from atoll_operator.api.job import yaml_text
 from atoll_operator.api.job.model_base import COUNT_MAX, Model, meant
 from atoll_operator.api.job.parsing import first_error
 from atoll_protos.errors import SpecError
@@ -157,10 +157,7 @@ class DrawnFault:
 
 def read(text: str) -> FaultPlan:
     """The plan in a file's text; raises SpecError, which names the field and the remedy."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SpecError("plan", f"is not YAML ({error})", "fix the file") from error
+    document = yaml_text.document(text, "plan")
     try:
         written = WrittenPlan.model_validate(document)
     except pydantic.ValidationError as error:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from atoll_protos import json_text
+
 MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
 RUN_FILE = "run.json"  # in the run folder: what all processes know, with the present length
 STORES_FOLDER = "commits"  # in the run folder: the shards' state, by number
@@ -119,7 +121,7 @@ class Growing:
         """The same as JSON; a line that a kill has cut short is left out."""
         for text in self.read():
             with contextlib.suppress(ValueError):
-                yield json.loads(text)
+                yield json_text.mapping(text)
 
 
 def text_of(line: bytes) -> str:

@@ -1,12 +1,12 @@
 """The last status of a run folder, and whether its run can continue with a manifest."""
 
-import json
 from pathlib import Path
 
 from atoll_operator.api.status.job_status import Status
 from atoll_operator.local.folder.run_files import STATUS_FILE, STORE_FILE
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_operator.local.progress import local_status
+from atoll_protos import json_text
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import RunFile
 
@@ -16,7 +16,7 @@ def read_status(out: Path) -> Status:
     alive = is_run(out)  # asked first: what ends after it has written its last status
     file = out / STATUS_FILE
     try:
-        found = Status.read(json.loads(file.read_text(encoding="utf-8")))
+        found = Status.read(json_text.mapping(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise SpecError(str(out), f"has no {file.name}", "give the folder of a run") from error
     except ValueError as error:

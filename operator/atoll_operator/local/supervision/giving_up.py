@@ -17,13 +17,13 @@ if no start made a step, else when each has failed twice in a row at the same ow
 """
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from signal import Signals
 from typing import Final
 
 from atoll_operator.api.status.crash_reason import NOTHING, LastWords
+from atoll_protos import json_text
 from atoll_protos.exits import RANK_ENDED, ExitCode, is_failure, is_permanent, returned_early
 
 STEADY_SECONDS: Final = 60.0  # after a start that lasted so long, counts and back-off begin again
@@ -121,7 +121,7 @@ def ranks_ended(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith("{") and RANK_ENDED in line:
             with contextlib.suppress(ValueError):
-                value = json.loads(line)
+                value = json_text.mapping(line)
                 if RANK_ENDED in value:
                     yield str(value.get("event", ""))
 

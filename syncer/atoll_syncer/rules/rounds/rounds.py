@@ -246,7 +246,7 @@ def merged(
         data_states=dict.fromkeys(sorted(each.data_states), data_states),
         momentum=each.momentum,
         merges=state.history.heads[fragment].merges + bool(each.participants),
-        tokens=state.sessions.tokens,
+        tokens=state.sessions.counted,
         trained=state.unwritten,
     )
     return [*effects, Append(entry)]
