@@ -3,15 +3,20 @@
 In tests/: python -m bench.store [--delay MILLISECONDS ...] [--steps N]. The server is moto behind a
 proxy that adds half of the delay to each request and half to each answer. The same job runs once
 for each place: two shards, two learners whose steps take 0.1 s, a slice due every other step.
+
+A second table counts what the shards asked of the bucket, against what docs/object-stores.md says
+that a commit and a second take.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,14 @@ from local.stores.fault_proxy import FaultProxy
 from local.stores.servers import Place, moto
 
 STEP_MILLISECONDS = 100
+SHARDS = 2
+KINDS = {  # by how a request's line begins
+    r"PUT \S*/objects/": ("objects", "commit"),
+    r"PUT \S*/log/": ("entries", "commit"),
+    r"DELETE |POST \S*\?delete": ("deletes", "commit"),
+    r"PUT \S*/heartbeat": ("heartbeats", "s and shard"),
+    r"(GET|HEAD) ": ("reads and lists", "s and shard"),
+}
 
 
 def main() -> None:
@@ -33,18 +46,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = [row("files", folder / "files", given.steps, None)]
+        asked: list[tuple[Any, ...]] = []
         with moto(folder) as server, FaultProxy(server.port).running() as proxy:
             for number, delay in enumerate(given.delay):
                 proxy.delay_seconds, before = delay / 2000, len(proxy.lines)
                 place = server.place().at(proxy.port)
                 rows.append(row(f"{delay} ms", folder / str(number), given.steps, place))
-                kinds = Counter(line.split()[0] for line in proxy.lines[before:])
-                sys.stderr.write(f"{delay} ms: {dict(kinds)}\n")
+                asked.append(requests(proxy.lines[before:], *rows[-1][1:3], name=rows[-1][0]))
     show(
         "Where the state lies",
         ("a request takes", "seconds", "commits", "blocked %", "merged %", "close to durable s"),
         rows,
     )
+    words = ("a request takes", *(f"{kind} a {of}" for kind, of in KINDS.values()), "others")
+    show("Requests", words, [("expected", 1, "up to 1", "up to 1", 0.5, 1.0, ""), *asked])
+
+
+def requests(lines: Sequence[str], seconds: float, commits: int, *, name: str) -> tuple[Any, ...]:
+    """A row of the second table: the rate of each kind of request, for a commit or a second."""
+    kinds = Counter(
+        next((kind for kind in KINDS if re.match(kind, line)), "others") for line in lines
+    )
+    per = {"commit": commits, "s and shard": SHARDS * seconds}
+    rates = [kinds[kind] / per[of] for kind, (_, of) in KINDS.items()]
+    return (name, *rates, kinds["others"])
 
 
 def row(name: str, out: Path, steps: int, place: Place | None) -> tuple[Any, ...]:
@@ -64,7 +89,7 @@ def row(name: str, out: Path, steps: int, place: Place | None) -> tuple[Any, ...
             "learner": {
                 "template": {"spec": {"containers": [{"name": "learner", "command": command}]}}
             },
-            "syncer": {"shards": 2, "storage": storage},
+            "syncer": {"shards": SHARDS, "storage": storage},
             "sync": {"period": 8, "fragments": 4, "overlap": 4, "quorum": 2},
         },
     }
