@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from atoll_protos.network.channels import Folder
     from atoll_syncer.duties.metrics import ShardMetrics
     from atoll_syncer.storage.bucket_export import BucketExport
-    from atoll_syncer.storage.checkpoint_places import Place
     from atoll_syncer.storage.export import Export
     from atoll_syncer.storage.object_store import ObjectStore
     from atoll_syncer.storage.store import FileStore
@@ -154,17 +153,6 @@ def make_exporter(place: str, endpoint: str, beside: Path) -> "Export | BucketEx
     return BucketExport(open_bucket(place, endpoint), place, beside / "export")
 
 
-def make_place(endpoint: str, url: str) -> "Place":
-    """Of checkpoints: a folder, as file:///FOLDER, or one of a bucket. Raises SpecError."""
-    from atoll_syncer.storage.checkpoint_places import FILE, FolderPlace
-
-    if url.startswith(f"{FILE}/"):
-        return FolderPlace(Path(url.removeprefix(FILE)))
-    from atoll_syncer.storage.bucket_place import BucketPlace
-
-    return BucketPlace(url, endpoint)
-
-
 @contextmanager
 def opening(flag: str) -> Iterator[None]:
     """Raises SpecError that names the flag where only another setting helps, else StoreError."""
@@ -227,6 +215,7 @@ async def serve(flags: argparse.Namespace) -> int:
     from atoll_syncer.numbers.values import TensorValues
     from atoll_syncer.serving import serve_shard
     from atoll_syncer.storage.journal import Journal
+    from atoll_syncer.storage.opening import open_place
 
     if not flags.run_file:
         raise SpecError("--run-file", "is not given", f"give it or set {Env.RUN_FILE}")
@@ -234,8 +223,9 @@ async def serve(flags: argparse.Namespace) -> int:
     slots_file, parse_expected = flags.slots_file, Expected.from_json
     metrics = ShardMetrics(CollectorRegistry())
     store, tape, exporter = open_places(flags, metrics)
-    if run_file.checkpoint is not None:
-        make_place(flags.store_endpoint, run_file.checkpoint.url)  # a wrong one is refused here
+    for each in (run_file.checkpoint, run_file.recorded):
+        if each is not None:
+            open_place(flags.store_endpoint, each.url)  # a wrong one is refused here
     folder, files, identity = server_files(flags)
     server = make_server()
     host = host_of(flags.listen)
@@ -280,8 +270,8 @@ async def serve(flags: argparse.Namespace) -> int:
         server=server,
         health_server=health_server,
         identity=identity,
-        open_place=partial(make_place, flags.store_endpoint),
         scratch=Path(flags.tape).parent,
+        open_place=partial(open_place, flags.store_endpoint),
     )
     structlog.get_logger().info("listens", shard=flags.shard, port=port)
     stopping = asyncio.Event()

@@ -26,11 +26,10 @@ must survive this process. So the rules answer an input that changes something d
 to others: a Welcome, a Publish, a Reply. A process that is killed in between has sent none of them.
 
 Trouble with the store delays, and stops nothing (rule 23): work that raises StoreFull or
-StoreUnavailable is repeated once a second, while training continues and messages are answered. Any
-other exception of a task is a bug and ends the process with ExitCode.BUG: `exit` has its reason.
+StoreUnavailable is repeated once a second, while messages are answered. Any other exception of a
+task is a bug and ends the process with ExitCode.BUG: `exit` has its reason.
 
-Everything outside is given to the constructor: clock, threads, store, values, tape, export,
-registrar. tests/sim runs this same class in virtual time with symbols in place of tensors.
+Everything outside is given to the constructor: tests/sim runs this class in virtual time.
 """
 
 import asyncio
@@ -48,6 +47,7 @@ from atoll_protos.network.deadline import Deadline
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.duties.checkpointing import Checkpointing
 from atoll_syncer.duties.keeping import Keeping
+from atoll_syncer.duties.keeping_merges import KeepingMerges
 from atoll_syncer.duties.log_queue import LogQueue
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.duties.port import SessionPort
@@ -111,6 +111,7 @@ class Driver:
         self._tidying = Tidying(machine, self.background)
         self.checkpoints = Checkpointing(self.state, machine, self.background, self._tidying.pin)
         self._keeping = Keeping(machine, self.background)
+        self._keeping_merges = KeepingMerges(self.state, machine, self.background)
         self._restoring = Restoring(shard, machine, self.background, self.feed)
         self.recording = Recording(self.state, machine, self.background)
 
@@ -119,9 +120,8 @@ class Driver:
         effects = self.shard.start(self.now())
         if self.state.history.tensors:
             effects += await self._restore()
-        for each in (self._log, self._tidying, self.checkpoints):
-            self.background.spawn(each.work())
-        for work in (self._tidying.look_for_leftovers, self._keep_time, self._keep_beating):
+        works = [each.work for each in (self._log, self._tidying, self.checkpoints)]
+        for work in (*works, self._tidying.look_for_leftovers, self._keep_time, self._keep_beating):
             self.background.spawn(work())
         self.feed(effects)
 
@@ -257,6 +257,7 @@ class Driver:
             case Drop():
                 values.drop(effect)
             case MergeOffers():
+                self._keeping_merges.take(values, effect)
                 making = values.begin_merge(effect, history.run, history.epoch)
                 self.background.spawn(self._merge(making, effect.data_states))
             case StoreSeed():
@@ -288,6 +289,7 @@ class Driver:
 
     async def _merge(self, making: "VersionInMaking", kept: Mapping[str, bytes]) -> None:
         outcome = await self._make(making)
+        await self._keeping_merges.write(outcome)
         if outcome.found.left_out:
             log.error("offers not merged", why=dict(outcome.found.left_out))
         self.metrics.merged(outcome.found)
@@ -306,9 +308,8 @@ class Driver:
         with self.metrics.merge_seconds.time():
             await self.background.run(Thread.MERGE, making.compute)
         with self.metrics.store_seconds.time():
-            return await self.background.until_stored(
-                Thread.MERGE, lambda: making.write(self.store)
-            )
+            write = partial(making.write, self.store)
+            return await self.background.until_stored(Thread.MERGE, write)
 
     async def _appended(self, records: Sequence[Entry]) -> None:
         """They are durable: now others may hear what they mean."""
@@ -356,9 +357,8 @@ class Driver:
             await self._deadline.wait()
             self.feed(self.shard.tick_time(self.now()))
             staged_bytes = self.values.staged_bytes if self.values else 0
-            self.metrics.refresh(
-                self.shard.state, staged_bytes, self.machine.tape.dropped_lines, self.now()
-            )
+            dropped_lines, now = self.machine.tape.dropped_lines, self.now()
+            self.metrics.refresh(self.shard.state, staged_bytes, dropped_lines, now)
 
     async def _keep_beating(self) -> None:
         """Rule 20: ends when another process has followed. A beat that fails is left out.

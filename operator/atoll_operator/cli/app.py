@@ -17,7 +17,8 @@ from atoll_operator.cli.export import export
 from atoll_operator.cli.lifecycle import delete, resume, suspend
 from atoll_operator.cli.logs import logs
 from atoll_operator.cli.plot import plot
-from atoll_operator.cli.run import run
+from atoll_operator.cli.replay import replay
+from atoll_operator.cli.run import RECORD, RECORD_DEFAULT, run
 from atoll_operator.cli.status import status
 from atoll_operator.cli.store import store
 from atoll_operator.cli.top import top
@@ -33,9 +34,17 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 class WithScript(TyperCommand):
-    """`atoll run`: of an option that it does not know it says where those of a script belong."""
+    """`atoll run`: of an option that it does not know it says where those of a script belong.
+
+    `--record` alone means a usual number.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        if RECORD in args[:end]:
+            after = args.index(RECORD) + 1
+            if after == end or not args[after].isdecimal():
+                args = [*args[:after], RECORD_DEFAULT, *args[after:]]
         script = next((word for word in args if word.endswith(".py")), None)
         try:
             return super().parse_args(ctx, args)
@@ -53,7 +62,7 @@ app = typer.Typer(
     help="Train one model on learners in several regions, which merge their work as they go.",
 )
 VERBS = (
-    *(status, top, logs, plot, export, checkpoint),
+    *(status, top, logs, plot, export, checkpoint, replay),
     *(credentials, suspend, resume, delete, validate, chaos),
 )
 app.command(cls=WithScript)(run)

@@ -26,6 +26,9 @@ from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import RunFile
 
+RECORD = "--record"
+RECORD_DEFAULT = "100"
+
 SET_HELP = """Change a field of the manifest for this run. Repeatable. Examples:
 --set spec.steps=100; --set spec.sync.outer.momentum=0.5; --set spec.evaluator= (removes it);
 --set spec.regions.0.learners=2 or --set spec.regions.us.learners=2 (an entry of a list);
@@ -93,6 +96,16 @@ ResumeFrom = Annotated[
         " URL of either in a bucket.",
     ),
 ]
+Record = Annotated[
+    int | None,
+    typer.Option(
+        RECORD,
+        metavar="[COMMITS]",
+        min=1,
+        help=f"Keep the offers of so many merges of each slice ({RECORD_DEFAULT} if no number"
+        " follows), for `atoll replay`.",
+    ),
+]
 Shown = Annotated[Output, typer.Option("--output", help="What to show; without a terminal, lines.")]
 Standby = Annotated[
     bool,
@@ -141,6 +154,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     resume: Resume = False,
     resume_from: ResumeFrom = "",
     standby: Standby = False,
+    record: Record = None,
     output: Shown = Output.TABLE,
     allow_refused: AllowRefused = False,
     chaos: Chaos = False,
@@ -165,6 +179,8 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     changes = [*(change or ()), *_begins_with(resume_from, resume=resume)]
     if standby:
         changes.append("spec.syncer.standby=true")
+    if record is not None:
+        changes.append(f"spec.checkpoint.record={record}")
     document = _changed(text, changes, here, gpus_per_learner, processes_per_learner)
     job = checked(document)
     folder = _checked_folder(job, out, resume=resume)

@@ -165,6 +165,18 @@ class Checkpoints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Where merges are recorded, and how many of each slice."""
+
+    url: str
+    commits: int
+
+    def __post_init__(self) -> None:
+        count = self.commits
+        require(count >= 1, "recorded.commits", f"{count} is below 1", "use 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
     """One job as its processes see it: `steps` is T in ticks; or `tokens`, exactly one of both."""
 
@@ -177,6 +189,7 @@ class RunFile:
     sync: Sync = Sync()
     evaluator_every: int | None = None  # ticks between two evaluations
     checkpoint: Checkpoints | None = None
+    recorded: Recorded | None = None
     restore_from: str = ""  # the place of a checkpoint with which a new run begins
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@
     restoring          a run begins with a checkpoint
     tidying            snapshots of the log, and the removal of what nobody needs
     keeping            what is stored beside versions: data states, companion, export
+    keeping_merges     what merges are made from, for a replay
     log_queue          records that wait for the log, and replies that wait for them
     recording          the event tape, and the bytes that its lines tell of
     outside            what a process is given: clock, threads, store, values, tape, ...

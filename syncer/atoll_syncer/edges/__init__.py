@@ -9,5 +9,6 @@
     admission          who may call what, by the identity in a peer's certificate
     registrar_client   calls of the other shards to the registrar
     exporting          an export of a job that trains, from what its shards give
+    replaying          recorded merges, computed again
     status_lines       the Status of all shards, for a person at a terminal
 """

@@ -10,4 +10,5 @@ whether an offer counts or when a round closes; the rules do, and name the offer
     outliers   finite offers that are far longer than usual
     commit     the arithmetic of one commit: merge, outer step and rounding in one pass
     values     all slices of a shard: masters, bases, staged offers, and versions in the making
+    replay     makes the versions of a slice again from its record
 """

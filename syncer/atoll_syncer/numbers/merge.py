@@ -22,9 +22,11 @@ Three demands shape the code:
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final, Protocol
 
 import numpy as np
+import xxhash
 
 from atoll_protos.transfer.arrays import F32, Array
 from atoll_syncer.numbers.workers import Scratch, Workers, blocks
@@ -100,6 +102,17 @@ def squared_norm(block: Array) -> float:
     if not math.isfinite(found) and bool(np.isfinite(block).all()):
         found = float(np.square(block, dtype=np.float64).sum())  # squares beyond f32
     return found
+
+
+@cache
+def rounding() -> str:
+    """How a sum of squares rounds here: BLAS has another order of sums for each processor.
+
+    A version whose tensors are merged by RDA has equal bits only where this is equal.
+    """
+    many = np.arange(16 * ROW_ELEMENTS, dtype=np.uint32) * np.uint32(2654435761)  # spreads them
+    rows = many.astype(F32).reshape(-1, ROW_ELEMENTS)
+    return xxhash.xxh3_64_hexdigest(np.vecdot(rows, rows))
 
 
 def _squared_levels(levels: Array, scales: Array, place: slice) -> float:

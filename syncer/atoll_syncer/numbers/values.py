@@ -63,10 +63,11 @@ from atoll_syncer.model.round import NOTHING_FOUND, MergeFindings
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived, examine
 from atoll_syncer.numbers.commit import Published, Recipe, advance_finite, recipe
+from atoll_syncer.numbers.merge import rounding
 from atoll_syncer.numbers.outliers import NormHistory, cosines, norm_of
 from atoll_syncer.numbers.workers import Workers
 from atoll_syncer.storage.export import as_learners_hold
-from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
+from atoll_syncer.storage.store import Objects, Store, StoreCorrupt, StoreMissing
 from atoll_syncer.storage.versions import VersionOrigin, read_slice, write_slice
 
 NOT_FINITE: Final = "its values would have made the version not finite"
@@ -129,7 +130,7 @@ class VersionInMaking:
             number=self.origin.number, base=made.base, difference=made.difference
         )
 
-    def write(self, store: Store) -> "StoredVersion":
+    def write(self, store: Objects) -> "StoredVersion":
         """Make the version durable. Raises StoreFull and StoreUnavailable: call again."""
         part, coming = self._part, self._part.coming
         assert coming is not None, "compute() first"
@@ -170,13 +171,15 @@ class TensorValues:
         self._norms = NormHistory(norm_limit)  # of the thread of merges
 
     @classmethod
-    def allocate(cls, layout: Layout, shard: int, sync: Sync) -> "TensorValues":
-        """Memory for every slice of the shard: 8 bytes per element; bases come later.
+    def allocate(
+        cls, layout: Layout, shard: int, sync: Sync, only: int | None = None
+    ) -> "TensorValues":
+        """Memory for every slice of the shard, or one: 8 bytes per element; bases come later.
 
         Raises MemoryError when this process can never have so much.
         """
-        owned_elements = sum(owned.element_count for owned in layout.shard_slices(shard))
-        needed, most = STATE_BYTES * owned_elements, memory_byte_count_max()
+        mine = [x for x in layout.shard_slices(shard) if only is None or x.fragment == only]
+        needed, most = STATE_BYTES * sum(x.element_count for x in mine), memory_byte_count_max()
         if needed > most:
             raise MemoryError(f"the values take {needed} bytes, and this process can have {most}")
         return cls(
@@ -189,10 +192,14 @@ class TensorValues:
                     master=np.zeros(owned.element_count, F32),
                     momentum=np.zeros(owned.element_count, F32),
                 )
-                for owned in layout.shard_slices(shard)
+                for owned in mine
             },
             sync.norm_limit,
         )
+
+    @property
+    def rounding(self) -> str:
+        return rounding()
 
     @property
     def staged_bytes(self) -> int:
@@ -200,7 +207,7 @@ class TensorValues:
         arrived = [*self._offers.values(), *self._kept.values()]
         return sum(each.byte_count for each in arrived)
 
-    def examine(self, head: pb.Transfer, payload: bytearray) -> Arrived:
+    def examine(self, head: pb.Transfer, payload: Buffer) -> Arrived:
         """Verify a whole transfer, in a thread. Raises TransferError."""
         return examine(self.layout, self.shard, head, payload, self._examining)
 
@@ -218,16 +225,21 @@ class TensorValues:
         for key in [key for key in self._kept if key[0] == session]:
             del self._kept[key]
 
+    def staged(self, effect: MergeOffers) -> dict[str, Arrived]:
+        """The offers that are to be merged, by slot."""
+        return {
+            p.slot: self._offers[p.slot, p.incarnation, effect.slice, p.capture]
+            for p in effect.participants
+        }
+
     def begin_merge(self, effect: MergeOffers, run: str, epoch: int) -> VersionInMaking:
         """The head's successor; takes the staged offers that it merges."""
         part = self.slices[effect.slice]
         assert part.head is not None, f"slice {effect.slice} has no version"
         assert part.coming is None, f"slice {effect.slice} has a commit under way"
-        offers = [
-            self._offers.pop((p.slot, p.incarnation, effect.slice, p.capture))
-            for p in effect.participants
-        ]
-        by_slot = dict(zip([p.slot for p in effect.participants], offers, strict=True))
+        by_slot = self.staged(effect)
+        for p in effect.participants:
+            del self._offers[p.slot, p.incarnation, effect.slice, p.capture]
         weights = {p.slot: p.weight for p in effect.participants}
         state = SliceTensors(master=part.master, momentum=part.momentum, base=part.head.base)
 

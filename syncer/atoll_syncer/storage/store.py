@@ -84,7 +84,14 @@ class StoreCorrupt(StoreError):  # noqa: N818 - its base says error
     kind = "corrupt"
 
 
-class Store(Protocol):
+class Objects(Protocol):
+    """What takes objects; see Store."""
+
+    def put(self, parts: Sequence[Buffer], epoch: int) -> str:
+        """Store the joined parts durably; returns the name that `epoch` and their sha256 give."""
+
+
+class Store(Objects, Protocol):
     """What the log and the tensors need of a disk or an object store.
 
     Every method may raise StoreFull or StoreUnavailable; then it may be tried again.
@@ -103,9 +110,6 @@ class Store(Protocol):
 
     def replace(self, name: str, data: bytes) -> None:
         """Make `name` hold `data` atomically, whatever it held; need not survive a power cut."""
-
-    def put(self, parts: Sequence[Buffer], epoch: int) -> str:
-        """Store the joined parts durably; returns the name that `epoch` and their sha256 give."""
 
     def read(self, name: str) -> bytearray:
         """The bytes of `name`; raises StoreMissing."""

@@ -22,7 +22,14 @@ from atoll_protos.transfer.codecs import BY_WIRE, Form, Wire, base_encoding
 from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.storage.objects import ObjectError, decode, encode_parts
-from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, epoch_of, read_object
+from atoll_syncer.storage.store import (
+    OBJECTS,
+    Objects,
+    Store,
+    StoreCorrupt,
+    epoch_of,
+    read_object,
+)
 
 LOST = "let it be taken back from a learner, or restore a checkpoint"
 
@@ -39,7 +46,7 @@ class VersionOrigin:
 
 
 def write_slice(
-    store: Store, origin: VersionOrigin, state: SliceTensors, wire_down: Wire
+    store: Objects, origin: VersionOrigin, state: SliceTensors, wire_down: Wire
 ) -> tuple[str, str]:
     """The digest of the base, and the object's name. Raises StoreFull and StoreUnavailable."""
     content = {"master": state.master, "momentum": state.momentum}

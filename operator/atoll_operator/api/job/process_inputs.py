@@ -12,7 +12,15 @@ from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.sync_fields import AdoptMode
 from atoll_protos.job.expected import Expected, Limit
 from atoll_protos.job.length import LengthFile
-from atoll_protos.job.run_file import Checkpoints, Momentum, Quorum, Region, RunFile, Sync
+from atoll_protos.job.run_file import (
+    Checkpoints,
+    Momentum,
+    Quorum,
+    Recorded,
+    Region,
+    RunFile,
+    Sync,
+)
 
 # What a container runs whose template names no command: arguments of a Python interpreter.
 TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
@@ -58,6 +66,12 @@ def _checkpoints(given: CheckpointSpec) -> Checkpoints | None:
     return Checkpoints(url=given.url, every=given.every_steps, keep=given.keep, model=given.model)
 
 
+def _recorded(given: CheckpointSpec) -> Recorded | None:
+    if given.record is None or not given.url:
+        return None
+    return Recorded(url=given.url, commits=given.record)
+
+
 _FIELDS = {  # of the run file, that a manifest calls otherwise
     "job": "metadata.name",
     "seed": "spec.seed",
@@ -92,6 +106,7 @@ def run_file(job: Job) -> RunFile:
         steps=spec.steps,
         tokens=spec.tokens,
         checkpoint=_checkpoints(spec.checkpoint),
+        recorded=_recorded(spec.checkpoint),
         restore_from=spec.checkpoint.from_,
         evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,
         sync=Sync(

@@ -66,6 +66,9 @@ class CheckpointSpec(Model):
     """How many whole checkpoints stay."""
     model: bool = True
     """Whether the folder of each gets the model as well, as model/ in the form of the export."""
+    record: int | None = Field(default=None, ge=1, le=COUNT_MAX)
+    """Merges of each slice that are recorded with their offers, for `atoll replay`. The record is
+    below `url`. Left out, there is none."""
     from_: str = Field(default="", max_length=2048, pattern=PLACE, alias="from")
     """A checkpoint with which the run begins: the URL of its folder step-N, of a place with several
     (the newest whole one is taken), or of the state of a job that is gone, as syncer.storage.url

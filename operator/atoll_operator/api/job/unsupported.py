@@ -104,8 +104,9 @@ def on_a_cluster(job: Job) -> SpecError | None:
         problem = "is missing: several shards need a folder that they share"
         remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts, or a bucket's URL"
         return SpecError("spec.export.url" if spec.export else "spec.export", problem, remedy)
-    if spec.checkpoint.every_steps is not None and not spec.checkpoint.url:
-        problem = "is missing: checkpoints need a place that every shard reaches"
+    given = spec.checkpoint
+    if not given.url and (given.every_steps is not None or given.record is not None):
+        problem = "is missing: checkpoints and records need a place that every shard reaches"
         remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts, or a bucket's URL"
         return SpecError("spec.checkpoint.url", problem, remedy)
     return None
