@@ -52,10 +52,8 @@ def _url(where: str) -> str:
         return where
     if not folder.is_dir():
         raise SpecError(where, "is no folder", "give the folder of a run or of a record, or a URL")
-    if not (folder / RUN_FILE).is_file():
-        return f"file://{folder.resolve()}"
-    recorded = RunFile.from_json(read_text(folder / RUN_FILE)).recorded
-    if recorded is None:
-        remedy = f"record one: atoll run {folder / 'manifest.yaml'} --record"
-        raise SpecError(where, "is of a run that was not recorded", remedy)
-    return recorded.url
+    if (folder / RUN_FILE).is_file():
+        recorded = RunFile.from_json(read_text(folder / RUN_FILE)).recorded
+        if recorded is not None:
+            return recorded.url
+    return f"file://{folder.resolve()}"

@@ -1,8 +1,7 @@
 """The arithmetic of one commit: merge, outer step and rounding, in a shard and in a replay.
 
 `advance` is a function of the slice's tensors, the offers, their weights and the step's momentum
-alone: no time, no randomness, no order of arrival. So a replay of the tape gives the same bits
-(rule 29).
+alone: no time, no randomness, no order of arrival. So a replay gives the same bits (rule 29).
 
 All three steps run block by block, so that each block is read from memory once. With a wire of
 f32 or bf16 the new base is the master, rounded. With an integer wire it is the old base plus the

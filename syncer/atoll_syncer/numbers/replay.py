@@ -36,7 +36,7 @@ class DifferenceError(Exception):
         self.number = number
 
 
-class Named:
+class NamesOnly:
     """In place of a store: what is put gets its name, and is forgotten."""
 
     def put(self, parts: Sequence[Buffer], epoch: int) -> str:
@@ -159,6 +159,6 @@ def _made(values: TensorValues, merge: RecordedMerge) -> StoredVersion:
     )
     making = values.begin_merge(effect, merge.run, merge.epoch)
     making.compute()
-    made = making.write(Named())
+    made = making.write(NamesOnly())
     values.committed(merge.slice)
     return made

@@ -16,6 +16,7 @@ from local.background import SECONDS_MAX, running
 from local.command import LIGHT, TINY, TWO_LEARNERS, commits, json_lines
 from local.law import check_law, learners_lines
 from local.leftovers import lives
+from local.replays import check_replay
 
 MORE_STEPS = 40
 TWO_LIGHT = (*TWO_LEARNERS, *LIGHT)
@@ -32,7 +33,8 @@ def test_a_run_goes_on_after_kills_stops_when_interrupted_and_resume_is_the_same
 ) -> None:
     out = tmp_path / "out"
     # It does not end by itself: the other learner trains on however long a start takes.
-    with running(TINY, out, "--set", "spec.steps=100000", *TWO_LIGHT) as run:
+    recorded = (*TWO_LIGHT, "--record", "1000000")
+    with running(TINY, out, "--set", "spec.steps=100000", *recorded) as run:
         run.until(lambda: incarnations(run.commits(0), "eu-west-0") == {1}, "work of the first")
         run.until(lambda: len(run.commits(1)) >= 6, "commits")
         run.kill("eu-west-0")
@@ -70,12 +72,13 @@ def test_a_run_goes_on_after_kills_stops_when_interrupted_and_resume_is_the_same
     assert code == 2
     assert stderr.startswith("spec.sync: ")
 
-    with running(TINY, out, *steps, *TWO_LIGHT, "--resume") as run:
+    with running(TINY, out, *steps, *recorded, "--resume") as run:
         code, stderr = run.finish()
     assert code == 0, stderr
     assert {line["run"] for line in commits(out)} == first
     assert len(commits(out)) > before
     check_law(out)
+    check_replay(out)
 
 
 def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(

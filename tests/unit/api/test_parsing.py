@@ -9,7 +9,7 @@ from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.local.atoll_run import with_checkpoints
 from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import Checkpoints
+from atoll_protos.job.run_file import Checkpoints, Recorded
 from unit.kube.cluster_values import MANIFEST
 
 
@@ -223,6 +223,12 @@ def test_checkpoints_go_to_a_place_that_every_shard_reaches() -> None:
     job = parse(MANIFEST, (given, "spec.checkpoint.url='s3://b/c'", "spec.checkpoint.keep=2"))
     found = run_file(with_checkpoints(job, Path("/runs/one"))).checkpoint
     assert found == Checkpoints(url="s3://b/c", every=5, keep=2)
+    job = parse(MANIFEST, ("spec.syncer.shards=1", "spec.checkpoint.record=30"))
+    assert str(unsupported.on_a_cluster(job)).startswith("spec.checkpoint.url: is missing")
+    wanted = run_file(with_checkpoints(job, Path("/runs/one")))
+    assert wanted.recorded == Recorded(url="file:///runs/one/checkpoints", commits=30)
+    assert wanted.checkpoint is None
+    assert wanted.hash == run_file(parse(MANIFEST, ("spec.syncer.shards=1",))).hash
     for field in ("url", "from"):
         with pytest.raises(SpecError, match=rf"spec\.checkpoint\.{field}: must match"):
             parse(MANIFEST, (f"spec.checkpoint.{field}=ftp://x/y",))

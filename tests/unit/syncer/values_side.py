@@ -97,10 +97,8 @@ class Bench:
         self, fragment: int, participants: Sequence[Participant], *, last: bool = False
     ) -> Committed:
         mu = momentum(self.sync, self.history.heads[fragment].merges, STEPS)
-        merge = MergeOffers(fragment, tuple(participants), mu, last=last)
-        making = self.values.begin_merge(merge, "run", 1)
-        making.compute()
-        outcome = making.write(self.store)
+        outcome = self.make(MergeOffers(fragment, tuple(participants), mu, last=last))
+        participants = [p for p in participants if p.slot not in outcome.found.left_out]
         entry = committed(outcome, self.history.heads[fragment].number, participants)
         merges = self.history.heads[fragment].merges + bool(participants)
         entry = dataclasses.replace(entry, last=last, momentum=mu, merges=merges)
@@ -108,6 +106,11 @@ class Bench:
         self.entries.append(entry)
         self.values.committed(fragment)
         return entry
+
+    def make(self, merge: MergeOffers) -> StoredVersion:
+        making = self.values.begin_merge(merge, "run", self.history.epoch)
+        making.compute()
+        return making.write(self.store)
 
     def round(self, fragment: int, capture: int) -> Committed:
         return self.commit(fragment, [self.offer(fragment, slot, capture) for slot in SLOTS])

@@ -1,4 +1,4 @@
-"""The tape's line of a commit (rule 29): what a replay needs, and what a person asks about a round.
+"""The tape's line of a commit (rule 29): what a person asks about a round.
 
 The tape decides nothing. A commit has one line, whichever process writes it: the one that merged,
 or one that comes after it and finds the entry in the log without a line.
