@@ -44,6 +44,7 @@ class Env:
     LISTEN: Final = "ATOLL_LISTEN"
     STORE: Final = "ATOLL_STORE"
     STORE_ENDPOINT: Final = "ATOLL_STORE_ENDPOINT"
+    STANDBY: Final = "ATOLL_STANDBY"
     SLOTS_FILE: Final = "ATOLL_SLOTS_FILE"
     LENGTH_FILE: Final = "ATOLL_LENGTH_FILE"
     TAPE: Final = "ATOLL_TAPE"
@@ -135,6 +136,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "URL of the server that has the buckets of store and export; empty: the provider's own; "
         "default of --store-endpoint",
     ),
+    _shard(Env.STANDBY, "", "1: a second process waits for this shard; default of --standby"),
     _shard(Env.SLOTS_FILE, "", "list of the job's learners, if known; default of --slots-file"),
     _shard(Env.LENGTH_FILE, "", "file with the job's present length; default of --length-file"),
     _shard(Env.TAPE, None, "file to which the shard writes its events; default of --tape"),

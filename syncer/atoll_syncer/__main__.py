@@ -67,6 +67,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="of one file of the tape, of which two are kept; 0: one file, without end",
     )
     parser.add_argument("--new", action="store_true", help="no run of this job can exist yet")
+    parser.add_argument(
+        "--standby",
+        action="store_true",
+        default=bool(os.environ.get(Env.STANDBY, default(Env.STANDBY))),
+        help="a second process waits for this shard",
+    )
     return parser.parse_args(arguments)
 
 
@@ -184,6 +190,17 @@ def bind(server: Any, listen: str, files: Any = None, flag: str = "--listen") ->
         raise SpecError(flag, problem, "free the port or give another one") from error
 
 
+def open_server(listen: str, files: Any) -> Any:
+    """Bound, not started. Raises SpecError for a port in use."""
+    import structlog
+
+    from atoll_syncer.edges.service import make_server
+
+    server = make_server()
+    structlog.get_logger().info("listens", port=bind(server, listen, files))
+    return server
+
+
 def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | None]":
     """The shard's credentials, those of its server, and the job that they belong to.
 
@@ -203,7 +220,6 @@ def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | No
 
 
 async def serve(flags: argparse.Namespace) -> int:
-    import structlog
     from prometheus_client import CollectorRegistry
 
     from atoll_syncer.duties.background import start_threads
@@ -227,9 +243,7 @@ async def serve(flags: argparse.Namespace) -> int:
         if each is not None:
             open_place(flags.store_endpoint, each.url)  # a wrong one is refused here
     folder, files, identity = server_files(flags)
-    server = make_server()
     host = host_of(flags.listen)
-    port = bind(server, flags.listen, files)
     health_server = make_server() if flags.health_port else None
     if health_server is not None:
         bind(health_server, joined(host, flags.health_port), flag="--health-port")
@@ -267,13 +281,13 @@ async def serve(flags: argparse.Namespace) -> int:
         executors=start_threads(),
         make_values=TensorValues.allocate,
         clock=time.monotonic,
-        server=server,
+        open_server=partial(open_server, flags.listen, files),
         health_server=health_server,
+        standby=flags.standby,
         identity=identity,
         scratch=Path(flags.tape).parent,
         open_place=partial(open_place, flags.store_endpoint),
     )
-    structlog.get_logger().info("listens", shard=flags.shard, port=port)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

@@ -18,7 +18,7 @@ effects comes out. The driver is the other half. It has nine duties:
    their own (`Tidying`): neither the next entry nor a Welcome waits for that.
 7. Calls to the registrar (`Ask`) are repeated until it answers, calls of others are answered.
 8. Time: `Shard.tick_time` is fed when `Shard.deadline` is reached, and the gauges follow.
-9. Once a second the heartbeat is renewed and the end of the log is looked at (rule 20).
+9. Once a second the heartbeat is renewed and the end of the log is looked at (duties/beating).
 
 Why the effects of an entry wait for `appended` (rule 19): everything that others hear of an entry
 must survive this process. So the rules answer an input that changes something durable with an
@@ -33,7 +33,6 @@ Everything outside is given to the constructor: tests/sim runs this class in vir
 """
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,6 +44,7 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import Layout, from_model
 from atoll_protos.network.deadline import Deadline
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
+from atoll_syncer.duties.beating import Beating
 from atoll_syncer.duties.checkpointing import Checkpointing
 from atoll_syncer.duties.keeping import Keeping
 from atoll_syncer.duties.keeping_merges import KeepingMerges
@@ -81,8 +81,6 @@ from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.rules import companions
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.export import ExportPart
-from atoll_syncer.storage.journal import Heartbeat
-from atoll_syncer.storage.store import StoreEmptied, StoreError
 
 if TYPE_CHECKING:
     from atoll_syncer.numbers.values import StoredVersion, TensorValues, VersionInMaking
@@ -96,16 +94,17 @@ class Driver:
     def __init__(self, shard: Shard, machine: Machine) -> None:
         self.shard, self.state = shard, shard.state
         self.machine, self.now = machine, machine.clock
-        self.journal, self.store, self.metrics = machine.journal, machine.store, machine.metrics
+        self.store, self.metrics = machine.store, machine.metrics
         self.values: TensorValues | None = None
         self.ports: dict[int, SessionPort] = {}
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
         self.judged: Any = None  # the offer, verified, of which the rules are being asked
+        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the term
         self.exit: asyncio.Future[EndProcess] = asyncio.get_running_loop().create_future()
         self.background = Background(
             machine.executors, machine.metrics, self._failed, machine.tape.give_way
         )
-        self._log = LogQueue(self.journal, self.background, self._appended, self._deposed)
+        self._log = LogQueue(machine.journal, self.background, self._appended, self._deposed)
         self._deadline = Deadline(machine.clock, shard.deadline)
         self._token = 0
         self._tidying = Tidying(machine, self.background)
@@ -114,14 +113,15 @@ class Driver:
         self._keeping_merges = KeepingMerges(self.state, machine, self.background)
         self._restoring = Restoring(shard, machine, self.background, self.feed)
         self.recording = Recording(self.state, machine, self.background)
+        self._beating = Beating(self.state, machine, self.background, self._end, self._deposed)
 
     async def start(self) -> None:
-        """Restore the values, begin the term, and go on until `stop`."""
+        """Restore the values, ask for the term, which has `begun` later, and go on until `stop`."""
         effects = self.shard.start(self.now())
         if self.state.history.tensors:
             effects += await self._restore()
         works = [each.work for each in (self._log, self._tidying, self.checkpoints)]
-        for work in (*works, self._tidying.look_for_leftovers, self._keep_time, self._keep_beating):
+        for work in (*works, self._tidying.look_for_leftovers, self._keep_time):
             self.background.spawn(work())
         self.feed(effects)
 
@@ -140,12 +140,26 @@ class Driver:
         return [*effects, *self.shard.lost(set(lost), self.now())]
 
     async def stop(self) -> None:
-        """Write what was trained since, finish the log's queue, at most for two seconds, end."""
+        """Write what was trained since, finish the log's queue, say goodbye, end.
+
+        Each takes two seconds at most; of a process that was deposed nothing is asked.
+        """
         if not self.exit.done():
             self.feed(self.shard.stopping())
-        await self._log.finish()
+        if not self.was_deposed:
+            await self._log.finish()
+            if self.begun.done():
+                await self._beating.goodbye()
         self.background.stop()
         self.recording.close()
+
+    def abandon(self) -> None:
+        """End without a term: another process was faster."""
+        self.background.stop()
+
+    @property
+    def was_deposed(self) -> bool:
+        return self.exit.done() and self.exit.result().code is ExitCode.SUPERSEDED
 
     def feed(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -313,6 +327,7 @@ class Driver:
 
     async def _appended(self, records: Sequence[Entry]) -> None:
         """They are durable: now others may hear what they mean."""
+        self._beating.reached()
         for entry in records:
             if self.values is not None:
                 match entry:
@@ -324,9 +339,16 @@ class Driver:
             if isinstance(entry, TermBegun) and not self.state.term.durable:
                 await self.recording.fill()
             self.feed(self.shard.appended(entry, self.now()))
+            if not self.begun.done():
+                self._has_begun()
             self._tidying.appended(entry, self.state.history)
         self._tidying.snapshot(self.state.history)
         self.checkpoints.appended()
+
+    def _has_begun(self) -> None:
+        self.begun.set_result(None)
+        for work in (self._beating.work, self._beating.watch):
+            self.background.spawn(work())
 
     async def _export_part(self) -> None:
         values, history = self.values, self.state.history
@@ -360,37 +382,8 @@ class Driver:
             dropped_lines, now = self.machine.tape.dropped_lines, self.now()
             self.metrics.refresh(self.shard.state, staged_bytes, dropped_lines, now)
 
-    async def _keep_beating(self) -> None:
-        """Rule 20: ends when another process has followed. A beat that fails is left out.
-
-        In a store that somebody has emptied this process would add to a log that no other can read.
-        So it ends, and the next one takes back from the learners what is gone (rule 22).
-        """
-        state = self.state
-        for count in itertools.count(1):
-            await asyncio.sleep(self.store.heartbeat_seconds)
-            beat = Heartbeat(
-                pod=state.pod, instance=state.instance, epoch=state.history.epoch, count=count
-            )
-            try:
-                if await self.background.run(Thread.LOG, partial(self._beat, beat)):
-                    break
-            except StoreEmptied as error:
-                self._end(ExitCode.TRY_AGAIN, str(error))
-                return
-            except StoreError as error:
-                log.warning("no heartbeat", trouble=str(error))
-        self._deposed()
-
     def _deposed(self) -> None:
         self.feed(self.shard.deposed(self.now()))
-
-    def _beat(self, beat: Heartbeat) -> bool:
-        """In the thread. Whether another process has followed."""
-        if self.journal.is_deposed():
-            return True
-        self.journal.beat(beat)
-        return False
 
     def _failed(self, error: BaseException) -> None:
         self._end(ExitCode.BUG, f"{error!r}")

@@ -1,13 +1,15 @@
-"""The life of one shard's process: wait for its turn, restore, serve, stop.
+"""The life of one shard's process: wait for its turn, begin the term, serve, stop.
 
 The machine comes from outside: `__main__` makes one of real parts, tests/sim one in virtual time. A
-process accepts connections only when it has the shard (rule 20). It serves until a signal stops it
-or its own rules ask for the exit; then sessions get a second to end, and the log's queue two.
+process listens only during its term (rule 20); one whose term another process has begun first
+waits again. The probes' server listens from the start: its service ALIVE is always SERVING, the
+usual one only during the term. A process serves until a signal stops it or its own rules ask for
+the exit; then sessions get a second to end, the log's queue two, and the goodbye two.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -16,6 +18,7 @@ from grpc_health.v1.health import aio as health_aio
 from atoll_protos.exits import ExitCode
 from atoll_syncer.driver import Driver
 from atoll_syncer.duties.background import Thread
+from atoll_syncer.duties.beating import period_of
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.edges.job_files import follow
 from atoll_syncer.edges.service import add_services
@@ -24,9 +27,12 @@ from atoll_syncer.model.state import Beginning
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.store import StoreCorrupt
-from atoll_syncer.storage.takeover import SupersededError, wait_for_turn
+from atoll_syncer.storage.takeover import wait_for_turn
 
 SESSIONS_END_SECONDS = 1.0  # how long open sessions may still speak after a stop
+ALIVE: Final = "alive"  # a service of the probes' server
+SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 log = structlog.get_logger()
 
@@ -37,27 +43,23 @@ class OtherJobError(Exception):
 
 async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
     """Until `stopping`, or an end of the shard's own; returns the process' exit code."""
-    stop, starting = asyncio.create_task(stopping.wait()), asyncio.create_task(start(machine))
-    await asyncio.wait({stop, starting}, return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-        return ExitCode.TRY_AGAIN
+    stop = asyncio.create_task(stopping.wait())
+    health = await start_health(machine)
     try:
-        driver, health = starting.result()
-    except SupersededError as error:
-        log.error("exit", code=int(ExitCode.SUPERSEDED), reason=str(error))
-        return ExitCode.SUPERSEDED
+        driver = await begin(machine, stop)
     except OtherJobError as error:
         log.error("exit", code=int(ExitCode.OTHER_JOB), reason=str(error))
         return ExitCode.OTHER_JOB
     except StoreCorrupt as error:  # a newer version of Atoll wrote it, and may come back
         log.error("exit", code=int(ExitCode.TRY_AGAIN), reason=str(error))
         return ExitCode.TRY_AGAIN
-    ends: list[asyncio.Future[Any]] = [driver.exit, stop]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    await health.enter_graceful_shutdown()
-    await asyncio.gather(*(each.stop(SESSIONS_END_SECONDS) for each in _servers(machine)))
-    await driver.stop()
+    if driver is None:
+        return ExitCode.TRY_AGAIN
+    try:
+        if driver.begun.done():
+            await serve(machine, driver, health, stop)
+    finally:
+        await driver.stop()
     if driver.exit.done():
         ending = driver.exit.result()
         log.error("exit", code=int(ending.code), reason=ending.reason)
@@ -65,52 +67,92 @@ async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
     return ExitCode.FINAL if driver.state.ending.complete else ExitCode.TRY_AGAIN
 
 
-async def start(machine: Machine) -> tuple[Driver, health_aio.HealthServicer]:
-    """Take the shard over, and serve it. Raises SupersededError and OtherJobError."""
-    history = await take_turn(machine)
-    if other := of_another_job(history, machine.run_file):
-        raise OtherJobError(f"the store cannot be carried on: {other}")
-    driver, health = make_driver(machine, history), health_aio.HealthServicer()
-    add_services(machine.server, driver, machine.identity)
-    for server in _servers(machine):
+async def first_of(*ends: Awaitable[Any]) -> None:
+    await asyncio.wait(map(asyncio.ensure_future, ends), return_when=asyncio.FIRST_COMPLETED)
+
+
+async def start_health(machine: Machine) -> health_aio.HealthServicer:
+    health, server = health_aio.HealthServicer(), machine.health_server
+    await health.set("", NOT_SERVING)
+    await health.set(ALIVE, SERVING)
+    if server is not None:
         health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    await driver.start()
+        await server.start()
+    return health
+
+
+async def begin(machine: Machine, stop: asyncio.Future[Any]) -> Driver | None:
+    """Take the shard over: a driver whose term has begun, or that ends; None: `stop` came first.
+
+    Raises OtherJobError and StoreCorrupt.
+    """
+    waited = False
+    while True:
+        turn = asyncio.create_task(take_turn(machine))
+        await first_of(stop, turn)
+        if not turn.done():
+            turn.cancel()
+            return None
+        history = turn.result()
+        if other := of_another_job(history, machine.run_file):
+            raise OtherJobError(f"the store cannot be carried on: {other}")
+        driver = make_driver(machine, history, waited=waited)
+        await driver.start()
+        await first_of(stop, driver.begun, driver.exit)
+        if driver.begun.done() or not driver.was_deposed:
+            return driver
+        log.info("another process was faster", shard=machine.shard)
+        driver.abandon()
+        waited = True
+
+
+async def serve(
+    machine: Machine,
+    driver: Driver,
+    health: health_aio.HealthServicer,
+    stop: asyncio.Future[Any],
+) -> None:
+    """Until `stop` or an end of the driver. Raises SpecError for a port in use."""
+    server = machine.open_server()
+    add_services(server, driver, machine.identity)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if machine.read_length is not None:
         driver.background.spawn(follow(driver, machine.read_length, driver.shard.length_heard))
     if machine.read_expected is not None:
         driver.background.spawn(follow(driver, machine.read_expected, driver.shard.expected_heard))
-    for server in _servers(machine):
-        await server.start()
-    await health.set("", health_pb2.HealthCheckResponse.SERVING)
+    await server.start()
+    await health.set("", SERVING)
     log.info("serving", shard=machine.shard, epoch=driver.state.history.epoch)
-    return driver, health
-
-
-def _servers(machine: Machine) -> list[Any]:
-    """That of the shard, and the one of the probes where it has one (they speak plain text)."""
-    return [each for each in (machine.server, machine.health_server) if each is not None]
+    await first_of(stop, driver.exit)
+    await health.enter_graceful_shutdown()
+    await server.stop(SESSIONS_END_SECONDS)
 
 
 async def take_turn(machine: Machine) -> History:
-    """The log's history, read when it is this process's turn. Raises SupersededError."""
+    """The log's history, read when it is this process's turn."""
     loop, thread = asyncio.get_running_loop(), machine.executors[Thread.LOG]
 
     def in_thread(look: Callable[[], Any]) -> asyncio.Future[Any]:
         return loop.run_in_executor(thread, look)
 
-    history = await wait_for_turn(machine.journal, machine.pod, in_thread, machine.clock)
-    machine.metrics.store_troubles.labels(StoreCorrupt.kind).inc(machine.journal.lost_entries)
+    journal, period = machine.journal, period_of(machine)
+    history = await wait_for_turn(journal, machine.pod, in_thread, machine.clock, period)
+    machine.metrics.store_troubles.labels(StoreCorrupt.kind).inc(journal.lost_entries)
     return history
 
 
-def make_driver(machine: Machine, history: History) -> Driver:
-    """The shard's rules over this history, and their driver."""
+def make_driver(machine: Machine, history: History, *, waited: bool) -> Driver:
+    """The shard's rules over this history, and their driver.
+
+    Only a process that finds an empty log at its start may know that no run can exist.
+    """
+    fresh = machine.fresh and not waited and not history.epoch and not history.incomplete
     beginning = Beginning(
         run_file=machine.run_file,
         shard=machine.shard,
         pod=machine.pod,
         instance=machine.instance,
-        fresh=machine.fresh and not history.incomplete,
+        fresh=fresh,
         new_run=machine.new_run,
         new_key=machine.new_secret(),
         expected=machine.expected,

@@ -71,7 +71,7 @@ def kill_shard(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
         process = world.shards[number]
         if process.alive:
             process.kill("killed")
-            again = world.start_shard(number, new_pod=False, after=fault.seconds / 4)
+            again = world.start_shard(number, process.pod, after=fault.seconds / 4)
             world.shards[number] = again
 
     if fault.which % 8 == 3:
@@ -120,7 +120,8 @@ def successor(world: World, fault: Fault, learner: LearnerProcess, shard: ShardP
     """The shard stands still while another pod takes it over on the same store."""
     if shard.alive and shard.shard is not None:
         world.pause(shard, fault.seconds + 6.0)
-        world.shards[shard.number] = world.start_shard(shard.number, new_pod=True)
+        if not world.scenario.standby:
+            world.shards[shard.number] = world.start_shard(shard.number)
 
 
 def zombie(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -230,7 +231,9 @@ def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
             process.kill("its store is gone")
     world.stores[number] = world.new_store(number)
     world.watchers.tell("store_lost", number)
-    world.shards[number] = world.start_shard(number, new_pod=True, after=1.0)
+    world.shards[number] = world.start_shard(number, after=1.0)
+    if world.scenario.standby:
+        world.standbys[number] = world.start_shard(number, after=1.0)
 
 
 def lose_object(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -243,7 +246,7 @@ def lose_object(world: World, fault: Fault, learner: LearnerProcess, shard: Shar
     name = heads[fault.which % len(heads)]
     world.stores[shard.number].data.pop(name, None)
     world.watchers.tell("object_lost", shard.number, name)
-    world.shards[shard.number] = world.start_shard(shard.number, new_pod=False, after=1.0)
+    world.shards[shard.number] = world.start_shard(shard.number, shard.pod, after=1.0)
 
 
 def kill_rank(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:

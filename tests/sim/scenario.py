@@ -49,7 +49,8 @@ KINDS = (
     "store answers",
     "damage",
 )
-EDITS_SHARE, OBJECT_STORE_SHARE = 0.25, 0.3  # of the seeds
+EDITS_SHARE, OBJECT_STORE_SHARE, STANDBY_SHARE = 0.25, 0.3, 0.33  # of the seeds
+SLOW_BEATS_SHARE = 0.15  # of those with a standby
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
 LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
@@ -111,6 +112,8 @@ class Scenario:
     slice_seconds: float
     leaves_when_finished: bool
     object_store: bool  # the shards' state lies in one
+    standby: bool  # each shard has a second process, which waits
+    beat_seconds: float  # that the store needs for a heartbeat
     snapshot_entries: int  # of the log, from one snapshot to the next
     observer: bool  # an evaluator joins as well
     fresh: bool  # no run of this job can exist yet, so the registrar begins one at once
@@ -208,6 +211,7 @@ def draw(seed: int) -> Scenario:
     ranks, lane_faults = draw_ranks(run_file.slots, seed), draw_lane_faults(seed)
     lengths, reads = draw_edits(run_file.shards, steps, period, seed)
     object_store = random.Random(f"{seed}/object store").random() < OBJECT_STORE_SHARE
+    standby, slow_store = draw_standby(seed)
     return Scenario(
         seed=seed,
         run_file=run_file,
@@ -217,8 +221,10 @@ def draw(seed: int) -> Scenario:
             for n, slot in enumerate(run_file.slots)
         },
         tokens_per_step=tokens_per_step,
-        disk_seconds=max(rng.choice((0.002, 0.02, 0.1)), 0.3 * object_store),
+        disk_seconds=max(rng.choice((0.002, 0.02, 0.1)), 0.3 * object_store, slow_store),
         object_store=object_store,
+        standby=standby,
+        beat_seconds=max(4 * slow_store, 0.05),
         merge_seconds=rng.choice((0.01, 0.1, 0.4)),
         examine_seconds=more.choice((0.02, 0.02, 0.3, 1.0)),
         delay_seconds=network,
@@ -249,6 +255,14 @@ def draw(seed: int) -> Scenario:
         lengths=lengths,
         reads=reads,
     )
+
+
+def draw_standby(seed: int) -> tuple[bool, float]:
+    """Whether shards have two processes, and how slow their store is at least."""
+    rng = random.Random(f"{seed}/standby")
+    standby = rng.random() < STANDBY_SHARE
+    slow = standby and rng.random() < SLOW_BEATS_SHARE
+    return standby, rng.uniform(1.5, 2.2) if slow else 0.0
 
 
 def draw_edits(

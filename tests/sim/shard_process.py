@@ -17,7 +17,7 @@ from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.edges.registrar_client import RegistrarClient
 from atoll_syncer.model.effects import Accept, Append, Effect, EndSession, Send
-from atoll_syncer.model.log import Entry
+from atoll_syncer.model.log import Entry, TermBegun
 from atoll_syncer.model.roster import Certificate
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.serving import serve_shard
@@ -60,9 +60,11 @@ class ShardProcess(Process):
         super().__init__(world.sim, f"{pod}/{instance.rpartition('-')[2]}")
         self.world, self.number, self.pod, self.instance = world, number, pod, instance
         self.store = store
+        self.is_first = not world.sim.now  # of this job
         self.server = Server(self)
         self.stopping = asyncio.Event()  # SIGTERM
         self.shard: Shard | None = None  # once its term begins
+        self.has_begun = False  # its term: the record is durable
         self.began_at = 0.0
         self.values: ShardValues | None = None  # once a model is known
         self.peers: dict[int, Peer] = {}  # by session
@@ -99,21 +101,20 @@ class ShardProcess(Process):
 
         executors: Any = {
             Thread.LOG: VirtualThread(self, drawn(2 * disk), drawn(0.01)),
+            Thread.BEAT: VirtualThread(self, drawn(world.scenario.beat_seconds), drawn(0.01)),
             Thread.MERGE: VirtualThread(self, drawn(merge), drawn(0.01)),
             Thread.EXAMINE: VirtualThread(
                 self, drawn(world.scenario.examine_seconds), drawn(0.001)
             ),
             Thread.TIDY: VirtualThread(self, drawn(disk), drawn(0.01)),
         }
-        fresh = world.scenario.fresh and not world.restarted[self.number]
-        world.restarted[self.number] = True
         return Machine(
             run_file=world.run_file,
             shard=self.number,
             pod=self.pod,
             instance=self.instance,
             new_run=f"run-{self.instance}",
-            fresh=fresh,
+            fresh=world.scenario.fresh and self.is_first,
             expected=self._read_expected() or world.scenario.expected,
             read_expected=self._read_expected if world.scenario.lists else None,
             read_length=self._read_length if world.scenario.lengths else None,
@@ -126,7 +127,8 @@ class ShardProcess(Process):
             executors=executors,
             make_values=self._make_values,
             clock=self.time,
-            server=self.server,
+            open_server=lambda: self.server,
+            standby=world.scenario.standby,
             open_place=lambda _: world.place,
             snapshot_entries=world.scenario.snapshot_entries,
             watch=self._watch,
@@ -238,6 +240,9 @@ class WatchedShard:
     def appended(self, entry: Entry, now: float) -> list[Effect]:
         process = self._process
         process.sim.note(process.name, f"durable: {type(entry).__name__}")
+        if isinstance(entry, TermBegun):
+            process.has_begun = True
+            process.world.shard_begins(process)
         effects = self._shard.appended(entry, now)
         self._did(effects)
         return effects
@@ -283,6 +288,9 @@ class MemoryTape:
 
     def commits(self, lowest: Mapping[int, int]) -> set[tuple[int, int, int]]:
         return set(self.lines)
+
+    def begin(self) -> None:
+        """See Tape."""
 
     def sync(self) -> None:
         """See Tape."""

@@ -80,7 +80,7 @@ def test_a_store_that_is_away_while_a_shard_restores_is_waited_for(
     def restart() -> None:
         monkeypatch.setattr(MemoryStore, "read", read_later)
         world.shards[0].kill("killed")
-        world.shards[0] = world.start_shard(0, new_pod=False)
+        world.shards[0] = world.start_shard(0, world.shards[0].pod)
 
     world.sim.at(DURING, restart)
     assert run(world).result == "Complete"
@@ -96,7 +96,7 @@ def test_a_process_that_waits_for_its_turn_ends_when_it_is_told_to(world: World)
         assert process.shard is None
         process.do(process.stopping.set)
 
-    world.sim.at(DURING, lambda: waiting.append(world.start_shard(0, new_pod=True)))
+    world.sim.at(DURING, lambda: waiting.append(world.start_shard(0)))
     world.sim.at(DURING + 3.0, stop)
     assert run(world).result == "Complete"
     assert waiting[0].exit_code is ExitCode.TRY_AGAIN
@@ -125,7 +125,7 @@ def test_a_commit_whose_process_dies_before_it_writes_a_line_is_on_the_tape(worl
     def restart() -> None:
         world.shards[0].kill("between entry and line")
         assert owed[0] not in world.tapes[0].lines
-        world.shards[0] = world.start_shard(0, new_pod=False, after=1.0)
+        world.shards[0] = world.start_shard(0, world.shards[0].pod, after=1.0)
 
     world.stores[0].on_create.append(kill)
     assert run(world).result == "Complete"
@@ -152,7 +152,7 @@ def test_a_shard_goes_on_after_damage_to_an_entry_of_its_log(seed: int, back: in
             damaged = bytearray(data[name])
             damaged[len(damaged) // 2] ^= 1
             data[name] = bytes(damaged)
-            world.shards[0] = world.start_shard(0, new_pod=False, after=1.0)
+            world.shards[0] = world.start_shard(0, world.shards[0].pod, after=1.0)
 
         world.sim.at(DURING + 2.0, damage)
         assert run(world).result == "Complete"
@@ -202,7 +202,7 @@ def test_a_registrar_that_restarts_between_the_seed_and_the_companion_has_it_in_
     def restart() -> None:
         killed.append(world.sim.now)
         world.shards[0].kill("between the seed and the companion")
-        world.shards[0] = world.start_shard(0, new_pod=False, after=1.0)
+        world.shards[0] = world.start_shard(0, world.shards[0].pod, after=1.0)
 
     def told(hook: str, *what: Any) -> None:
         tell(hook, *what)

@@ -25,7 +25,7 @@ def trained(scenario: Scenario, *, stopped: bool) -> int:
                 return
             for shard in world.shards:
                 shard.kill("the run is stopped")
-                world.shards[shard.number] = world.start_shard(shard.number, new_pod=False)
+                world.shards[shard.number] = world.start_shard(shard.number, shard.pod)
             for slot, learner in world.learners.items():
                 learner.kill("the run is stopped")
                 world.learners[slot] = world.start_learner(slot, f"{slot}-again", 1.0)

@@ -47,7 +47,6 @@ class World:
         self.connections: list[Connection] = []
         self._closed = False
         count = self.run_file.shards
-        self.restarted = [False] * count
         self.reached = [0] * count  # the highest tick at which each shard has read the length
         self.pods = [0] * count  # how many each shard has had
         self.starts = 0
@@ -59,7 +58,9 @@ class World:
         self.tapes = [MemoryTape() for _ in range(count)]
         self.place = MemoryPlace(self)
         self.stores = [self.new_store(number) for number in range(count)]
-        self.shards = [self.start_shard(number, new_pod=True) for number in range(count)]
+        self.shards = [self.start_shard(number) for number in range(count)]
+        # By shard: the process that waits, while the one in `shards` has it; None: nobody does.
+        self.standbys = [self._start_standby(number) for number in range(count)]
         self.learners = {
             slot: self.start_learner(slot, f"{slot}-pod0", scenario.late_seconds.get(slot, 0.0))
             for slot in self.run_file.slots
@@ -92,11 +93,12 @@ class World:
         store.on_delete.append(deleted)
         return store
 
-    def start_shard(self, number: int, *, new_pod: bool, after: float = 0.0) -> ShardProcess:
-        """A new process, of a new pod or of the last one."""
-        self.pods[number] += new_pod
+    def start_shard(self, number: int, pod: str = "", *, after: float = 0.0) -> ShardProcess:
+        """A new process of this pod, or of a new one."""
+        if not pod:
+            self.pods[number] += 1
+            pod = f"shard{number}-pod{self.pods[number]}"
         self.starts += 1
-        pod = f"shard{number}-pod{self.pods[number]}"
         process = ShardProcess(self, number, pod, f"{pod}-{self.starts}", self.stores[number])
         self.all_shards.append(process)
         process.after(after + self.rng.uniform(0.0, 0.2), process.start)
@@ -126,11 +128,22 @@ class World:
         process.after(self.rng.uniform(0.0, 0.5), process.start)
         return process
 
-    def shard_exited(self, process: ShardProcess) -> None:
-        """The one that serves the shard's address is started again as a new pod."""
+    def _start_standby(self, number: int) -> ShardProcess | None:
+        return self.start_shard(number) if self.scenario.standby else None
+
+    def shard_begins(self, process: ShardProcess) -> None:
+        """It takes the shard over: where two have a place, the other one is who waits now."""
         number = process.number
+        if process is self.standbys[number]:
+            self.shards[number], self.standbys[number] = process, self.shards[number]
+
+    def shard_exited(self, process: ShardProcess) -> None:
+        """One that has a place is started again: in its pod where two wait, else as a new one."""
+        number, pod = process.number, process.pod if self.scenario.standby else ""
         if self.shards[number] is process:
-            self.shards[number] = self.start_shard(number, new_pod=True, after=1.0)
+            self.shards[number] = self.start_shard(number, pod, after=1.0)
+        elif self.standbys[number] is process:
+            self.standbys[number] = self.start_shard(number, pod, after=1.0)
 
     def learner_exited(self, process: LearnerProcess) -> None:
         """A process that ended without having finished is started again."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.supervision.ports import free_ports
@@ -98,8 +99,7 @@ def shard(
             env=environment,
         )
     try:
-        with grpc.insecure_channel(f"127.0.0.1:{health}") as channel:
-            grpc.channel_ready_future(channel).result(SECONDS_MAX)
+        until_serving(health)
         yield ShardUnderTest(
             endpoint=endpoint, process=process, log=log, health_port=health, metrics_port=metrics
         )
@@ -107,6 +107,22 @@ def shard(
     finally:
         process.terminate()
         process.wait(SECONDS_MAX)
+
+
+def until_serving(health_port: int) -> None:
+    """Wait until the term of the shard behind these probes has begun."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while not is_serving(health_port):
+        assert time.monotonic() < deadline, "it does not serve"
+        time.sleep(0.02)
+
+
+def is_serving(health_port: int, service: str = "") -> bool:
+    with grpc.insecure_channel(f"127.0.0.1:{health_port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=service)
+        reply = stub.Check(request, timeout=SECONDS_MAX, wait_for_ready=True)
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 @dataclass(slots=True, kw_only=True)

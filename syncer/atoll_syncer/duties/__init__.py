@@ -2,6 +2,7 @@
 
 `pyproject.toml` checks that imports go downwards in this list:
 
+    beating            says that the process lives, and ends one that has the shard no more
     checkpointing      parts of checkpoints, and the removal of older ones
     restoring          a run begins with a checkpoint
     tidying            snapshots of the log, and the removal of what nobody needs

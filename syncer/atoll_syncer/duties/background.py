@@ -25,7 +25,8 @@ log = structlog.get_logger()
 class Thread(StrEnum):
     """Each does one thing after the other."""
 
-    LOG = "log"  # appends entries, and beats
+    LOG = "log"  # appends entries
+    BEAT = "beat"  # says that the process lives, and looks whether another has followed
     MERGE = "merge"  # makes versions, and writes their objects
     EXAMINE = "examine"  # looks through what has arrived
     RENDER = "render"  # writes the models of checkpoints
@@ -60,10 +61,9 @@ class Background:
         task.add_done_callback(self._task_done)
 
     def stop(self) -> None:
+        """Another one may use the threads; what is under way in one goes on."""
         for task in self._tasks:
             task.cancel()
-        for executor in self._executors.values():
-            executor.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, thread: Thread, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executors[thread], work)

@@ -52,8 +52,9 @@ class Machine:
     executors: Executors
     make_values: MakeValues
     clock: Callable[[], float]  # monotonic seconds
-    server: Any  # a grpc.aio.Server whose port is bound, not started
+    open_server: Callable[[], Any]  # a grpc.aio.Server whose port is bound, not started
     health_server: Any = None  # one more, in plain text, which gets the health service alone
+    standby: bool = False  # another process of the shard waits
     identity: Identity | None = None  # this shard's own, with TLS; None: plain text
     snapshot_entries: int = SNAPSHOT_ENTRIES  # of the log, from one snapshot to the next
     open_place: OpenPlace | None = None  # of checkpoints; None: there are none

@@ -44,11 +44,15 @@ class Recording:
         self._machine.tape.close()
 
     async def fill(self) -> None:
-        """Write the lines of commits whose process was killed before it wrote them (rule 29).
+        """Begin with the tape: the lines of commits whose process was killed first (rule 29).
 
         The record of this term is durable, so no other process can add a commit any more.
         """
         journal = self._machine.journal
+        try:
+            self._machine.tape.begin()
+        except StoreError as error:
+            log.warning("the tape cannot be opened", trouble=str(error))
         lowest: dict[int, int] = {}
         commits = [(each.time, each.entry) for each in journal.commits]
         for _, entry in commits:

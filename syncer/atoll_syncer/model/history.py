@@ -64,7 +64,6 @@ class History:
     epoch: int = 0  # of the newest term
     pod: str = ""  # that has it
     instance: str = ""  # the process that has it
-    followed: set[str] = field(default_factory=set)  # pods that another pod has followed
     taken: dict[str, Taken] = field(default_factory=dict)
     superseded: dict[str, list[str]] = field(default_factory=dict)  # slot: earlier instances
     superseded_uids: dict[str, set[str]] = field(default_factory=dict)  # slot: of earlier pods
@@ -171,8 +170,6 @@ class History:
         match entry:
             case TermBegun():
                 self.incomplete |= entry.instance == self.instance  # a learner knew a lost term
-                if self.pod not in ("", entry.pod):
-                    self.followed.add(self.pod)
                 self.epoch, self.pod, self.instance = entry.epoch, entry.pod, entry.instance
                 self.lost_entries = 0
             case RunStarted():

@@ -19,13 +19,15 @@ keeps the bytes of the entry that it tries. If the name is taken by the very sam
 try got through; the bytes name the process, so no other can have written the same ones.
 
 The heartbeat is one more file, replaced once a second. It is only a sign of life that a newcomer
-waits for (storage/takeover); nothing is safe or unsafe because of it.
+waits for (storage/takeover); nothing is safe or unsafe because of it. It and `is_deposed` may be
+used beside the thread that appends.
 """
 
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
@@ -54,18 +56,25 @@ from atoll_syncer.storage.store import LOG, Store, StoreCorrupt, StoreMissing
 
 HEARTBEAT = "heartbeat.json"
 COMMITS_MAX = 4096  # more lines than that no tape holds back (storage/tape)
+TAKEOVERS_MAX = 8  # more than make a newcomer as patient as it gets
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A sign of life of the process that owns the shard: `count` grows with each."""
+    """A sign of life of the process that owns the shard; the next one comes after `period` s.
+
+    `time` is in Unix seconds. The last one of a process that ends in order is `released`.
+    """
 
     pod: str
     instance: str
     epoch: int
-    count: int
+    count: int  # grows with each
+    period: float
+    time: float
+    released: bool = False
 
 
 class DeposedError(Exception):
@@ -98,7 +107,8 @@ class LoggedCommit:
 class Journal:
     """Reads and appends one log; `append` goes to the position after the last one known here.
 
-    `clock` gives Unix seconds, for people who read the log. For one thread at a time.
+    `clock` gives Unix seconds, for people who read the log and for peace (storage/takeover). For
+    one thread at a time, but for `is_deposed` and the heartbeat.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
@@ -106,8 +116,9 @@ class Journal:
         self.clock = clock
         self._run = ""
         self._epoch = 0
-        self._instance = ""  # of the last term that is known
-        self._trying: tuple[tuple[Entry, ...], bytes] | None = None
+        self._pod = ""  # of the last term that is known
+        self._instance = ""  # likewise; of one's own as soon as its record is tried
+        self._trying: tuple[tuple[Entry, ...], bytes, float] | None = None
         self._lost_at = 0  # the first position read whose entry is lost; 0: none
         self.history = History()  # of what was read; afterwards it is the reader's
         self.position = 0  # of the last entry known
@@ -115,6 +126,8 @@ class Journal:
         self.snapshot_position = 0  # of the snapshot that reading began with
         self.lost_entries = 0  # damaged or gone, as far as they were read
         self.commits: deque[LoggedCommit] = deque(maxlen=COMMITS_MAX)  # read since the snapshot
+        self.time = 0.0  # of the last entry known
+        self.takeovers: deque[float] = deque(maxlen=TAKEOVERS_MAX)  # when a pod followed another
 
     def read(self) -> History:
         """Read on to the log's end; returns `history`.
@@ -154,6 +167,8 @@ class Journal:
         self.position = self.snapshot_position = newest.position
         self.checksum = newest.checksum
         self._run, self._epoch, self._lost_at = self.history.run, self.history.epoch, 0
+        self._pod = self.history.pod
+        self.takeovers = deque(newest.takeovers, TAKEOVERS_MAX)
         self.commits.clear()
         return True
 
@@ -172,7 +187,7 @@ class Journal:
             if objection:
                 raise DamagedError(f"it contradicts the log: {objection}")
         self.history = history
-        self._note(logged.records, logged.checksum)
+        self._note(logged.records, logged.checksum, logged.time)
         self._run, self._epoch = history.run, history.epoch
         commits = [each for each in logged.records if isinstance(each, Committed)]
         self.commits.extend(LoggedCommit(entry=each, time=logged.time) for each in commits)
@@ -194,43 +209,53 @@ class Journal:
         """
         assert len(records) == 1 or not any(map(stands_alone, records)), records
         if self._trying is None or self._trying[0] != records:
-            self._trying = records, self._encode(records)
-        data, position = self._trying[1], self.position + 1
+            now = self.clock()
+            self._trying = records, self._encode(records, now), now
+        _, data, time = self._trying
+        position = self.position + 1
         name = entry_name(position)
+        if isinstance(records[0], TermBegun):
+            self._instance = records[0].instance
         if not self._store.create(name, data) and self._read_or_none(name) != data:
+            self._trying = None
             raise DeposedError(f"{name} is another process's")
         if not self._store.keeps_entries and snapshots.newest_position(self._store) >= position:
+            self._trying = None
             raise DeposedError(f"{name} was another process's, and is in a snapshot")
         self._trying = None
-        self._note(records, checksum_of(data))
+        self._note(records, checksum_of(data), time)
 
     def snapshot_of(self, history: History) -> LogSnapshot:
         """Of `history`, which all entries known here add up to; a copy of it."""
-        return LogSnapshot(position=self.position, checksum=self.checksum, history=history.copy())
+        return LogSnapshot(
+            position=self.position,
+            checksum=self.checksum,
+            history=history.copy(),
+            takeovers=tuple(self.takeovers),
+        )
 
     def is_deposed(self) -> bool:
-        """Whether another process has appended. Not to be called during `append`."""
+        """Whether another process has appended. Meanwhile this one may append."""
         taken = self._read_or_none(entry_name(self.position + 1))
-        ours = None if self._trying is None else self._trying[1]
-        if taken is not None and taken != ours:
+        if taken is not None and _instance_of(taken) != self._instance:
             return True
-        return (
-            not self._store.keeps_entries and snapshots.newest_position(self._store) > self.position
-        )
+        if self._store.keeps_entries:
+            return False
+        newest = snapshots.newest_position(self._store)  # this process's own are behind `position`
+        return newest > self.position
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Replace the heartbeat. Raises StoreFull and StoreUnavailable."""
-        document = {name: getattr(heartbeat, name) for name in Heartbeat.__slots__}
-        self._store.replace(HEARTBEAT, json.dumps(document).encode())
+        self._store.replace(HEARTBEAT, json.dumps(asdict(heartbeat)).encode())
 
     def last_beat(self) -> Heartbeat | None:
         """The newest heartbeat, of whatever process. Raises StoreUnavailable."""
         try:
             document = json_text.mapping(self._store.read(HEARTBEAT))
             found: Heartbeat = documents.from_document(Heartbeat, document)
+            return found if math.isfinite(found.period) and math.isfinite(found.time) else None
         except (StoreMissing, ValueError, KeyError, TypeError, AttributeError):
             return None  # it is not synced: a power cut may leave it empty
-        return found
 
     def _read_or_none(self, name: str) -> bytes | None:
         try:
@@ -261,7 +286,7 @@ class Journal:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"not an entry of this log: {error!r}") from error
 
-    def _encode(self, records: Sequence[Entry]) -> bytes:
+    def _encode(self, records: Sequence[Entry], now: float) -> bytes:
         """One line of JSON: place in the log, run, epoch, process and time, then the records."""
         first = records[0]
         document: dict[str, Any] = {
@@ -270,18 +295,28 @@ class Journal:
             "run": first.run if isinstance(first, RunStarted) else self._run,
             "epoch": first.epoch if isinstance(first, TermBegun) else self._epoch,
             "instance": first.instance if isinstance(first, TermBegun) else self._instance,
-            "time": self.clock(),
+            "time": now,
             "records": [to_document(each) for each in records],
         }
         return with_checksum(document)
 
-    def _note(self, records: Sequence[Entry], checksum: str) -> None:
-        self.position, self.checksum = self.position + 1, checksum
+    def _note(self, records: Sequence[Entry], checksum: str, time: float) -> None:
+        self.position, self.checksum, self.time = self.position + 1, checksum, time
         for entry in records:
             if isinstance(entry, RunStarted):
                 self._run = entry.run
             if isinstance(entry, TermBegun):
-                self._epoch, self._instance = entry.epoch, entry.instance
+                if self._pod not in ("", entry.pod):
+                    self.takeovers.append(time)
+                self._epoch, self._pod, self._instance = entry.epoch, entry.pod, entry.instance
+
+
+def _instance_of(entry: bytes) -> str | None:
+    """The process that wrote it; None for one that is damaged."""
+    try:
+        return str(without_checksum(entry)["instance"])
+    except (DamagedError, KeyError):
+        return None
 
 
 def stands_alone(entry: Entry) -> bool:

@@ -56,11 +56,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSnapshot:
-    """What the log's entries up to `position` add up to, and the checksum of the last of them."""
+    """What the log's entries up to `position` add up to, and the checksum of the last of them.
+
+    `takeovers` are for peace (storage/takeover): when a pod followed another, in Unix seconds.
+    """
 
     position: int
     checksum: str
     history: History
+    takeovers: tuple[float, ...] = ()
 
 
 def entry_name(position: int) -> str:
@@ -92,8 +96,12 @@ def read_newest(store: Store) -> LogSnapshot | None:
             if document["seq"] != position:
                 raise DamagedError(f"it says seq {document['seq']}")
             history = documents.from_document(History, document["history"])
-            checksum = str(document["checksum"])
-            return LogSnapshot(position=position, checksum=checksum, history=history)
+            return LogSnapshot(
+                position=position,
+                checksum=str(document["checksum"]),
+                history=history,
+                takeovers=tuple(map(float, document["takeovers"])),
+            )
         except StoreMissing:
             continue  # removed meanwhile: a newer one is there
         except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -109,6 +117,7 @@ def write(store: Store, taken: LogSnapshot, time: float) -> None:
         "checksum": taken.checksum,
         "run": taken.history.run,
         "time": time,
+        "takeovers": taken.takeovers,
         "history": history,
     }
     store.create(snapshot_name(taken.position), with_checksum(document))

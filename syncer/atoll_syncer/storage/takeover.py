@@ -12,18 +12,18 @@ The rest of this module only keeps a newcomer from deposing an owner that works 
     newcomer reads the log
         |-- no term yet --------------------------------------------> TAKE_OVER
         |-- the last term is this pod's (a restart) ----------------> TAKE_OVER
-        |-- this pod had a term, and another pod followed ----------> LEAVE (exit 77)
         `-- the last term is another pod's
-                |-- its heartbeat has not changed for T ------------> TAKE_OVER
+                |-- its process has said that it ends --------------> TAKE_OVER
+                |-- neither beat nor entry for T -------------------> TAKE_OVER
                 `-- else -------------------------------------------> WAIT, and look again
 
-- The owner renews the heartbeat every `Store.heartbeat_seconds` (1 or 2) and reads the log's end
-  each time. The heartbeat has a count, so a newcomer sees progress without comparing clocks; times
-  are measured by the newcomer's own monotonic clock, from its own first look.
-- T is PATIENCE_SECONDS: long enough for a slow disk, short enough that a shard is back before
-  learners have waited for long.
-- A pod whose term was followed by another pod's never owns the shard again. Otherwise two pods
-  could take it from each other for ever. The operator replaces such a pod.
+- The heartbeat has a count, so a newcomer sees progress without comparing clocks; times are
+  measured by the newcomer's own monotonic clock, from its own first look, after each look.
+- T is PERIODS_MAX of the period that the heartbeat names, and doubles with each takeover of the
+  last minute, to PATIENCE_MAX_SECONDS: two processes on a store that is slower than they think
+  would take the shard from each other for ever. The last minute is the one before the newest time
+  that the log or a heartbeat names; a wrong clock there makes a newcomer too patient or too hasty.
+- Who was deposed may wait, and own the shard again.
 
 The caller must hand the history that `wait_for_turn` returns to the rules unchanged, and begin
 its term by appending to the same journal: the append goes to the position after the last entry
@@ -31,8 +31,7 @@ that was read, which is what makes it safe.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from enum import Enum
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import structlog
@@ -41,76 +40,113 @@ from atoll_syncer.model.history import History
 from atoll_syncer.storage.journal import Heartbeat, Journal
 from atoll_syncer.storage.store import StoreUnavailable
 
-PATIENCE_SECONDS: Final = 5.0  # of a newcomer without a sign of life
+PERIODS_MAX: Final = 2.5  # of a heartbeat, without a sign of life
+PATIENCE_MAX_SECONDS: Final = 30.0
+TAKEOVERS_SECONDS: Final = 60.0  # in which they count
 LOOK_SECONDS: Final = 0.5  # a store of files or objects tells nobody of a heartbeat
 
 log = structlog.get_logger()
 
 
-class SupersededError(Exception):
-    """Another pod has followed this one: it never owns the shard again."""
+def patience(period: float, takeovers: Iterable[float], newest: float) -> float:
+    """T, in seconds; `takeovers` and the `newest` time that is known are in Unix seconds."""
+    recent = sum(newest - each < TAKEOVERS_SECONDS for each in takeovers)
+    return min(PERIODS_MAX * period * 2.0**recent, PATIENCE_MAX_SECONDS)
 
 
-class Action(Enum):
-    """What a newcomer does now."""
+def takeover(
+    pod: str, history: History, *, released: bool, silent_seconds: float, patience: float
+) -> tuple[bool, str]:
+    """Whether `pod` takes the shard over now, and why.
 
-    TAKE_OVER = "take over"
-    WAIT = "wait"
-    LEAVE = "leave"  # exit 77
-
-
-def takeover(pod: str, history: History, *, silent_seconds: float) -> tuple[Action, str]:
-    """Whether `pod` takes the shard over, which has seen no new heartbeat for so long, and why."""
+    `released`: the owner's process has said that it ends; it was silent for `silent_seconds`.
+    """
     owner = history.pod
     if not owner:
-        return Action.TAKE_OVER, "no process has had it yet"
+        return True, "no process has had it yet"
     if owner == pod:
-        return Action.TAKE_OVER, "this pod had it last"
-    if pod in history.followed:
-        return Action.LEAVE, f"pod {owner} has followed this pod"
-    if silent_seconds >= PATIENCE_SECONDS:
-        return Action.TAKE_OVER, f"no heartbeat of pod {owner} for {PATIENCE_SECONDS:g} s"
-    return Action.WAIT, f"pod {owner} has the shard"
+        return True, "this pod had it last"
+    if released:
+        return True, f"pod {owner} has ended in order"
+    if silent_seconds >= patience:
+        return True, f"no sign of life of pod {owner} for {patience:g} s"
+    return False, f"pod {owner} has the shard"
 
 
-InThread = Callable[[Callable[[], tuple[Action, str]]], Awaitable[tuple[Action, str]]]
+InThread = Callable[[Callable[[], tuple[bool, str]]], Awaitable[tuple[bool, str]]]
 
 
 class HeartbeatWatch:
-    """What a newcomer sees of the log and of the heartbeat next to it, by its own clock."""
+    """What a newcomer sees of the heartbeat and of the log, by its own clock.
 
-    def __init__(self, journal: Journal, pod: str, now: float) -> None:
-        self.journal, self.pod = journal, pod
+    While the heartbeat goes on a look is one read: in a bucket each is paid for. `period` is that
+    of an owner whose heartbeat is not there.
+    """
+
+    def __init__(
+        self, journal: Journal, pod: str, clock: Callable[[], float], period: float
+    ) -> None:
+        self._journal, self._pod, self._clock, self._period = journal, pod, clock, period
         self._beat: Heartbeat | None = None
-        self._beat_seen_at = now
+        self._seen_at = clock()
+        self._position = -1  # of the log, as it was read; -1: not yet
 
-    def look(self, now: float) -> tuple[Action, str]:
-        """Read on, and decide. Raises StoreUnavailable: look again."""
-        history = self.journal.read()
-        beat = self.journal.last_beat()
+    def look(self) -> tuple[bool, str]:
+        """Whether to take over, and why. Raises StoreUnavailable: look again."""
+        beat = self._journal.last_beat()
         if beat != self._beat:
-            self._beat, self._beat_seen_at = beat, now
-        return takeover(self.pod, history, silent_seconds=now - self._beat_seen_at)
+            self._beat, self._seen_at = beat, self._clock()
+        if self._position < 0 or not self._owners_lives():
+            self._journal.read()
+            if self._journal.position != self._position:
+                self._position, self._seen_at = self._journal.position, self._clock()
+        return takeover(
+            self._pod,
+            self._journal.history,
+            released=self._owners and self._beat is not None and self._beat.released,
+            silent_seconds=self._clock() - self._seen_at,
+            patience=self._patience,
+        )
+
+    def _owners_lives(self) -> bool:
+        """Whether the heartbeat alone says that the owner whom the log names still lives."""
+        beat = self._beat
+        if beat is None or beat.released or not self._owners:
+            return False
+        return self._clock() - self._seen_at < self._patience
+
+    @property
+    def _owners(self) -> bool:
+        """Whether the heartbeat is that of the newest term that was read."""
+        beat, history = self._beat, self._journal.history
+        named = history.instance, history.epoch
+        return beat is not None and (beat.instance, beat.epoch) == named
+
+    @property
+    def _patience(self) -> float:
+        beat, journal = self._beat, self._journal
+        if beat is None or not self._owners:
+            return patience(self._period, journal.takeovers, journal.time)
+        return patience(beat.period, journal.takeovers, max(beat.time, journal.time))
 
 
 async def wait_for_turn(
-    journal: Journal, pod: str, in_thread: InThread, clock: Callable[[], float]
+    journal: Journal, pod: str, in_thread: InThread, clock: Callable[[], float], period: float
 ) -> History:
-    """What the log adds up to when this pod may take the shard over. Raises SupersededError.
+    """What the log adds up to when this pod may take the shard over.
 
     `in_thread` does each look outside of the event loop, because a disk may take long; `clock`
     counts monotonic seconds. Raises StoreCorrupt for the log of a newer version of Atoll.
     """
-    watch, said = HeartbeatWatch(journal, pod, clock()), ""
+    watch, said = HeartbeatWatch(journal, pod, clock, period), ""
     while True:
         try:
-            action, reason = await in_thread(lambda: watch.look(clock()))
+            is_its_turn, reason = await in_thread(watch.look)
         except StoreUnavailable as error:
-            action, reason = Action.WAIT, str(error)
-        if action is Action.TAKE_OVER:
+            is_its_turn, reason = False, str(error)
+        if is_its_turn:
+            log.info("takes the shard over", reason=reason)
             return journal.history
-        if action is Action.LEAVE:
-            raise SupersededError(reason)
         if reason != said:
             said = reason
             log.info("waits to take the shard over", reason=said)

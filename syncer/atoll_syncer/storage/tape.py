@@ -40,12 +40,17 @@ class Tape:
         self._waiting: deque[bytes] = deque()
 
     def open(self) -> None:
-        """Open the newer file; cut off a line that a killed process left half-written."""
+        """Open the newer file, to which another process may write meanwhile."""
         with storage_errors(self.path):
             make_folder(self.path.parent)
-            self._handle = os.open(self.path, FLAGS, 0o644)
-            os.ftruncate(self._handle, _whole_lines_end(self._handle))
+            self._open()
             sync_folder(self.path.parent)
+
+    def begin(self) -> None:
+        """Only this process writes from now on: cut off a line that is half-written."""
+        with storage_errors(self.path):
+            handle = self._open()  # again: it may have rotated
+            os.ftruncate(handle, _whole_lines_end(handle))
 
     @property
     def waiting_lines(self) -> int:
@@ -132,10 +137,14 @@ class Tape:
         """The file becomes the older one, and a new one begins. Raises OSError: call again."""
         with suppress(FileNotFoundError):  # renamed before, when there was no room for a new one
             self.path.rename(self.older)
-        handle = os.open(self.path, FLAGS, 0o644)
-        assert self._handle is not None, "open() first"
-        os.close(self._handle)
+        self._open()
+
+    def _open(self) -> int:
+        handle, before = os.open(self.path, FLAGS, 0o644), self._handle
         self._handle = handle
+        if before is not None:
+            os.close(before)
+        return handle
 
     def _append(self, line: bytes) -> None:
         """Write the whole line, or cut off what was written of it. Raises OSError."""

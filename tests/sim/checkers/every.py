@@ -16,13 +16,14 @@ from sim.checkers import (
     start,
     still,
     tape,
+    terms,
     values,
 )
 from sim.watch import Watcher
 
 MODULES = (
     *(start, rounds, values, tape, progress, kept, length, export),
-    *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints),
+    *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints, terms),
 )
 ALL: tuple[type[Watcher], ...] = tuple(
     each

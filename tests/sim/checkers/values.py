@@ -1,11 +1,11 @@
-"""Rules 13, 19, 20 and 22, from the values themselves: nothing lost, repeated or rolled back."""
+"""Rules 13, 19 and 22, from the values themselves: nothing lost, repeated or rolled back."""
 
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Effect, MergeOffers, Send
-from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
+from atoll_syncer.model.log import Committed, Entry, Seeded
 from sim.learner_process import LearnerProcess
 from sim.shard_process import ShardProcess
 from sim.symbols import Difference, Key, Value, Work
@@ -13,7 +13,6 @@ from sim.watch import Watcher
 from sim.world import World
 
 Unit = tuple[str, int, int, int, int]
-SETTLING_SECONDS = 10.0
 WAIT_SECONDS = 30.0  # that a shard waits for learners which may hold more than those who came
 
 
@@ -190,43 +189,6 @@ class DurableChecker(Watcher):
         self.versions.setdefault((*key, number), set()).add(digest)
         self.heads[key] = number, digest
         self.objects[key] = [*self.objects.get(key, [])[-1:], name]
-
-
-class FenceChecker(Watcher):
-    """Rule 20: epochs grow, no process appends in another's term, and one process is left."""
-
-    rule = "20"
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.terms: dict[int, tuple[int, str]] = {}  # epoch, instance
-        self.since: dict[int, float] = {}
-
-    def store_lost(self, shard: int) -> None:
-        self.terms.pop(shard, None)
-
-    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
-        epoch, _ = self.terms.get(shard, (0, ""))
-        if isinstance(entry, TermBegun):
-            self.require(entry.epoch > epoch, f"shard {shard}: epoch {entry.epoch} after {epoch}")
-            self.terms[shard] = entry.epoch, entry.instance
-            self.since[shard] = self.world.sim.now
-        else:
-            written = document["epoch"]
-            self.require(written == epoch, f"shard {shard}: epoch {written} writes in {epoch}")
-
-    def run_ended(self) -> None:
-        for process in self.world.all_shards:
-            old_store = process.store is not self.world.stores[process.number]
-            if process.number not in self.terms or old_store:
-                continue
-            begun = max(self.since[process.number], process.woke_at, process.began_at)
-            settled = self.world.sim.now > begun + SETTLING_SECONDS
-            owns = process.alive and not process.paused and process.shard is not None
-            deposed = process.instance != self.terms[process.number][1]
-            self.require(
-                not (settled and owns and deposed), f"{process.name} goes on, though deposed"
-            )
 
 
 class LossChecker(Watcher):

@@ -1,7 +1,6 @@
 """What the driver keeps of a session that is gone; tests/sim runs all of the driver."""
 
 import asyncio
-import shutil
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -14,9 +13,7 @@ from atoll_protos.exits import ExitCode
 from atoll_syncer.driver import Driver
 from atoll_syncer.duties.log_queue import LogQueue
 from atoll_syncer.model import log
-from atoll_syncer.model.effects import Append, Effect, SendReply
-from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.store import MARK, FileStore
+from atoll_syncer.model.effects import Append, Effect, EndProcess, SendReply
 
 SESSION = 3
 
@@ -95,6 +92,8 @@ async def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule
         values=None,
         _token=0,
         _deadline=SimpleNamespace(moved=lambda: None),
+        _beating=SimpleNamespace(reached=lambda: None),
+        begun=SimpleNamespace(done=lambda: True),
         _tidying=SimpleNamespace(appended=lambda *_: None, snapshot=lambda _: None),
         checkpoints=SimpleNamespace(appended=lambda: None),
     )
@@ -112,47 +111,26 @@ async def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule
 
 
 @pytest.mark.parametrize("deposed", [False, True])
-async def test_a_driver_that_stops_writes_what_was_trained_unless_it_is_deposed_rule_35(
+async def test_a_driver_that_stops_writes_what_was_trained_and_says_goodbye_unless_deposed_rule_35(
     deposed: bool,
 ) -> None:
     written: list[object] = []
+
+    async def note(what: str) -> None:
+        written.append(what)
+
     driver = a_driver(
         shard=SimpleNamespace(stopping=lambda: ["counted"]),
         feed=written.extend,
         exit=asyncio.get_running_loop().create_future(),
         background=SimpleNamespace(stop=lambda: written.append("stopped")),
         recording=SimpleNamespace(close=lambda: None),
-        _log=SimpleNamespace(finish=partial(asyncio.sleep, 0)),
+        begun=asyncio.get_running_loop().create_future(),
+        _log=SimpleNamespace(finish=partial(note, "finished")),
+        _beating=SimpleNamespace(goodbye=partial(note, "goodbye")),
     )
+    driver.begun.set_result(None)
     if deposed:
-        driver.exit.set_result(None)
+        driver.exit.set_result(EndProcess(ExitCode.SUPERSEDED, "followed"))
     await driver.stop()
-    assert written == [*["counted"] * (not deposed), "stopped"]
-
-
-async def test_a_shard_whose_store_was_emptied_ends_and_is_started_again_rule_22(
-    store: FileStore,
-) -> None:
-    """It would go on with what nobody can read when it is gone, perhaps when no learner lives."""
-    journal = Journal(store, lambda: 1.0)
-    journal.append(log.TermBegun(epoch=1, pod="p", instance="p-1"))
-
-    async def run(thread: object, work: Callable[[], object]) -> object:
-        shutil.rmtree(store.root / "log")
-        (store.root / MARK).unlink()
-        (store.root / "log").mkdir()
-        return work()
-
-    state = SimpleNamespace(pod="p", instance="p-1", history=SimpleNamespace(epoch=1))
-    driver = a_driver(
-        state=state,
-        store=SimpleNamespace(heartbeat_seconds=0.0),
-        journal=journal,
-        background=SimpleNamespace(run=run),
-        exit=asyncio.get_running_loop().create_future(),
-    )
-    await asyncio.wait_for(driver._keep_beating(), 60)
-    assert driver.exit.result().code is ExitCode.TRY_AGAIN
-    assert "atoll.json is not there" in driver.exit.result().reason
-    FileStore(store.root).open()
-    assert Journal(store, lambda: 2.0).read().epoch == 0
+    assert written == [*["counted", "finished", "goodbye"] * (not deposed), "stopped"]

@@ -185,8 +185,11 @@ def test_a_full_disk_delays_an_entry(small_disk: Path) -> None:
 
 def test_the_newest_heartbeat_is_seen_by_others(store: BrokenStore) -> None:
     assert journal(store).last_beat() is None
-    first = Heartbeat(pod="p", instance="p-1", epoch=1, count=1)
+    first = Heartbeat(pod="p", instance="p-1", epoch=1, count=1, period=2.0, time=7.0)
     journal(store).beat(first)
     assert journal(store).last_beat() == first
+    said = store.read("heartbeat.json").replace(b"2.0", b'"soon"')
+    store.replace("heartbeat.json", bytes(said))
+    assert journal(store).last_beat() is None
     store.replace("heartbeat.json", b"")
     assert journal(store).last_beat() is None

@@ -1,61 +1,171 @@
-"""How a shard's process ends that cannot take its shard over, or that is stopped."""
+"""How a shard's process begins its term, and how one ends that does not or is stopped."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_syncer import serving
+from atoll_syncer.model.effects import EndProcess
 from atoll_syncer.model.history import History
 from atoll_syncer.storage.store import StoreCorrupt
-from atoll_syncer.storage.takeover import SupersededError
 
 NEWER = StoreCorrupt("log/7", "an entry of the unknown kind X", "use the version that wrote it")
+FASTER = EndProcess(ExitCode.SUPERSEDED, "another process has taken this shard over")
 
 
-async def nothing(*_: object) -> None:
-    return None
+class Drivers:
+    """Drivers of which each begins its term, or is deposed before it has."""
+
+    def __init__(self, *begins: bool) -> None:
+        self.begins, self.did = list(begins), list[str]()
+        self.complete = False
+
+    def make(self, machine: object, history: object, *, waited: bool) -> Any:
+        future = asyncio.get_running_loop().create_future
+        driver = SimpleNamespace(begun=future(), exit=future(), was_deposed=False)
+
+        async def start() -> None:
+            self.did.append("starts again" if waited else "starts")
+            if self.begins.pop(0):
+                driver.begun.set_result(None)
+            else:
+                driver.was_deposed = True
+                driver.exit.set_result(FASTER)
+
+        async def stop() -> None:
+            self.did.append("stops")
+
+        driver.start, driver.stop = start, stop
+        driver.abandon = lambda: self.did.append("gives up")
+        driver.state = SimpleNamespace(ending=SimpleNamespace(complete=self.complete))
+        return driver
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def take_turn(machine: Any) -> Any:
+        return History()
+
+    monkeypatch.setattr(serving, "take_turn", take_turn)
+    monkeypatch.setattr(serving, "of_another_job", lambda history, file: history.run_hash)
+    return SimpleNamespace(run_file=None, shard=0, health_server=None)
+
+
+def stopped_in(drivers: Drivers, stopping: asyncio.Event) -> Callable[..., Any]:
+    async def serve(*_: object) -> None:
+        drivers.did.append("serves")
+        stopping.set()
+
+    return serve
+
+
+@pytest.mark.parametrize("complete", [False, True])
+async def test_a_shard_that_is_stopped_says_whether_the_job_is_over(
+    monkeypatch: pytest.MonkeyPatch, machine: Any, complete: bool
+) -> None:
+    drivers, stopping = Drivers(True), asyncio.Event()
+    drivers.complete = complete
+    monkeypatch.setattr(serving, "make_driver", drivers.make)
+    monkeypatch.setattr(serving, "serve", stopped_in(drivers, stopping))
+    code = await serving.serve_shard(machine, stopping)
+    assert code is (ExitCode.FINAL if complete else ExitCode.TRY_AGAIN)
+    assert drivers.did == ["starts", "serves", "stops"]
+
+
+async def test_of_two_processes_that_begin_at_once_one_waits_again_rule_20(
+    monkeypatch: pytest.MonkeyPatch, machine: Any
+) -> None:
+    drivers, stopping = Drivers(False, True), asyncio.Event()
+    monkeypatch.setattr(serving, "make_driver", drivers.make)
+    monkeypatch.setattr(serving, "serve", stopped_in(drivers, stopping))
+    await serving.serve_shard(machine, stopping)
+    assert drivers.did == ["starts", "gives up", "starts again", "serves", "stops"]
 
 
 @pytest.mark.parametrize(
-    ("given", "code"),
+    ("raised", "code"),
     [
-        (SupersededError("pod b has followed this pod"), ExitCode.SUPERSEDED),
         (serving.OtherJobError("the store holds another job's state"), ExitCode.OTHER_JOB),
         (NEWER, ExitCode.TRY_AGAIN),  # the newer image may come back
-        ("complete", ExitCode.FINAL),
-        ("open", ExitCode.TRY_AGAIN),
     ],
 )
-async def test_a_shard_that_is_not_taken_over_or_is_stopped_ends_with_the_code_that_says_why(
-    monkeypatch: pytest.MonkeyPatch, given: Exception | str, code: ExitCode
+async def test_a_shard_that_is_not_taken_over_ends_with_the_code_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, machine: Any, raised: Exception, code: ExitCode
 ) -> None:
-    driver = SimpleNamespace(
-        exit=asyncio.get_running_loop().create_future(),
-        stop=nothing,
-        state=SimpleNamespace(ending=SimpleNamespace(complete=given == "complete")),
-    )
+    async def begin(*_: object) -> Any:
+        raise raised
+
+    monkeypatch.setattr(serving, "begin", begin)
+    assert await serving.serve_shard(machine, asyncio.Event()) is code
+
+
+async def test_a_process_that_waits_ends_when_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, machine: Any
+) -> None:
     stopping = asyncio.Event()
 
-    async def start(machine: Any) -> Any:
-        if isinstance(given, Exception):
-            raise given
-        asyncio.get_running_loop().call_soon(stopping.set)
-        return driver, SimpleNamespace(enter_graceful_shutdown=nothing)
+    async def take_turn(machine: Any) -> Any:
+        stopping.set()
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr(serving, "start", start)
-    machine: Any = SimpleNamespace(server=SimpleNamespace(stop=nothing), health_server=None)
-    assert await serving.serve_shard(machine, stopping) is code
+    monkeypatch.setattr(serving, "take_turn", take_turn)
+    assert await serving.serve_shard(machine, stopping) is ExitCode.TRY_AGAIN
 
 
-async def test_a_store_of_another_job_is_not_carried_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_port_that_is_taken_when_the_term_begins_gives_the_shard_back(
+    monkeypatch: pytest.MonkeyPatch, machine: Any
+) -> None:
+    def open_server() -> Any:
+        raise SpecError("--listen", "127.0.0.1:1 cannot be bound", "give another one")
+
+    drivers, machine.open_server = Drivers(True), open_server
+    monkeypatch.setattr(serving, "make_driver", drivers.make)
+    with pytest.raises(SpecError, match="cannot be bound"):
+        await serving.serve_shard(machine, asyncio.Event())
+    assert drivers.did == ["starts", "stops"]
+
+
+async def test_a_store_of_another_job_is_not_carried_on(
+    monkeypatch: pytest.MonkeyPatch, machine: Any
+) -> None:
     async def take_turn(machine: Any) -> Any:
         return History(run="r", run_hash="another")
 
     monkeypatch.setattr(serving, "take_turn", take_turn)
-    monkeypatch.setattr(serving, "of_another_job", lambda history, file: history.run_hash)
-    machine: Any = SimpleNamespace(run_file=None)
     with pytest.raises(serving.OtherJobError, match="another"):
-        await serving.start(machine)
+        await serving.begin(machine, asyncio.get_running_loop().create_future())
+
+
+@pytest.mark.parametrize(
+    ("history", "waited", "fresh"),
+    [
+        (History(), False, True),
+        (History(), True, False),
+        (History(epoch=1), False, False),  # somebody was here, and may have begun a run
+    ],
+)
+def test_only_a_process_that_comes_first_believes_that_no_run_can_exist_rule_2(
+    monkeypatch: pytest.MonkeyPatch, history: History, waited: bool, fresh: bool
+) -> None:
+    monkeypatch.setattr(serving, "Shard", lambda beginning, *_: beginning)
+    monkeypatch.setattr(serving, "Driver", lambda beginning, _: beginning)
+    machine: Any = SimpleNamespace(
+        run_file=None,
+        shard=0,
+        pod="p",
+        instance="p-1",
+        fresh=True,
+        new_run="r",
+        new_secret=lambda: "s",
+        expected=None,
+        read_length=None,
+        clock=lambda: 0.0,
+        watch=lambda shard: shard,
+    )
+    beginning: Any = serving.make_driver(machine, history, waited=waited)
+    assert beginning.fresh is fresh

@@ -23,7 +23,6 @@ def a_history() -> History:
         epoch=2,
         pod="p",
         instance="p-1",
-        followed={"o", "n"},
         taken={"a-0": taken},
         superseded={"a-0": ["u-0", "u-00"]},
         superseded_uids={"a-0": {"t", "s"}},

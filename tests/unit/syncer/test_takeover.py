@@ -6,83 +6,195 @@ import time
 import pytest
 
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import TermBegun
+from atoll_syncer.model.log import Begun, TermBegun
+from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import Heartbeat, Journal
 from atoll_syncer.storage.store import FileStore
-from atoll_syncer.storage.takeover import (
-    PATIENCE_SECONDS,
-    Action,
-    HeartbeatWatch,
-    SupersededError,
-    takeover,
-    wait_for_turn,
-)
+from atoll_syncer.storage.takeover import HeartbeatWatch, patience, takeover, wait_for_turn
+
+T = 2.5  # of a heartbeat each second
 
 
 @pytest.mark.parametrize(
-    ("pods", "silent_seconds", "action", "reason"),
+    ("pods", "released", "silent_seconds", "takes", "reason"),
     [
-        ((), 0.0, Action.TAKE_OVER, "no process has had it yet"),
-        (("old", "new"), 0.0, Action.TAKE_OVER, "this pod had it last"),
-        (("new", "old"), 1e9, Action.LEAVE, "pod old has followed this pod"),
-        (("old",), PATIENCE_SECONDS - 0.1, Action.WAIT, "pod old has the shard"),
-        (("old",), PATIENCE_SECONDS, Action.TAKE_OVER, "no heartbeat of pod old for 5 s"),
+        ((), False, 0.0, True, "no process has had it yet"),
+        (("old", "new"), False, 0.0, True, "this pod had it last"),
+        (("old",), False, 2.4, False, "pod old has the shard"),
+        (("old",), False, 2.5, True, "no sign of life of pod old for 2.5 s"),
+        (("old",), True, 0.0, True, "pod old has ended in order"),
+        (("new", "old"), False, 2.5, True, "no sign of life of pod old for 2.5 s"),
     ],
 )
-def test_a_pod_takes_over_when_it_had_the_shard_last_or_the_owner_is_silent_rule_20(
-    pods: tuple[str, ...], silent_seconds: float, action: Action, reason: str
+def test_a_pod_takes_over_when_it_had_the_shard_last_or_the_owner_is_silent_or_has_ended_rule_20(
+    pods: tuple[str, ...], released: bool, silent_seconds: float, takes: bool, reason: str
 ) -> None:
     terms = [TermBegun(epoch=n + 1, pod=pod, instance=pod) for n, pod in enumerate(pods)]
-    decided = takeover("new", History.of(terms), silent_seconds=silent_seconds)
-    assert decided == (action, reason)
+    history = History.of(terms)
+    decided = takeover("new", history, released=released, silent_seconds=silent_seconds, patience=T)
+    assert decided == (takes, reason)
+
+
+def test_patience_doubles_with_each_takeover_of_the_last_minute() -> None:
+    assert patience(1.0, [], 1000.0) == T
+    assert patience(2.0, [], 1000.0) == 2 * T
+    assert patience(1.0, [900.0, 941.0, 999.0], 1000.0) == 4 * T
+    assert patience(7.0, [998.0, 999.0], 1000.0) == 30.0
 
 
 # ------------------------------------------------------------ the wait
 
 
-def journal(store: FileStore) -> Journal:
-    return Journal(store, lambda: 0.0)
+class Shop:
+    """A store, its clock, and who comes."""
+
+    def __init__(self, store: FileStore) -> None:
+        self.store, self.now, self.count = store, 1000.0, 0
+
+    def journal(self) -> Journal:
+        return Journal(self.store, lambda: self.now)
+
+    def take_over(self, epoch: int, pod: str) -> Journal:
+        """The journal of the process that begins it."""
+        one = self.journal()
+        one.read()
+        one.append(TermBegun(epoch=epoch, pod=pod, instance=pod))
+        return one
+
+    def beat(
+        self, pod: str, *, epoch: int = 1, period: float = 1.0, released: bool = False
+    ) -> None:
+        self.count += 1
+        beat = Heartbeat(
+            pod=pod,
+            instance=pod,
+            epoch=epoch,
+            count=self.count,
+            period=period,
+            time=self.now,
+            released=released,
+        )
+        self.journal().beat(beat)
+
+    def newcomer(self, pod: str = "b") -> HeartbeatWatch:
+        return HeartbeatWatch(self.journal(), pod, lambda: self.now, 1.0)
+
+    def takes(self, newcomer: HeartbeatWatch) -> bool:
+        return newcomer.look()[0]
 
 
-def take_over(store: FileStore, epoch: int, pod: str) -> Journal:
-    """The journal of the process that begins it."""
-    one = journal(store)
-    one.read()
-    one.append(TermBegun(epoch=epoch, pod=pod, instance=pod))
-    return one
-
-
-def a_beat(count: int, pod: str = "a") -> Heartbeat:
-    return Heartbeat(pod=pod, instance=pod, epoch=1, count=count)
+@pytest.fixture
+def shop(store: FileStore) -> Shop:
+    return Shop(store)
 
 
 def wait(store: FileStore, pod: str) -> History:
-    return asyncio.run(wait_for_turn(journal(store), pod, asyncio.to_thread, time.monotonic))
+    journal = Journal(store, lambda: 0.0)
+    return asyncio.run(wait_for_turn(journal, pod, asyncio.to_thread, time.monotonic, 1.0))
 
 
-def test_the_first_process_and_the_same_pod_begin_at_once(store: FileStore) -> None:
+def test_the_first_process_and_the_same_pod_begin_at_once(store: FileStore, shop: Shop) -> None:
     assert wait(store, "a").epoch == 0
-    take_over(store, 1, "a")
+    shop.take_over(1, "a")
     assert wait(store, "a").epoch == 1
 
 
-def test_a_newcomer_waits_while_the_heartbeat_goes_on(store: FileStore) -> None:
-    holder = take_over(store, 1, "a")
-    newcomer = HeartbeatWatch(journal(store), "b", now=0.0)
-    now = 0.0
-    for count in range(20):
-        holder.beat(a_beat(count))
-        assert newcomer.look(now)[0] is Action.WAIT
-        now += PATIENCE_SECONDS - 1
-    holder_is_silent = now
-    assert newcomer.look(holder_is_silent)[0] is Action.WAIT
-    assert newcomer.look(holder_is_silent + PATIENCE_SECONDS)[0] is Action.TAKE_OVER
+def test_a_newcomer_waits_while_the_heartbeat_goes_on(shop: Shop) -> None:
+    shop.take_over(1, "a")
+    newcomer = shop.newcomer()
+    for _ in range(20):
+        shop.beat("a")
+        assert not shop.takes(newcomer)
+        shop.now += T - 0.1
+    assert not shop.takes(newcomer)
+    shop.now += 0.2
+    assert shop.takes(newcomer)
 
 
-def test_a_pod_that_was_followed_ends_instead_of_waiting(store: FileStore) -> None:
-    holder = take_over(store, 1, "a")
-    assert not holder.is_deposed()
-    take_over(store, 2, "b")
-    assert holder.is_deposed()  # told at its next heartbeat
-    with pytest.raises(SupersededError, match="pod b has followed"):
-        wait(store, "a")
+def test_an_entry_is_a_sign_of_life_too(shop: Shop) -> None:
+    owner = shop.take_over(1, "a")
+    newcomer = shop.newcomer()
+    for _ in range(5):
+        assert not shop.takes(newcomer)
+        shop.now += T - 0.1
+        owner.append(Begun(shard=0))
+    assert not shop.takes(newcomer)
+
+
+def test_while_the_heartbeat_goes_on_a_look_is_one_read(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.take_over(1, "a")
+    shop.beat("a")
+    newcomer, asked = shop.newcomer(), list[str]()
+    assert not shop.takes(newcomer)
+    read = FileStore.read
+
+    def read_and_count(self: FileStore, name: str) -> bytearray:
+        asked.append(name)
+        return read(self, name)
+
+    monkeypatch.setattr(FileStore, "read", read_and_count)
+    monkeypatch.setattr(FileStore, "names", None)  # nothing is listed
+    for _ in range(3):
+        shop.now += 1.0
+        shop.beat("a")
+        assert not shop.takes(newcomer)
+        shop.now += 1.0
+        assert not shop.takes(newcomer)
+    assert asked == ["heartbeat.json"] * 6
+
+
+def test_a_newcomer_is_as_patient_as_the_owners_heartbeat_says(shop: Shop) -> None:
+    shop.take_over(1, "a")
+    shop.beat("a", period=7.0)
+    newcomer = shop.newcomer()
+    assert not shop.takes(newcomer)
+    shop.now += 7.0 * T - 0.1
+    assert not shop.takes(newcomer)
+    shop.now += 0.1
+    assert shop.takes(newcomer)
+
+
+def test_who_ends_in_order_is_followed_at_once_and_an_older_goodbye_says_nothing(
+    shop: Shop,
+) -> None:
+    shop.take_over(1, "a")
+    shop.beat("a", released=True)
+    assert shop.takes(shop.newcomer())
+    shop.take_over(2, "c")
+    assert not shop.takes(shop.newcomer())
+    shop.beat("c", epoch=1, released=True)  # of an earlier term of the same process
+    assert not shop.takes(shop.newcomer())
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_each_takeover_of_the_last_minute_makes_a_newcomer_twice_as_patient(
+    store: FileStore, shop: Shop, snapshot: bool
+) -> None:
+    for epoch, pod in enumerate("abab", start=1):
+        owner = shop.take_over(epoch, pod)
+        shop.now += 5.0
+    if snapshot:  # which a new process begins with
+        snapshots.write(store, owner.snapshot_of(shop.journal().read()), shop.now)
+    newcomer = shop.newcomer("a")
+    shop.beat("b", epoch=4)
+    assert not shop.takes(newcomer)
+    shop.now += 8 * T - 0.1
+    assert not shop.takes(newcomer)
+    shop.now += 60.0
+    shop.beat("b", epoch=4)
+    assert not shop.takes(newcomer)
+    shop.now += T
+    assert shop.takes(newcomer)
+
+
+def test_who_was_followed_waits_and_may_own_the_shard_again(shop: Shop) -> None:
+    owner = shop.take_over(1, "a")
+    assert not owner.is_deposed()
+    shop.take_over(2, "b")
+    assert owner.is_deposed()  # told at its next heartbeat
+    newcomer = shop.newcomer("a")
+    assert not shop.takes(newcomer)
+    shop.now += 2 * T
+    assert shop.takes(newcomer)

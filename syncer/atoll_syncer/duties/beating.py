@@ -1,0 +1,121 @@
+"""The owner of a shard says that it lives, and ends when it has the shard no more (rule 20).
+
+In a thread of its own: an entry waits for no heartbeat. Each beat names the time to the next one,
+which is longer than the period where the store takes longer, so that a newcomer waits longer too.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from atoll_protos.exits import ExitCode
+from atoll_syncer.duties.background import Background, Thread
+from atoll_syncer.duties.outside import Machine
+from atoll_syncer.model.state import ShardState
+from atoll_syncer.storage.journal import Heartbeat
+from atoll_syncer.storage.store import StoreEmptied, StoreError, StoreFull
+
+STANDBY_PERIOD_SECONDS: Final = 1.0
+UNREACHED_SECONDS_MAX: Final = 10  # where another process waits
+GOODBYE_SECONDS: Final = 2.0
+
+log = structlog.get_logger()
+
+
+class Beating:
+    """`end` ends the process; `deposed` is called when another one has followed."""
+
+    def __init__(
+        self,
+        state: ShardState,
+        machine: Machine,
+        background: Background,
+        end: Callable[[ExitCode, str], None],
+        deposed: Callable[[], None],
+    ) -> None:
+        self._state, self._machine, self._background = state, machine, background
+        self._end, self._deposed = end, deposed
+        self._beats = itertools.count(1)
+        self._period = period_of(machine)
+        self._unreached_seconds = 0
+        self._ended = False
+
+    def reached(self) -> None:
+        """The store has answered; in any thread."""
+        self._unreached_seconds = 0
+
+    async def work(self) -> None:
+        """A beat that fails is left out.
+
+        In a store that somebody has emptied this process would add to a log that no other can read.
+        So it ends, and the next one takes back from the learners what is gone (rule 22).
+        """
+        period, began_at = self._period, self._machine.clock()
+        while not self._ended:
+            try:
+                if await self._in_thread(period, released=False):
+                    self._deposed()
+                    return
+            except StoreEmptied as error:
+                self._end(ExitCode.TRY_AGAIN, str(error))
+                return
+            except StoreError as error:
+                log.warning("no heartbeat", trouble=str(error))
+                if isinstance(error, StoreFull):
+                    self.reached()
+            await asyncio.sleep(self._period)
+            now = self._machine.clock()
+            period, began_at = max(self._period, now - began_at), now
+
+    async def watch(self) -> None:
+        """Where another process waits, one that does not reach its store leaves it the shard.
+
+        Seconds count in which this process ran: after a pause it is asked first.
+        """
+        while self._machine.standby:
+            await asyncio.sleep(1.0)
+            self._unreached_seconds += 1
+            if self._unreached_seconds >= UNREACHED_SECONDS_MAX:
+                reason = f"the store was out of reach for {UNREACHED_SECONDS_MAX} s"
+                self._end(ExitCode.TRY_AGAIN, f"{reason}, and another process waits")
+                return
+
+    async def goodbye(self) -> None:
+        """The last beat: who waits takes over at once. No entry may follow."""
+        self._ended = True
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await self._in_thread(self._period, released=True)
+        except (TimeoutError, StoreError) as error:
+            log.warning("no goodbye: who follows waits", trouble=str(error))
+
+    async def _in_thread(self, period: float, *, released: bool) -> bool:
+        """Beat, unless another process has followed: returns whether one has."""
+        journal, state = self._machine.journal, self._state
+        beat = Heartbeat(
+            pod=state.pod,
+            instance=state.instance,
+            epoch=state.history.epoch,
+            count=next(self._beats),
+            period=period,
+            time=journal.clock(),
+            released=released,
+        )
+
+        def work() -> bool:
+            if journal.is_deposed():
+                return True
+            self.reached()
+            journal.beat(beat)
+            self.reached()
+            return False
+
+        return await self._background.run(Thread.BEAT, work)
+
+
+def period_of(machine: Machine) -> float:
+    """Of a bucket's heartbeats each is paid for; one a second is worth it where somebody waits."""
+    return STANDBY_PERIOD_SECONDS if machine.standby else machine.store.heartbeat_seconds

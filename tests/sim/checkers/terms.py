@@ -1,0 +1,69 @@
+"""Rule 20: whose a shard is."""
+
+from typing import Any
+
+from atoll_syncer.model.log import Entry, TermBegun
+from sim.watch import Watcher
+from sim.world import World
+
+SETTLING_SECONDS = 10.0
+MINUTE, TERMS_MAX = 60.0, 3  # of one shard
+FAULT_SECONDS = 70.0  # that the longest pause takes, until the next process has the shard
+
+
+class FenceChecker(Watcher):
+    """Rule 20: epochs grow, no process appends in another's term, and one process is left."""
+
+    rule = "20"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.terms: dict[int, tuple[int, str]] = {}  # epoch, instance
+        self.since: dict[int, float] = {}
+
+    def store_lost(self, shard: int) -> None:
+        self.terms.pop(shard, None)
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        epoch, _ = self.terms.get(shard, (0, ""))
+        if isinstance(entry, TermBegun):
+            self.require(entry.epoch > epoch, f"shard {shard}: epoch {entry.epoch} after {epoch}")
+            self.terms[shard] = entry.epoch, entry.instance
+            self.since[shard] = self.world.sim.now
+        else:
+            written = document["epoch"]
+            self.require(written == epoch, f"shard {shard}: epoch {written} writes in {epoch}")
+
+    def run_ended(self) -> None:
+        for process in self.world.all_shards:
+            old_store = process.store is not self.world.stores[process.number]
+            if process.number not in self.terms or old_store:
+                continue
+            begun = max(self.since[process.number], process.woke_at, process.began_at)
+            settled = self.world.sim.now > begun + SETTLING_SECONDS
+            owns = process.alive and not process.paused and process.has_begun
+            deposed = process.instance != self.terms[process.number][1]
+            self.require(
+                not (settled and owns and deposed), f"{process.name} goes on, though deposed"
+            )
+
+
+class PeaceChecker(Watcher):
+    """Rule 20: two processes do not take a shard from each other for ever; a fault has its term."""
+
+    rule = "20 (peace)"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.terms: dict[int, list[tuple[float, str]]] = {}  # of the last minute, with instances
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if not isinstance(entry, TermBegun):
+            return
+        now = self.world.sim.now
+        terms = [each for each in self.terms.get(shard, []) if each[0] > now - MINUTE]
+        if not terms or terms[-1][1] != entry.instance:
+            terms.append((now, entry.instance))
+        self.terms[shard] = terms
+        faults = sum(now - MINUTE - FAULT_SECONDS < each.at for each in self.world.scenario.faults)
+        self.require(len(terms) <= TERMS_MAX + faults, f"shard {shard}: terms begin at {terms}")
