@@ -26,6 +26,6 @@ def check_replay(out: Path) -> None:
     path.write_bytes(data)
     done = ended(ATOLL, "replay", out)
     assert done.returncode == 1, done.stdout + done.stderr
-    where, slot = f"version {merge['number']}", first["participant"]["slot"]
-    assert f"shard 1 slice 2: {where}: the offer of {slot}: objects/" in done.stdout
-    assert f"the first that differs is shard 1 slice 2 {where}" in done.stdout
+    where, slot = f"shard 1 slice 2 version {merge['number']}", first["participant"]["slot"]
+    assert f"{where}: the offer of {slot}: objects/" in done.stdout
+    assert f"the first that differs is {where}" in done.stdout

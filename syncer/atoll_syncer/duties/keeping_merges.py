@@ -19,7 +19,7 @@ from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.storage import merge_records
 from atoll_syncer.storage.merge_records import RecordedMerge, RecordedOffer, RecordStart
-from atoll_syncer.storage.store import StoreError
+from atoll_syncer.storage.store import StoreError, StoreMissing
 
 if TYPE_CHECKING:
     from atoll_syncer.numbers.arrivals import Arrived
@@ -121,7 +121,10 @@ class KeepingMerges:
     def _begin(self, slice_: int, head: HeadVersion) -> range:
         """The versions of the slice that are to be recorded, the head's successor first."""
         store = self._opened().part(self._name)
-        start = merge_records.read_start(store, slice_) or self._start(slice_, head)
+        try:
+            start = merge_records.read_start(store, self._state.number, slice_)
+        except StoreMissing:
+            start = self._start(slice_, head)
         if start.run != self._state.history.run:
             return self._end(slice_, f"the place has that of run {start.run}; give another place")
         known = self._recorded.get(slice_, {})

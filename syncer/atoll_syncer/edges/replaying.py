@@ -11,7 +11,7 @@ could not be made again with equal bits, with BAD_INPUT where there is no record
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -21,9 +21,9 @@ from atoll_protos.exits import ExitCode
 from atoll_syncer.numbers.replay import DifferenceError, replay
 from atoll_syncer.storage import merge_records
 from atoll_syncer.storage.checkpoint_places import Place
-from atoll_syncer.storage.merge_records import FOLDER, RecordStart
+from atoll_syncer.storage.merge_records import FOLDER
 from atoll_syncer.storage.opening import open_place
-from atoll_syncer.storage.store import MARK, Store, StoreError, StoreMissing
+from atoll_syncer.storage.store import MARK, Store, StoreCorrupt, StoreError, StoreMissing
 
 DIFFERS: Final = 1
 RECORD_IT: Final = "give the folder of a run that `atoll run --record` has recorded"
@@ -33,40 +33,51 @@ OpenPlace = Callable[[str], Place]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What became of a slice's record: `reason` says why version `number` is not equal."""
+    """What became of a slice's record: `reason` says why version `number` is not equal.
 
-    start: RecordStart
-    count: int = 0  # of equal versions
+    Without a number there is no version with which it could begin.
+    """
+
+    shard: int
+    slice: int
+    shards: int = 0  # of the run; 0: not known
+    first: int = 0  # the version with which it begins
+    count: int = 0  # of equal versions after it
     time: float = 0.0  # of the last of them, in Unix seconds
-    number: int = 0
+    number: int | None = None
     reason: str = ""
 
     @property
+    def where(self) -> str:
+        version = "" if self.number is None else f" version {self.number}"
+        return f"shard {self.shard} slice {self.slice}{version}"
+
+    @property
     def line(self) -> str:
-        where = f"shard {self.start.shard} slice {self.start.slice}"
         if self.reason:
-            return f"{where}: version {self.number}: {self.reason}"
-        first = self.start.head.number
-        return f"{where}: versions {first + 1} to {first + self.count} have equal bits"
+            return f"{self.where}: {self.reason}"
+        return (
+            f"{self.where}: versions {self.first + 1} to {self.first + self.count} have equal bits"
+        )
 
 
-def records(url: str, open_place: OpenPlace) -> list[Store]:
+def records(url: str, open_place: OpenPlace) -> dict[int, Store]:
     """The records of the shards. Raises SpecError, StoreUnavailable."""
     for below in ("", "/checkpoints"):
         place = open_place(f"{url.rstrip('/')}{below}")
         for folder in (f"{FOLDER}/", ""):
-            if found := list(_of_shards(place, folder)):
+            if found := dict(_of_shards(place, folder)):
                 return found
     above, _, last = url.rstrip("/").rpartition("/")
     if last.isdecimal() and _is_store(place := open_place(above), last):
-        return [place.part(last)]
+        return {int(last): place.part(last)}
     raise SpecError(url, "holds no record", RECORD_IT)
 
 
-def _of_shards(place: Place, folder: str) -> Iterator[Store]:
+def _of_shards(place: Place, folder: str) -> Iterator[tuple[int, Store]]:
     number = 0
     while _is_store(place, f"{folder}{number}"):
-        yield place.part(f"{folder}{number}")
+        yield number, place.part(f"{folder}{number}")
         number += 1
 
 
@@ -77,37 +88,40 @@ def _is_store(place: Place, name: str) -> bool:
         return False
 
 
-def replayed(store: Store) -> Iterator[Replayed]:
-    """Slice after slice of a shard. Raises SpecError, StoreError."""
+def replayed(shard: int, store: Store) -> Iterator[Replayed]:
+    """Slice after slice of a shard. Raises StoreUnavailable."""
     epochs = merge_records.recorded(store)
     for slice_ in merge_records.slices(store):
-        start = merge_records.read_start(store, slice_)
-        assert start is not None, "it was listed"
-        found = Replayed(start=start)
+        found = Replayed(shard=shard, slice=slice_)
         try:
+            start = merge_records.read_start(store, shard, slice_)
+            found = replace(found, shards=start.shards, first=start.head.number)
             for merge in replay(store, start, epochs.get(slice_, {})):
                 found = replace(found, count=found.count + 1, time=merge.time)
         except DifferenceError as error:
             found = replace(found, number=error.number, reason=str(error))
+        except (SpecError, StoreCorrupt, StoreMissing) as error:
+            found = replace(found, reason=str(error))
         yield found
 
 
-def report(stores: Sequence[Store]) -> int:
-    """Say what is equal and what is not; returns the exit code. Raises SpecError, StoreError."""
+def report(stores: Mapping[int, Store]) -> int:
+    """Say what is equal and what is not; returns the exit code. Raises StoreUnavailable."""
     found = list[Replayed]()
-    for store in stores:
-        for each in replayed(store):
+    for shard, store in stores.items():
+        for each in replayed(shard, store):
             found.append(each)
             _say(each.line)
-    if lacking := found and found[0].start.shards - len(stores):
-        _say(f"{lacking} of {found[0].start.shards} shards have no record here")
+    shards = max((each.shards for each in found), default=0)
+    if lacking := sorted(set(range(shards)) - stores.keys()):
+        _say(f"shards without a record here: {', '.join(map(str, lacking))}")
     _say(f"{sum(each.count for each in found)} versions of {len(found)} slices have equal bits")
     differing = [each for each in found if each.reason]
     if not differing:
         return ExitCode.FINAL
     first = min(differing, key=lambda each: each.time)
-    where = f"shard {first.start.shard} slice {first.start.slice} version {first.number}"
-    _say(f"the first that differs is {where}, after {_moment(first.time)}")
+    after = f", after {_moment(first.time)}" if first.time else ""
+    _say(f"the first that differs is {first.where}{after}")
     return DIFFERS
 
 

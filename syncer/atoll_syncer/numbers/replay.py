@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.job.layout import Layout, TensorSpec, build_layout
+from atoll_protos.job.layout import Layout, build_layout, specs_of
 from atoll_protos.job.run_file import Sync
 from atoll_protos.job.strict_json import parse
 from atoll_protos.transfer.frames import Buffer
@@ -105,11 +105,7 @@ def _begun(store: Store, start: RecordStart) -> TensorValues:
 
 
 def _layout(start: RecordStart) -> Layout:
-    try:
-        specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in start.tensors]
-        layout = build_layout(specs, start.fragments, start.shards)
-    except (TypeError, KeyError) as error:
-        raise SpecError("tensors", f"are damaged: {error}", "record the run again") from error
+    layout = build_layout(specs_of(start.tensors), start.fragments, start.shards)
     if layout.digest != start.layout_digest:
         raise SpecError(
             "layout", "is as only another version of Atoll cuts it", "use the one that recorded it"

@@ -29,7 +29,6 @@ from atoll_syncer.storage.store import (
     SNAPSHOTS,
     Store,
     StoreCorrupt,
-    StoreMissing,
     read_object,
 )
 
@@ -104,12 +103,13 @@ def write_offer(store: Store, data: Buffer, epoch: int) -> str:
     return store.put(encode_parts({OFFER: np.frombuffer(data, np.uint8)}, {}), epoch)
 
 
-def read_start(store: Store, slice_: int) -> RecordStart | None:
-    """None: nothing is recorded of the slice. Raises StoreCorrupt, StoreUnavailable."""
-    try:
-        found: RecordStart = _read(store, start_name(slice_), RecordStart)
-    except StoreMissing:
-        return None
+def read_start(store: Store, shard: int, slice_: int) -> RecordStart:
+    """Raises StoreMissing: nothing is recorded of it; StoreCorrupt and StoreUnavailable."""
+    name = start_name(slice_)
+    found: RecordStart = _read(store, name, RecordStart)
+    same = (found.shard, found.slice) == (shard, slice_)
+    if not (same and shard < found.shards and slice_ < found.fragments):
+        raise StoreCorrupt(name, "it is of another slice", ANOTHER)
     return found
 
 

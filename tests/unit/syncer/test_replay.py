@@ -24,10 +24,10 @@ SYNC = Sync(fragments=2)
 
 
 def outcome(bench: RecordedBench) -> list[Replayed]:
-    return list(replayed(bench.place.part("record/0")))
+    return list(replayed(0, bench.place.part("record/0")))
 
 
-def differs(bench: RecordedBench) -> tuple[int, str]:
+def differs(bench: RecordedBench) -> tuple[int | None, str]:
     """The version of slice 0 that differs, and why."""
     first = outcome(bench)[0]
     assert first.reason
@@ -281,6 +281,27 @@ def test_what_another_run_has_recorded_stays(tmp_path: Path) -> None:
     assert not bench.file(0, 3, 2).exists()
 
 
+def test_a_damaged_beginning_ends_the_replay_of_its_slice_alone(tmp_path: Path) -> None:
+    bench = RecordedBench(tmp_path, SYNC)
+    bench.seed()
+    bench.rounds(2)
+    bench.rounds(1, 1)
+    start = bench.recorded_in / "snapshots/0.json"
+    for change, words in (
+        ({"slice": 1}, "it is of another slice"),
+        ({"fragments": 0}, "it is of another slice"),
+        ({"layout_digest": "0"}, "layout: is as only another version of Atoll cuts it"),
+        ({"sync": {"fragments": 0}}, "sync.fragments: 0 is below 1"),
+        ({"tensors": 5}, "it is damaged"),
+    ):
+        whole = start.read_bytes()
+        rewrite(start, lambda document, change=change: document | change)  # type: ignore[misc]
+        first, second = outcome(bench)
+        assert (first.count, first.number, second.reason) == (0, None, "")
+        assert words in first.line
+        start.write_bytes(whole)
+
+
 # ------------------------------------------------------------ the command
 
 
@@ -311,8 +332,8 @@ def test_the_command_finds_a_record_and_names_the_first_that_differs(
     rewrite(bench.file(1, 2), lambda document: document.update(time=8.5))
     code, lines = replay_of(str(tmp_path / "place"), capsys)
     assert code == replaying.DIFFERS
-    assert lines[0].startswith("shard 0 slice 0: version 2: has the digest")
-    assert lines[1].startswith("shard 0 slice 1: version 3: has the digest")
+    assert lines[0].startswith("shard 0 slice 0 version 2: has the digest")
+    assert lines[1].startswith("shard 0 slice 1 version 3: has the digest")
     assert lines[2] == "3 versions of 2 slices have equal bits"
     assert lines[3].startswith("the first that differs is shard 0 slice 0 version 2, after ")
 

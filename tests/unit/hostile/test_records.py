@@ -1,0 +1,85 @@
+"""Whatever bytes lie in a record of merges, a replay makes them again or says what is wrong."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import pytest
+from hypothesis import strategies as st
+
+from atoll_protos.errors import SpecError
+from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer.codecs import Wire
+from atoll_syncer.edges import replaying
+from atoll_syncer.storage.checkpoint_places import FolderPlace
+from atoll_syncer.storage.checksums import without_checksum
+from unit.hostile.mutated import (
+    Target,
+    check_long,
+    check_short,
+    mutated_bytes,
+    mutated_documents,
+)
+from unit.hostile.test_stored import with_checksum_again
+from unit.syncer.record_side import RecordedBench
+
+TENSORS: Final = [
+    TensorSpec(name="w", shape=(9, 7), dtype="float32", merge="rda"),
+    TensorSpec(name="b", shape=(5,), dtype="float32", merge="mean"),
+]
+
+
+@cache
+def record() -> tuple[tuple[str, bytes], ...]:
+    """The files of one: names and bytes."""
+    with TemporaryDirectory() as folder:
+        sync = Sync(fragments=2, wire_up=Wire.INT8, wire_down=Wire.INT8)
+        bench = RecordedBench(Path(folder), sync, build_layout(TENSORS, 2, 1))
+        bench.seed()
+        bench.rounds(2)
+        bench.rounds(1, 1)
+        root = bench.recorded_in
+        files = [each for each in sorted(root.rglob("*")) if each.is_file()]
+        return tuple((str(each.relative_to(root)), each.read_bytes()) for each in files)
+
+
+@st.composite
+def records(draw: Any) -> dict[str, bytes]:
+    files = dict(record())
+    names = sorted(name for name in files if "/" in name)
+    name = draw(st.sampled_from(names))
+    if name.endswith(".json") and draw(st.integers(0, 3)):
+        document = draw(mutated_documents([without_checksum(files[name])]))
+        files[name] = with_checksum_again(document, "")
+    else:
+        files[name] = draw(mutated_bytes([files[each] for each in (name, name, *names)]))
+    return files
+
+
+def replayed(files: dict[str, bytes]) -> None:
+    with TemporaryDirectory() as folder:
+        for name in ("tmp", "log", "snapshots", "objects"):
+            Path(folder, "0", name).mkdir(parents=True)
+        for name, data in files.items():
+            Path(folder, "0", name).write_bytes(data)
+        try:
+            found = replaying.records(folder, lambda each: FolderPlace(Path(each)))
+        except SpecError:
+            return
+        for shard, store in found.items():
+            for each in replaying.replayed(shard, store):
+                assert each.line
+
+
+RECORD: Final[Target] = (records(), replayed)
+
+
+def test_whatever_is_recorded_is_made_again_or_known_as_damage() -> None:
+    check_short(RECORD, 60)
+
+
+@pytest.mark.long
+def test_more_of_what_may_be_recorded() -> None:
+    check_long(RECORD)
