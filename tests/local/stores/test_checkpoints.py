@@ -10,6 +10,8 @@ import obstore
 import pytest
 
 from atoll_protos.job.layout import build_layout
+from atoll_protos.job.run_file import Sync
+from atoll_syncer.edges import replaying
 from atoll_syncer.storage import checkpoints, rendering, restoring, snapshots
 from atoll_syncer.storage.bucket_place import BucketPlace
 from atoll_syncer.storage.export import INDEXES
@@ -20,6 +22,7 @@ from atoll_syncer.storage.store import StoreMissing, read_object
 from local.stores.opened import object_store
 from local.stores.servers import Server
 from unit.syncer.checkpoint_side import RUN, STATE, Parent
+from unit.syncer.record_side import RecordedBench
 from unit.syncer.values_side import TENSORS
 
 
@@ -103,3 +106,25 @@ def test_a_run_begins_with_a_checkpoint_in_a_bucket_or_with_what_a_job_has_left_
     checkpoint = found(left.url)
     assert (checkpoint.url, checkpoint.tick, len(checkpoint.parts)) == (left.url, 40, 2)
     assert found(left.url).cursors == {"a-0": 101, "a-1": 200}
+
+
+def test_merges_are_recorded_in_a_bucket_and_computed_again(
+    place: BucketPlace, server: Server, tmp_path: Path
+) -> None:
+    bench = RecordedBench(tmp_path, Sync(fragments=2), place=place)
+    bench.seed()
+    bench.rounds(2)
+    bench.begin_process(2)
+    bench.rounds(1)
+
+    def report() -> int:
+        endpoint = server.place().endpoint
+        return replaying.report(
+            replaying.records(place.url, lambda each: BucketPlace(each, endpoint))
+        )
+
+    assert report() == 0
+    record = place.part("record/0")
+    name = record.names("log/")[-1]
+    record.replace(name, bytes(record.read(name)).replace(b'"number": 3', b'"number": 4'))
+    assert report() == replaying.DIFFERS

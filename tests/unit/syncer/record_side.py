@@ -17,7 +17,7 @@ from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.model.log import Committed, Participant
 from atoll_syncer.numbers.values import StoredVersion
-from atoll_syncer.storage.checkpoint_places import FolderPlace
+from atoll_syncer.storage.checkpoint_places import FolderPlace, Place
 from atoll_syncer.storage.checksums import with_checksum, without_checksum
 from unit.syncer.checkpoint_side import table
 from unit.syncer.values_side import LAYOUT, SLOTS, Bench
@@ -31,11 +31,16 @@ class RecordedBench(Bench):
     """`place` has the record of its shard 0 of 1."""
 
     def __init__(
-        self, folder: Path, sync: Sync, layout: Layout = LAYOUT, commits: int = 100
+        self,
+        folder: Path,
+        sync: Sync,
+        layout: Layout = LAYOUT,
+        commits: int = 100,
+        place: Place | None = None,
     ) -> None:
         super().__init__(folder / "store", sync, layout)
         self.history.run = "run"
-        self.place = FolderPlace(folder / "place")
+        self.place = place or FolderPlace(folder / "place")
         self.recorded_in = folder / "place/record/0"
         self.metrics = ShardMetrics(CollectorRegistry())
         self.plan = Recorded(url=self.place.url, commits=commits)

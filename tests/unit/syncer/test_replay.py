@@ -318,7 +318,7 @@ def test_the_command_finds_a_record_and_names_the_first_that_differs(
     bench.seed()
     bench.rounds(2)
     bench.rounds(3, 1)
-    (tmp_path / "checkpoints").symlink_to(bench.place.folder)
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "place")
     places = ("place", "place/record", "place/record/0", "")
     lines = [
         "shard 0 slice 0: versions 1 to 2 have equal bits",
