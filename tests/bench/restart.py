@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -72,13 +72,22 @@ def running(words: list[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def training(folder: Path, step_milliseconds: int) -> Iterator[Path]:
-    """`atoll run` in the background: its run folder."""
+def training(folder: Path, step_milliseconds: int, more: Iterable[str] = ()) -> Iterator[Path]:
+    """`atoll run` in the background, with `more` arguments: its run folder."""
     arguments = [f"--step-milliseconds-min={step_milliseconds}"]
     regions = {slot.removesuffix("-0"): arguments for slot in SLOTS}
     file, out = folder / "bench.yaml", folder / "run"
     file.write_text(manifest(regions, steps=STEPS, sync=TINY, shards=2))
-    words: list[str | Path] = [command("atoll"), "run", file, "--out", out, "--output", "lines"]
+    words: list[str | Path] = [
+        command("atoll"),
+        "run",
+        file,
+        "--out",
+        out,
+        "--output",
+        "lines",
+        *more,
+    ]
     with running(words):
         yield out
 

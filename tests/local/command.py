@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from atoll_operator.local.folder.run_files import read_tapes
 from atoll_protos.job.expected import START_SECONDS
 
 ATOLL = Path(sys.executable).with_name("atoll")
@@ -88,8 +90,7 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 
 def tapes(out: Path) -> list[dict[str, Any]]:
     """The event tapes of all shards of a run."""
-    files = sorted((out / "syncer").glob("*.tape.jsonl"))
-    return [line for file in files for line in json_lines(file)]
+    return [*chain.from_iterable(read_tapes(out))]
 
 
 def commits(out: Path) -> list[dict[str, Any]]:

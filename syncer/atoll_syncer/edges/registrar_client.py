@@ -28,7 +28,11 @@ def open_channel(endpoint: str, credentials: Credentials | None) -> grpc.aio.Cha
 
 
 class RegistrarClient:
-    """Calls shard 0, on one channel, and a new one for renewed credentials; logs an outage once."""
+    """Calls shard 0, on one channel, and on a new one for renewed credentials.
+
+    So it does after a call without an answer: a process that stands keeps its connections, and
+    another one may have the shard. An outage is logged once.
+    """
 
     def __init__(self, open_channel: OpenChannel, folder: Folder = PLAIN_TEXT) -> None:
         self._open_channel, self._folder = open_channel, folder
@@ -43,6 +47,7 @@ class RegistrarClient:
             await self._connect()
         except (SpecError, OutOfDateError) as error:
             return self._silent(str(error))
+        channel = self._channel
         methods = {
             pb.HelloRequest: self._stub.Hello,
             pb.MarkBegunRequest: self._stub.MarkBegun,
@@ -51,6 +56,8 @@ class RegistrarClient:
         try:
             reply = await methods[type(request)](request, timeout=CALL_SECONDS_MAX)
         except grpc.aio.AioRpcError as error:
+            if self._channel is channel:
+                self._channel = None  # not closed: that would cancel other calls under way
             return self._silent(error.details())
         self._away = False
         return reply

@@ -96,7 +96,8 @@ def test_goodput_shows_each_fault_of_a_plan_as_long_as_it_lasted(
     text = fault("kill", 103.0, 103.0) + fault("cut", 104.0, 108.0) + fault("kill", 109.0, 109.0)
     (tmp_path / "chaos.jsonl").write_text(text)
     line = {"event": "commit", "shard": 0, "participants": [{"tokens": 50}]}
-    commits = [line | {"time": 100.0 + n, "slice": n % 2} for n in range(11)]
+    line |= {"epoch": 1}
+    commits = [line | {"time": 100.0 + n, "slice": n % 2, "version": n} for n in range(11)]
     (tmp_path / "syncer").mkdir()
     (tmp_path / "syncer/0.tape.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in commits))
     figures = []

@@ -41,7 +41,8 @@ def settled(version: int, merged: int = 0, overlap: int = 0, late: int = 0) -> d
 def commit(base: int, tokens: int, slot: str = "a-0") -> dict[str, Any]:
     part = {"slot": slot, "incarnation": 1, "tokens": tokens, "base": base}
     bytes_moved = {"bytes_up": 10 * (base + 1), "bytes_down": 20 * (base + 1)}
-    return {"event": "commit", "shard": 0, "slice": 0, "participants": [part], **bytes_moved}
+    version = {"shard": 0, "slice": 0, "version": base + 1, "epoch": 1}
+    return {"event": "commit", **version, "participants": [part], **bytes_moved}
 
 
 def summary_of(
@@ -99,9 +100,16 @@ def test_the_summary_of_a_folder(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a": 2')  # a kill has cut it short
     assert (read_lines(path), read_lines(tmp_path / "none")) == ([{"a": 1}], [])
     learner = [start(), step(10), step(10, [settled(1, merged=10, overlap=10)]), END]
-    last = {**commit(0, 0), "participants": []}  # it merges nothing, and counts as no merge
+    last = {
+        **commit(1, 0),
+        "participants": [],
+        "bytes_up": 10,
+        "bytes_down": 20,
+    }  # it merges nothing, and counts as no merge
     evaluations = [{"loss": 5.5}, {"loss": 2.0}]
-    found = summary_of(tmp_path, {"a-0": learner}, [commit(0, 10), last], evaluations)
+    tape = [commit(0, 10), last, commit(0, 10)]  # its former process has slept before the line
+    found = summary_of(tmp_path, {"a-0": learner}, tape, evaluations)
+    assert found["commits"] == 2
     assert found["result"] == "Complete"
     assert found["tokens"]["trained"] == 20
     assert found["goodput"] == pytest.approx(0.5)

@@ -10,12 +10,12 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from atoll_operator.local.chaos.plan import FaultWord
-from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.folder.run_files import read_lines, read_tapes
 from atoll_operator.local.show.run_summary import conserve
 
 NEAR_SECONDS: Final = 60.0  # before a fault, and after its effect: where commits are looked at
@@ -51,7 +51,7 @@ class FaultEffect:
 def in_folder(out: Path, faults: Iterable[Line]) -> list[Line]:
     """The lines of chaos.jsonl of a run folder, each with what followed."""
     learners = [line for path in out.glob("learners/*.jsonl") for line in read_lines(path)]
-    tape = [line for path in out.glob("syncer/*.jsonl") for line in read_lines(path)]
+    tape = [*chain.from_iterable(read_tapes(out))]
     return with_effects(faults, learners, tape)
 
 

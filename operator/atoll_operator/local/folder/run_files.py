@@ -130,3 +130,24 @@ def text_of(line: bytes) -> str:
 
 def read_lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
     return [*Growing(path, start).read_json()] if path.exists() else []
+
+
+def read_tapes(out: Path) -> list[list[dict[str, Any]]]:
+    """The lines of each shard's tape, by shard.
+
+    A process that wakes when another one has its shard may write a commit that the tape has.
+    """
+    return [_once(read_lines(path)) for path in sorted(out.glob("syncer/*.tape.jsonl"))]
+
+
+def _once(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    commits = set[tuple[int, int, int]]()
+    found = []
+    for line in lines:
+        if line.get("event") == "commit":
+            commit = line["slice"], line["version"], line["epoch"]
+            if commit in commits:
+                continue
+            commits.add(commit)
+        found.append(line)
+    return found

@@ -6,12 +6,13 @@ others flat: loss.png shows the range of `ordinary`, and names the learners with
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import median_high, median_low
 from typing import Any
 
 from atoll_operator.api.status.condition_facts import some_of
-from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines
+from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines, read_tapes
 
 WEIGHT = 0.05  # of the newest value in a moving average
 COLUMNS_OF = 8  # entries in one column of a legend
@@ -133,7 +134,7 @@ def _tokens(axes: Any, tokens: dict[str, int]) -> None:
 
 def _faults(axes: Any, out: Path, faults: Sequence[dict[str, Any]]) -> None:
     """Tokens merged a second, and a mark for each fault of a plan, as long as it lasted."""
-    tape = [line for path in out.glob("syncer/*.jsonl") for line in read_lines(path)]
+    tape = chain.from_iterable(read_tapes(out))
     commits = [line for line in tape if line.get("event") == "commit"]
     slices = len({(line["shard"], line["slice"]) for line in commits}) or 1
     start = min((line["time"] for line in [*commits, *faults]), default=0.0)

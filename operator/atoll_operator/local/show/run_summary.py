@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from atoll_operator.api.status.reasons import REMEDIES
-from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.folder.run_files import read_lines, read_tapes
 
 LITTLE_MERGED: Final = 0.7  # of the trained tokens: below, a line says what became of the rest
 LINES_MAX: Final = 4  # of learners whose offers were left out
@@ -106,7 +106,7 @@ def summarise(
 ) -> dict[str, Any]:
     """What the run of these slots came to. Token counts are means over slices."""
     learners = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
-    tapes = [read_lines(path) for path in sorted((out / "syncer").glob("*.jsonl"))]
+    tapes = read_tapes(out)
     tape = [*chain.from_iterable(tapes)]
     commits = [line for line in tape if line.get("event") == "commit"]
     totals = _means(conserve(chain.from_iterable(learners.values()), tape))

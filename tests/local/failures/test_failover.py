@@ -1,0 +1,105 @@
+"""Two processes for each shard: one is killed, stands still, is cut off, ends in order."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from atoll_operator.local.chaos import effects
+from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines, write_whole
+from atoll_protos.environment import Env
+from atoll_protos.job.layout import build_layout
+from atoll_protos.job.length import LengthFile
+from atoll_syncer.storage import restoring
+from atoll_syncer.storage.checkpoint_places import FolderPlace
+from local.background import running
+from local.command import LIGHT, TINY, commits
+from local.law import check_law, learners_lines
+from local.leftovers import lives
+
+# A process that a learner cannot reach keeps its shard.
+PLAN = """
+faults:
+  - {at: 500ms, kill: shard-0}
+  - {at: 500ms, cut: [us-east-0, shard-1], for: 3s}
+"""
+FAULTS = 2
+MORE_STEPS = 40
+TERMS = {0: 3, 1: 2}  # the first of each shard, and one for each fault that ends one
+
+
+def test_a_shard_goes_on_in_its_other_process_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, plan, length = (tmp_path / name for name in ("out", "plan.yaml", "length.json"))
+    plan.write_text(PLAN)
+    monkeypatch.setenv(Env.LENGTH_FILE, str(length))
+    write_whole(length, LengthFile(revision=1, steps=1_000_000).to_json())
+
+    def back() -> bool:
+        lines = effects.in_folder(out, read_lines(out / CHAOS_FILE))
+        return len(lines) == FAULTS and all(x["back_seconds"] is not None for x in lines)
+
+    def owner(shard: int) -> int:
+        """The process that has the shard, while the other one waits."""
+        rows = json.loads((out / "processes.json").read_text())
+        rows = [x for x in rows if x.get("shard") == shard and x["pid"]]
+        serving = [x["pid"] for x in rows if not x["standby"]]
+        return serving[0] if len(rows) > len(serving) == 1 else 0
+
+    def hit(shard: int, number: signal.Signals) -> int:
+        """The owner, once another process has the shard."""
+        found = run.until(lambda: owner(shard), f"who has shard {shard}")
+        epochs = {line["epoch"] for line in run.commits(shard)}
+        os.kill(found, number)
+        run.until(lambda: {x["epoch"] for x in run.commits(shard)} > epochs, "the next term")
+        return found
+
+    arguments = ("--standby", "--chaos-plan", str(plan), "--set", "spec.evaluator=", *LIGHT)
+    with running(TINY, out, *arguments) as run:
+        run.until(back, "the return of every target")
+        stands = hit(1, signal.SIGSTOP)
+        hit(0, signal.SIGTERM)
+        os.kill(stands, signal.SIGCONT)
+        run.until(lambda: not lives(stands), "the end of who has slept")
+        end = max(line.get("tick", 0) for line in learners_lines(out)) + MORE_STEPS
+        write_whole(length, LengthFile(revision=2, steps=end).to_json())
+        code, stderr = run.finish()
+    assert code == 0, stderr
+    assert "Traceback" not in stderr
+    check_law(out)
+    for shard, terms in TERMS.items():
+        assert {x["epoch"] for x in commits(out) if x["shard"] == shard} == {*range(1, terms + 1)}
+        assert [*served(out, shard)] == [*range(1, terms + 1)]
+    first, second = served(out, 1).values()
+    assert first != second  # a process that stands still is not started again
+    assert f"{first} ended (exit code 77) and is started again" in stderr
+    check_export(out)
+
+
+def served(out: Path, shard: int) -> dict[int, str]:
+    """By epoch, which process of the shard had it."""
+    found = {}
+    for path in (out / "logs").glob(f"shard-{shard}*.log"):
+        for line in path.read_text().splitlines():
+            if '"event": "serving"' in line:
+                found[json.loads(line)["epoch"]] = path.stem
+    return dict(sorted(found.items()))
+
+
+def check_export(out: Path) -> None:
+    """The model has the values of the newest version of each slice, bit for bit."""
+    stored = restoring.find(f"file://{out}/commits", lambda url: FolderPlace(Path(url[7:])))
+    whole = build_layout(stored.layout.tensors, 1, 1)
+    (owned,) = whole.slices
+    master, momentum = (np.zeros(owned.element_count, np.float32) for _ in range(2))
+    restoring.fill(stored, whole, 0, {0: {"master": master, "momentum": momentum}})
+    model = load_file(out / "export" / "model.safetensors")
+    for piece in owned.pieces:
+        name = whole.tensors[piece.tensor].name
+        values = master[piece.offset : piece.offset + piece.stop - piece.start]
+        assert np.array_equal(model[name].ravel()[piece.start : piece.stop], values), name
