@@ -2,7 +2,8 @@
 
 The thread MERGE writes it between a version's object and its entry, so no durable version lacks it.
 It decides nothing and changes no bit of a version. What cannot be written is not tried again: the
-record of this process ends, and training goes on.
+record of this process ends, and training goes on. It ends as well before it fills a volume, whose
+room the log may need.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.storage import merge_records
+from atoll_syncer.storage.checkpoint_places import check_room
 from atoll_syncer.storage.merge_records import RecordedMerge, RecordedOffer, RecordStart
 from atoll_syncer.storage.store import StoreError, StoreMissing
 
@@ -65,7 +67,7 @@ class KeepingMerges:
     async def write(self, outcome: "StoredVersion") -> None:
         """The version is stored, and no entry names it yet. Records what was taken of its merge."""
         merged = self._taken.pop(outcome.slice, None)
-        if merged is None:
+        if merged is None or self._open is None:
             return
         history = self._state.history
         work = partial(self._write, merged, outcome, history, history.heads[outcome.slice])
@@ -89,6 +91,7 @@ class KeepingMerges:
             self._end(slice_, f"version {left.start} was not made by a merge")
             return
         store = self._opened().part(self._name)
+        check_room(self._opened())
         written = [
             RecordedOffer(
                 participant=p,

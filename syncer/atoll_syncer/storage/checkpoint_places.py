@@ -16,6 +16,7 @@ from atoll_syncer.storage.files import files_in_order, whole_file
 from atoll_syncer.storage.store import (
     FileStore,
     Store,
+    StoreFull,
     StoreMissing,
     epoch_of,
     read_object,
@@ -25,6 +26,7 @@ from atoll_syncer.storage.store import (
 STEP: Final = re.compile(r"step-([0-9]+)/?")
 FILE: Final = "file://"
 COPY_BYTES_MAX: Final = 4 << 30  # S3 copies at most 5 GB with one request
+FREE_SHARE_MIN: Final = 0.05
 DAMAGED: Final = "the next checkpoint has other objects; see what the shard's log says of its store"
 
 
@@ -122,6 +124,17 @@ class FolderPlace:
                 path.unlink(missing_ok=True)
             with suppress(OSError):  # others have parts there
                 path.parent.rmdir()
+
+
+def check_room(place: Place) -> None:
+    """Raises StoreFull where what may be left out would soon take the room of a volume's others."""
+    if not isinstance(place, FolderPlace):
+        return
+    with storage_errors(place.folder):
+        volume = shutil.disk_usage(place.folder)
+    if volume.free < FREE_SHARE_MIN * volume.total:
+        reason = f"less than {FREE_SHARE_MIN:.0%} of its volume is free"
+        raise StoreFull(os.fspath(place.folder), reason, "make room there")
 
 
 def numbers_of(names: list[str]) -> list[int]:

@@ -1,8 +1,10 @@
 """A record gives every version again, and a replay names the first that differs (rule 29)."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,6 +270,21 @@ def test_a_full_disk_ends_it_after_one_try_and_delays_nothing(
     bench.begin_process(2)
     bench.rounds(1)  # it would follow a version that is not there
     assert [(each.count, each.reason) for each in outcome(bench)] == [(2, "")]
+
+
+def test_a_record_ends_before_it_fills_the_volume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = RecordedBench(tmp_path, SYNC)
+    bench.seed()
+    free = [50]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1000, free=free[-1]))
+    bench.rounds(2)
+    free.append(49)
+    bench.rounds(1)
+    free.append(500)
+    bench.rounds(1)
+    assert [each.count for each in outcome(bench)] == [2]
 
 
 def test_what_another_run_has_recorded_stays(tmp_path: Path) -> None:
