@@ -42,3 +42,20 @@ def check_law(out: Path) -> None:
     for line in commits(out):
         by_slice.setdefault((line["shard"], line["slice"]), []).append(line["version"])
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in by_slice.values())
+    check_merges(commits(out))
+
+
+def check_merges(lines: list[dict[str, Any]]) -> None:
+    """No offer is in two versions, and none of a lower incarnation after a higher (rules 5, 13)."""
+    merged: Counter[tuple[Any, ...]] = Counter()
+    highest: dict[tuple[int, str], int] = {}
+    for line in lines:
+        for part in line["participants"]:
+            slot, incarnation = part["slot"], part["incarnation"]
+            offer = slot, incarnation, part["base"], part["capture"]
+            merged[line["shard"], line["slice"], *offer] += 1
+            before = highest.get((line["shard"], slot), 0)
+            assert incarnation >= before, f"{slot}: incarnation {incarnation} after {before}"
+            highest[line["shard"], slot] = incarnation
+    twice = {offer for offer, count in merged.items() if count > 1}
+    assert not twice, f"in two versions (shard, slice, slot, incarnation, base, capture): {twice}"

@@ -196,10 +196,12 @@ def is_whole(place: Place, step: int, run: str) -> bool:
 
 def read_whole(place: Place, step: int) -> dict[str, Any] | None:
     """What checkpoint.json says; None: it is not there, or is none."""
-    with suppress(StoreMissing, ValueError, KeyError):
+    with suppress(StoreMissing, ValueError, KeyError, TypeError):
         about = json_text.mapping(place.read(f"{step_name(step)}/{WHOLE}"))
-        if {"run", "time", "tick", "shards"} <= about.keys():
-            return dict(about)
+        for name, kind in (("run", str), ("time", float), ("tick", int), ("shards", int)):
+            documents.from_document(kind, about[name])
+        if about["shards"] > 0:
+            return about
     return None
 
 

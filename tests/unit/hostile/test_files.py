@@ -21,7 +21,6 @@ from atoll_protos.job.expected import Expected, Limit
 from atoll_protos.job.run_file import Checkpoints, Region, RunFile, first_difference
 from unit.hostile.mutated import (
     Target,
-    check_long,
     check_short,
     mutated_bytes,
     mutated_documents,
@@ -200,12 +199,6 @@ TARGETS: Final[dict[str, Target]] = {
 @pytest.mark.parametrize("target", TARGETS)
 def test_whatever_stands_in_a_file_is_taken_or_refused_in_words(target: str) -> None:
     check_short(TARGETS[target], 60)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("target", TARGETS)
-def test_more_of_what_may_stand_in_a_file(target: str) -> None:
-    check_long(TARGETS[target])
 
 
 # ------------------------------------------------------------ what was found

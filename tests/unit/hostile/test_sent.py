@@ -24,7 +24,7 @@ from atoll_protos.transfer.gathering import Gathering
 from atoll_syncer.model.log import Trained
 from atoll_syncer.model.roster import PLAIN_TEXT
 from atoll_syncer.rules.status import status
-from unit.hostile.mutated import Target, check_long, check_short, mutated_bytes
+from unit.hostile.mutated import Target, check_short, mutated_bytes
 from unit.syncer.peer_side import messages
 from unit.syncer.shard_side import RUN, layout_of, run_file, side
 from unit.syncer.test_fuzz import JOIN, STEPS, nothing_is_broken, training
@@ -215,12 +215,6 @@ TARGETS: Final[dict[str, Target]] = {
 @pytest.mark.parametrize("target", TARGETS)
 def test_whatever_is_sent_is_taken_or_refused(target: str) -> None:
     check_short(TARGETS[target], 40)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("target", TARGETS)
-def test_more_of_what_may_be_sent(target: str) -> None:
-    check_long(TARGETS[target])
 
 
 # ------------------------------------------------------------ what was found

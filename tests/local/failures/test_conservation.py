@@ -1,0 +1,122 @@
+"""Whatever is killed, cut off or away, all that was trained is in exactly one count (rule 13)."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines
+from atoll_operator.local.show.run_summary import conserve
+from local.background import Running, running
+from local.command import LIGHT, TINY, TWO_LEARNERS, commits, tapes
+from local.law import check_law, learners_lines
+from local.leftovers import check_none_is_left
+
+ENDLESS = ("--set", "spec.steps=1000000", "--set", "spec.evaluator=")
+SLOW = (  # so that the time in which a learner dials again is a small part of a period
+    "--set",
+    LIGHT[1].replace("step-milliseconds-min=30", "step-milliseconds-min=200"),
+)
+STORM = 20  # kills
+
+
+def faults_of(run: Running, count: int) -> list[dict[str, Any]]:
+    """The lines of chaos.jsonl once that many faults are over."""
+
+    def made() -> list[dict[str, Any]]:
+        lines = read_lines(run.out / CHAOS_FILE)
+        return lines if len(lines) >= count else []
+
+    return run.until(made, f"{count} faults")
+
+
+def conserved(tmp_path: Path, plan: str, count: int, *more: str) -> Path:
+    """A run under a plan of so many faults until all are over and every shard commits again."""
+    out, file = tmp_path / "out", tmp_path / "plan.yaml"
+    file.write_text(plan)
+    with running(TINY, out, "--chaos-plan", str(file), *ENDLESS, *LIGHT, *more) as run:
+        faults_of(run, count)
+        before = [len(run.commits(shard)) for shard in range(2)]
+        run.until(
+            lambda: all(len(run.commits(n)) > before[n] + 8 for n in range(2)), "more commits"
+        )
+        code, stderr = run.finish(signal.SIGINT)
+    assert code == 130, stderr
+    assert "Traceback" not in stderr
+    check_law(out)
+    check_none_is_left(out)
+    summary = json.loads((out / "summary.json").read_text())["chaos"]
+    assert (summary["faults"], summary["not_made"]) == (count, 0)
+    return out
+
+
+def kills(count: int, seconds: float) -> str:
+    """One every so many seconds, of learners and shards as they come."""
+    until = (count + 0.5) * seconds
+    return f"seed: 5\nfaults:\n  - {{every: {seconds}s..{seconds}s, until: {until}s, kill: any}}\n"
+
+
+def test_six_kills_in_half_a_minute_lose_nothing_that_is_not_counted(tmp_path: Path) -> None:
+    out = conserved(tmp_path, kills(6, 5.0), 6, *TWO_LEARNERS)
+    assert any(tokens.lost for tokens in conserve(learners_lines(out), tapes(out)).values())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_twenty_kills_in_five_minutes_lose_nothing_that_is_not_counted(tmp_path: Path) -> None:
+    conserved(tmp_path, kills(STORM, 14.0), STORM)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_twenty_kills_with_a_standby_of_each_shard_lose_nothing(tmp_path: Path) -> None:
+    out = conserved(tmp_path, kills(STORM, 14.0), STORM, "--standby")
+    assert max(line["epoch"] for line in commits(out)) > 1
+
+
+PARTITION = """
+faults:
+  - {at: 5s, cut: [eu-west-0, shard-0], for: 60s}
+  - {at: 5s, cut: [eu-west-0, shard-1], for: 60s}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_learner_behind_a_partition_of_a_minute_is_merged_again_within_two_periods(
+    tmp_path: Path,
+) -> None:
+    out = conserved(tmp_path, PARTITION, 2, *TWO_LEARNERS, *SLOW)
+    ended = max(line["ended"] for line in read_lines(out / CHAOS_FILE))
+    for shard in range(2):
+        mine = [line for line in commits(out) if line["shard"] == shard]
+        healed = max(line["tick"] for line in mine if line["time"] <= ended)
+        again = [
+            line["tick"]
+            for line in mine
+            if line["time"] > ended
+            and any(part["slot"] == "eu-west-0" for part in line["participants"])
+        ]
+        assert again[0] <= healed + 2 * 16, (shard, healed, again[:3])
+
+
+SPLIT = """
+faults:
+  - {at: 5s, cut: [eu-west-0, shard-1], for: 20s}
+  - {at: 10s, kill: eu-west-0}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_learner_that_one_shard_cannot_reach_is_replaced_everywhere_for_good(
+    tmp_path: Path,
+) -> None:
+    """check_law: no tape has the lower incarnation after the higher (rule 5)."""
+    out = conserved(tmp_path, SPLIT, 2, *TWO_LEARNERS)
+    parts = [
+        (part["slot"], part["incarnation"]) for x in commits(out) for part in x["participants"]
+    ]
+    assert {2} <= {incarnation for slot, incarnation in parts if slot == "eu-west-0"}
