@@ -3,13 +3,13 @@
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from atoll_operator.local.chaos import effects
 from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines
 from atoll_operator.local.show.run_summary import conserve
-from local.background import Running, running
+from local.background import running
 from local.command import LIGHT, TINY, TWO_LEARNERS, commits, tapes
 from local.law import check_law, learners_lines
 from local.leftovers import check_none_is_left
@@ -22,14 +22,10 @@ SLOW = (  # so that the time in which a learner dials again is a small part of a
 STORM = 20  # kills
 
 
-def faults_of(run: Running, count: int) -> list[dict[str, Any]]:
-    """The lines of chaos.jsonl once that many faults are over."""
-
-    def made() -> list[dict[str, Any]]:
-        lines = read_lines(run.out / CHAOS_FILE)
-        return lines if len(lines) >= count else []
-
-    return run.until(made, f"{count} faults")
+def all_are_back(out: Path, count: int) -> bool:
+    lines = read_lines(out / CHAOS_FILE)
+    found = effects.in_folder(out, lines) if len(lines) == count else []
+    return bool(found) and all(line["back_seconds"] is not None for line in found)
 
 
 def conserved(tmp_path: Path, plan: str, count: int, *more: str) -> Path:
@@ -37,7 +33,7 @@ def conserved(tmp_path: Path, plan: str, count: int, *more: str) -> Path:
     out, file = tmp_path / "out", tmp_path / "plan.yaml"
     file.write_text(plan)
     with running(TINY, out, "--chaos-plan", str(file), *ENDLESS, *LIGHT, *more) as run:
-        faults_of(run, count)
+        run.until(lambda: all_are_back(out, count), "the return of every target")
         before = [len(run.commits(shard)) for shard in range(2)]
         run.until(
             lambda: all(len(run.commits(n)) > before[n] + 8 for n in range(2)), "more commits"

@@ -24,7 +24,7 @@ from atoll_syncer.model.round import momentum
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.values import TensorValues
 from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.store import FileStore, Store
 from atoll_syncer.storage.versions import Collector
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 from unit.syncer.replay import Replay
@@ -75,33 +75,38 @@ def serve(folder: Path) -> None:
     if not history.heads:
         begin(values, store, journal, history)
     while True:
-        fragment = history.commits % LAYOUT.fragments
-        base = history.heads[fragment].number
-        participants = tuple(participant(slot, base) for slot in SLOTS)
-        for p in participants:
-            name = Stage(p.slot, p.incarnation, fragment, p.capture)
-            values.stage(name, offer(values, fragment, base, p.slot))
-        merges = history.heads[fragment].merges
-        mu = momentum(SYNC, merges, None)
-        making = values.begin_merge(MergeOffers(fragment, participants, mu), "run", history.epoch)
-        making.compute()
-        outcome = making.write(store)
-        entry = a_commit(
-            outcome.number,
-            outcome.slice,
-            epoch=history.epoch,
-            digest=outcome.digest,
-            object=outcome.object,
-            participants=participants,
-            momentum=mu,
-            merges=merges + 1,
-        )
-        append(journal, history, entry)
-        values.committed(fragment)
+        commit(values, store, journal, history)
         collector.note(history.live_objects())
         collector.remove()
         sys.stdout.write("committed\n")
         sys.stdout.flush()
+
+
+def commit(values: TensorValues, store: Store, journal: Journal, history: History) -> None:
+    """The next version: each slot's offer on the newest one of the slice whose turn it is."""
+    fragment = history.commits % LAYOUT.fragments
+    base = history.heads[fragment].number
+    participants = tuple(participant(slot, base) for slot in SLOTS)
+    for p in participants:
+        name = Stage(p.slot, p.incarnation, fragment, p.capture)
+        values.stage(name, offer(values, fragment, base, p.slot))
+    merges = history.heads[fragment].merges
+    mu = momentum(SYNC, merges, None)
+    making = values.begin_merge(MergeOffers(fragment, participants, mu), "run", history.epoch)
+    making.compute()
+    outcome = making.write(store)
+    entry = a_commit(
+        outcome.number,
+        outcome.slice,
+        epoch=history.epoch,
+        digest=outcome.digest,
+        object=outcome.object,
+        participants=participants,
+        momentum=mu,
+        merges=merges + 1,
+    )
+    append(journal, history, entry)
+    values.committed(fragment)
 
 
 def append(journal: Journal, history: History, entry: Entry) -> None:
@@ -109,7 +114,7 @@ def append(journal: Journal, history: History, entry: Entry) -> None:
     history.apply(entry)
 
 
-def begin(values: TensorValues, store: FileStore, journal: Journal, history: History) -> None:
+def begin(values: TensorValues, store: Store, journal: Journal, history: History) -> None:
     """Version 0."""
     for fragment in range(LAYOUT.fragments):
         values.keep(1, fragment, seed(values, fragment))
