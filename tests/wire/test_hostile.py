@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -63,7 +63,8 @@ def resident_bytes(served: ShardUnderTest) -> int:
 async def attack(endpoint: str, said: list[bytes], frames: list[bytes]) -> None:
     """One session, which begins with a Join; it may end at any time."""
     with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-        async with grpc.aio.insecure_channel(endpoint) as channel:
+        async with grpc.aio.insecure_channel(endpoint) as opened:
+            channel: Any = opened  # its messages are bytes
             session = channel.stream_stream(SESSION)(timeout=SECONDS_MAX)
             await session.write(JOIN.SerializeToString())
             answer = pb.ToLearner.FromString(await session.read())
