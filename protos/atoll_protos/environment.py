@@ -227,8 +227,3 @@ def of_shard(
         Env.EXPORT: export,
         Env.METRICS_PORT: str(metrics_port),
     }
-
-
-def of_tls(folder: str, *, health_port: int = 0) -> dict[str, str]:
-    """Where the process talks over TLS; a shard then has a port for plain probes."""
-    return {Env.TLS_DIR: folder} | ({Env.HEALTH_PORT: str(health_port)} if health_port else {})

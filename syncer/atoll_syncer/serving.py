@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
 from atoll_protos.exits import ExitCode
+from atoll_protos.names import ALIVE
 from atoll_syncer.driver import Driver
 from atoll_syncer.duties.background import Thread
 from atoll_syncer.duties.beating import period_of
@@ -30,7 +31,6 @@ from atoll_syncer.storage.store import StoreCorrupt
 from atoll_syncer.storage.takeover import wait_for_turn
 
 SESSIONS_END_SECONDS = 1.0  # how long open sessions may still speak after a stop
-ALIVE: Final = "alive"  # a service of the probes' server
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 

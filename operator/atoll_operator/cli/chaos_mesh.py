@@ -18,6 +18,7 @@ from atoll_operator.local.chaos.plan import (
     ANY_LEARNER,
     ANY_SHARD,
     LINKS,
+    SECOND,
     SHARD,
     FaultPlan,
     FaultWord,
@@ -66,9 +67,11 @@ class Pods:
             return _selected("one", labels | {Label.ROLE: names.LEARNER_ROLE})
         if target == ANY_SHARD:
             return _selected("one", labels | {Label.ROLE: names.SHARD_ROLE})
-        if SHARD.fullmatch(target):
-            shard = {Label.ROLE: names.SHARD_ROLE, Label.SHARD: target.removeprefix("shard-")}
-            return _selected("all", labels | shard)
+        if SHARD.fullmatch(target) or SECOND.fullmatch(target):
+            _, number, *process = target.split("-")
+            shard = {Label.ROLE: names.SHARD_ROLE, Label.SHARD: number}
+            second = {Label.PROCESS: process[0]} if process else {}
+            return _selected("all", labels | shard | second)
         region, ordinal = split_slot(target)
         one = {Label.REGION: region, names.POD_INDEX_LABEL: str(ordinal)}
         learner = {Label.SLOT: target} if self.hosts else one

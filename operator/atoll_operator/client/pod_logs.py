@@ -1,7 +1,8 @@
 """The logs of a job's pods, for `atoll logs JOB`: as a person reads them, with their own rights.
 
 A process has the name that it has under `atoll run`: its slot, shard-N or evaluator. A host of a
-learner of several hosts is called by slot and number, and the slot means all of them.
+learner of several hosts is called by slot and number, and the slot means all of them. So shard-N
+means both processes of a shard with a standby, and shard-N-b is the second one.
 
 Following goes through restarts: one thread for each pod reads the stream of its container, and a
 stream that ends is begun again for as long as the pod is there. The API can say "since" only in
@@ -40,12 +41,14 @@ class LoggedPod:
     uid: str
     process: str
     learner: str  # the slot of which it is one host; empty: it is no such pod
+    shard: str  # of which it is a process; empty: of none
     container: str
     began: bool
+    ready: bool
     node: str  # empty while it has none
 
     def answers_to(self, process: str) -> bool:
-        return process in ("", self.process, self.learner)
+        return process in ("", self.process, self.learner, self.shard)
 
 
 @dataclass(slots=True)
@@ -170,9 +173,11 @@ def connect(job: str, namespace: str, context: str) -> Logs:
 def _pod(job: str, raw: Any) -> LoggedPod:
     labels = raw.metadata.labels or {}
     role, container = labels.get(Label.ROLE, ""), raw.spec.containers[0].name
+    shard = f"shard-{labels.get(Label.SHARD, '')}" if role == SHARD_ROLE else ""
+    second = f"-{labels[Label.PROCESS]}" if Label.PROCESS in labels else ""
     process = {
         LEARNER_ROLE: raw.metadata.name.removeprefix(f"{job}-"),
-        SHARD_ROLE: f"shard-{labels.get(Label.SHARD, '')}",
+        SHARD_ROLE: f"{shard}{second}",
     }.get(role, role)
     states = {each.name: each.state for each in raw.status.container_statuses or []}
     state = states.get(container)
@@ -181,10 +186,17 @@ def _pod(job: str, raw: Any) -> LoggedPod:
         uid=raw.metadata.uid,
         process=process,
         learner=labels.get(Label.SLOT, ""),
+        shard=shard,
         container=container,
         began=bool(state and (state.running or state.terminated)),
+        ready=is_ready(raw),
         node=raw.spec.node_name or "",
     )
+
+
+def is_ready(raw: Any) -> bool:
+    conditions = raw.status.conditions or ()
+    return any(each.type == "Ready" and each.status == "True" for each in conditions)
 
 
 def _seconds_since(moment: str) -> int:

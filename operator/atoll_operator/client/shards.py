@@ -7,10 +7,11 @@ was read comes back through `kubectl exec`.
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_operator.client.pod_logs import connect
+from atoll_operator.client.pod_logs import connect, is_ready
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+from atoll_protos.names import Label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +44,28 @@ def shards_of(job: str, namespace: str, context: str) -> Shards:
 
 
 def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
-    """By process, its node; of several hosts the first and how many more. Raises SpecError."""
+    """By process, its node; of several hosts the first and how many more. Raises SpecError.
+
+    Of a shard with a standby also that of the process that waits.
+    """
     found: dict[str, dict[str, None]] = {}
-    for each in connect(job, namespace, context).pods():
-        if each.node:
+    shards: dict[str, dict[str, str]] = {}
+    for each in sorted(connect(job, namespace, context).pods(), key=lambda each: not each.ready):
+        if each.node and each.shard:
+            shards.setdefault(each.shard, {}).setdefault(each.process, each.node)
+        elif each.node:
             found.setdefault(each.learner or each.process, {})[each.node] = None
     return {
         name: next(iter(nodes)) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
         for name, nodes in found.items()
-    }
+    } | {name: ", standby on ".join(nodes.values()) for name, nodes in shards.items()}
 
 
-def _order(pod: Any) -> tuple[bool, str]:
+def _order(pod: Any) -> tuple[bool, str, bool, str]:
+    """Shard 0 before the others, and of its pods the one that serves: it has the tape."""
     running = pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
-    return not running, str(pod.metadata.name)
+    shard = (pod.metadata.labels or {}).get(Label.SHARD, "")
+    return not running, shard, not is_ready(pod), str(pod.metadata.name)
 
 
 def _container(pod: Any) -> str:

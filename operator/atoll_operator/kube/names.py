@@ -7,7 +7,7 @@ in `atoll_protos`, the API's kind and version in `atoll_operator.api`.
 from typing import Final
 
 from atoll_operator.api.job.spec import API_VERSION, Job
-from atoll_protos.names import slot_name
+from atoll_protos.names import SECOND, slot_name
 
 GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL: Final = "decoupledtrainingjobs"
@@ -94,9 +94,28 @@ def learner_sets(job: Job) -> dict[str, str]:
     }
 
 
-def shard_name(job: str, shard: int) -> str:
-    """Name of a shard's Deployment, Service and claim."""
-    return f"{job}-syncer-{shard}"
+def shard_name(job: str, shard: int, process: str = "") -> str:
+    """Name of a shard's Deployment, Service and claim; with `process`, of the second Deployment."""
+    return f"{job}-syncer-{shard}" + (f"-{process}" if process else "")
+
+
+def processes_of(job: Job) -> tuple[str, ...]:
+    """The processes of each shard: the only one, or those of which one waits."""
+    return ("", SECOND) if job.spec.syncer.standby else ("",)
+
+
+def shard_deployments(job: Job) -> dict[str, int]:
+    """The number of the shard by Deployment."""
+    return {
+        shard_name(job.name, number, process): number
+        for number in range(job.spec.syncer.shards)
+        for process in processes_of(job)
+    }
+
+
+def processes_name(job: str, shard: int) -> str:
+    """Name of the headless Service that leads to both processes of a shard."""
+    return f"{shard_name(job, shard)}-all"
 
 
 def shards_budget_name(job: str) -> str:

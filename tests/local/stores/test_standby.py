@@ -15,7 +15,7 @@ import pytest
 
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_protos.exits import ExitCode
-from atoll_syncer.serving import ALIVE
+from atoll_protos.names import ALIVE
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.store import FileStore
 from local.stores.opened import object_store

@@ -150,6 +150,13 @@ def test_a_target_is_selected_by_labels_that_its_pods_have(tmp_path: Path) -> No
     assert {*roles["values"]} == {names.LEARNER_ROLE, names.SHARD_ROLE}
 
 
+def test_the_second_process_of_a_shard_has_a_label_of_its_own(tmp_path: Path) -> None:
+    plan = "faults: [{at: 1s, kill: shard-1-b}]"
+    named = templates(printed(tmp_path, plan, "--job", "tiny"))
+    chosen = named["fault-0-0-kill"]["podChaos"]["selector"]["labelSelectors"]
+    assert (chosen[Label.SHARD], chosen[Label.PROCESS]) == ("1", "b")
+
+
 @pytest.mark.parametrize(
     ("plan", "job", "said"),
     [

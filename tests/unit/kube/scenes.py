@@ -2,7 +2,7 @@
 
     us-east-0 us-east-1 @n1 old aged=10    pods of two learners: their node, flags and fields
     us-east-0/* going                      all hosts of a learner; us-east-0/1: host 1
-    shard @n2 unready                      the pod of shard 0
+    shard @n2 unready                      the pod of shard 0; shard-b: that of its second process
     Training us-east-0 eu-west-0:uid=x     slots as the registrar shows them, with more fields
     Training all                           every slot of the manifest
     syncer recovering                      the state of the shard; without any word it is silent
@@ -24,13 +24,16 @@ from atoll_operator.kube.plan.planner import plan
 from unit.kube.cluster_values import SETTINGS, node, reply
 from unit.kube.planner_side import NOW, answers, seen
 
-POD = re.compile(r"(?:(?P<region>[a-z]+-[a-z]+)-(?P<ordinal>\d+)|shard|evaluator)(?:/(?P<host>.))?")
+POD = re.compile(
+    r"(?:(?P<region>[a-z]+-[a-z]+)-(?P<ordinal>\d+)|shard(?:-b)?|evaluator)(?:/(?P<host>.))?"
+)
 STATES = {"Joining", "Training", "Stalled", "Recovering", "Lost", "Left"}
 FLAGS: dict[str, dict[str, Any]] = {
     "old": {"template": "old"},
     "going": {"terminating": True},
     "runs": {"runs": True},
     "unready": {"ready": False},
+    "waits": {"ready": False, "runs": True, "started": True},  # for its turn
     "pending": {"phase": "Pending", "node": ""},
     "evicted": {"phase": "Failed", "ready": False},
     "gated": {"gated": True},
@@ -141,7 +144,9 @@ def _pods(name: str, found: Observation, fields: dict[str, Any]) -> list[Pod]:
             pod = replace(pod, region=given["region"], ordinal=int(given["ordinal"]),
                           host=max(number, 0), has_own_set=number >= 0)  # fmt: skip
         else:
-            pod = replace(pod, role=bare if bare != "shard" else SHARD_ROLE, shard=0)
+            role, _, process = bare.partition("-")
+            role = SHARD_ROLE if role == "shard" else role
+            pod = replace(pod, role=role, shard=0, process=process, address=f"ip-{bare}")
         live = found.workloads.get(workload_name("tiny", pod))
         made.append(replace(pod, **({"template": live.template if live else ""} | fields)))
     return made

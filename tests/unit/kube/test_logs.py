@@ -65,6 +65,14 @@ def test_a_slot_means_all_hosts_of_its_learner_and_one_process_alone_has_no_pref
     assert "it has us-east-0-0, us-east-0-1, us-east-1-0" in refusal("us-east-7")
 
 
+def test_a_shard_means_both_of_its_processes_where_one_waits(cluster: Cluster) -> None:
+    shard, second = {"atoll.dev/shard": "0"}, {"atoll.dev/process": "b"}
+    add(cluster, "tiny-syncer-0-abc", "shard", "serves", **shard)
+    add(cluster, "tiny-syncer-0-b-abc", "shard", "waits", **shard, **second)
+    assert shown("shard-0") == ["serves", "[shard-0-b] waits"]
+    assert shown("shard-0-b") == ["waits"]
+
+
 def test_the_namespace_is_the_contexts_or_the_given_one(cluster: Cluster) -> None:
     assert pod_logs.connect("tiny", "", "").namespace == "team"
     assert pod_logs.connect("tiny", "", "other").namespace == "default"

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.observed.observation import OLD_TEMPLATE, Workload
-from atoll_operator.kube.plan.changes.rollout import counted, shards_to_hold
+from atoll_operator.kube.observed.observation import OLD_TEMPLATE
+from atoll_operator.kube.plan.changes.rollout import ShardProcess, counted, shards_to_hold
+from atoll_operator.kube.plan.shard_processes import ProcessState
 from unit.kube.cluster_values import SETTINGS, hosts, learner, reply
 from unit.kube.scenes import decided, names
 
@@ -151,16 +152,17 @@ def test_all_hosts_of_a_learner_are_restarted_together(
     assert names(decided(scene, *changes).restart) == restarted
 
 
-def live(number: int, template: str) -> Workload:
-    return Workload(
-        name=f"s{number}", kind="Deployment", replicas=1, observed=True,
-        template=template,
-    )  # fmt: skip
-
-
 def held(*shards: tuple[str, bool], restorable: bool = True) -> set[str]:
     """Of shards with these templates, ready or not; all are to get "new"."""
-    given = [(live(n, template), "new", ready) for n, (template, ready) in enumerate(shards)]
+    given = [
+        ShardProcess(
+            name=f"s{number}",
+            shard=number,
+            state=ProcessState.SERVES if ready else ProcessState.DOWN,
+            changed=template == "old",
+        )
+        for number, (template, ready) in enumerate(shards)
+    ]
     return {*shards_to_hold(given, restorable=restorable)}
 
 

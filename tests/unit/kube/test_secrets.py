@@ -13,6 +13,7 @@ from atoll_operator.kube.names import TLS_FOLDER, TLS_VOLUME, Annotation
 from atoll_operator.kube.plan.owner import generations
 from atoll_protos.environment import Env
 from atoll_protos.job.expected import Expected, Limit
+from atoll_protos.names import ALIVE
 from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.identity import Role
 from unit.kube.world import KEY, World
@@ -120,15 +121,17 @@ def test_pods_mount_the_certificate_of_their_role_and_sidecars_do_not() -> None:
     assert "env" not in other
 
 
-@pytest.mark.parametrize(("mode", "port"), [("Required", 7701), ("Disabled", 7700)])
-def test_the_kubelet_probes_a_shard_on_its_port_of_plain_text(mode: str, port: int) -> None:
+@pytest.mark.parametrize("mode", ["Required", "Disabled"])
+def test_the_kubelet_probes_a_shard_on_its_port_of_plain_text(mode: str) -> None:
     world = begun(("syncer", {"shards": 1, "tls": {"mode": mode}}))
     shard = world.live("Deployment", "tiny-syncer-0")
     container = shard["spec"]["template"]["spec"]["containers"][0]
-    assert container["readinessProbe"]["grpc"] == {"port": port}
+    assert container["readinessProbe"]["grpc"] == {"port": 7701}
+    lives = {"port": 7701, "service": ALIVE}  # also while it waits for its turn, or reads its store
+    assert container["livenessProbe"]["grpc"] == container["startupProbe"]["grpc"] == lives
     env = {each["name"]: each.get("value") for each in container["env"]}
     sealed = mode == "Required"
-    assert env.get(Env.HEALTH_PORT) == ("7701" if sealed else None)
+    assert env[Env.HEALTH_PORT] == "7701"
     assert bool(made(world)) == (world.shards.own is not None) == sealed
 
 

@@ -13,9 +13,11 @@ from atoll_protos.errors import SpecError
 from unit.kube.person_side import Cluster
 
 
-def shard(cluster: Cluster, name: str, variable: str = "ATOLL_ENDPOINTS") -> dict[str, Any]:
+def shard(
+    cluster: Cluster, name: str, variable: str = "ATOLL_ENDPOINTS", **labels: str
+) -> dict[str, Any]:
     """A shard's pod, which has a sidecar."""
-    pod = cluster.add_pod(name, "shard")
+    pod = cluster.add_pod(name, "shard", **labels)
     own = {"name": "shard", "env": [{"name": variable}]}
     pod["spec"]["containers"] = [{"name": "proxy"}, own]
     return pod
@@ -34,6 +36,14 @@ def test_the_pod_is_one_that_runs(job: Cluster) -> None:
     assert shards.shards_of("tiny", "", "") == shards.Shards(
         namespace="team", pod="tiny-shard-1-0", container="shard"
     )
+
+
+def test_of_two_pods_of_shard_0_it_is_the_one_that_serves(cluster: Cluster) -> None:
+    ready = [{"type": "Ready", "status": "True"}]
+    for name, number, serves in (("x-1", "1", True), ("x-0", "0", False), ("x-0-b", "0", True)):
+        pod = shard(cluster, name, **{"atoll.dev/shard": number})
+        pod["status"] |= {"conditions": ready} if serves else {}
+    assert shards.shards_of("tiny", "", "").pod == "x-0-b"
 
 
 def test_where_no_shard_is_the_person_is_told_where_the_model_or_the_syncer_is(
@@ -124,13 +134,19 @@ def test_a_folder_that_is_no_run_and_one_that_is_full_are_refused(tmp_path: Any)
     assert "is not empty" in str(done.exception)
 
 
-def test_the_node_of_a_learner_of_several_hosts_is_its_first(cluster: Cluster) -> None:
+def test_nodes_begin_with_that_of_the_first_host_or_of_who_serves(cluster: Cluster) -> None:
+    second = {"atoll.dev/shard": "1", "atoll.dev/process": "b"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     cluster.add_pod("tiny-syncer-0-x", "shard", "n0", **{"atoll.dev/shard": "0"})
+    cluster.add_pod("tiny-syncer-1-x", "shard", "n1", **{"atoll.dev/shard": "1"})
+    serving = cluster.add_pod("tiny-syncer-1-b", "shard", "n2", **second)
+    serving["status"] |= ready
     for slot, *nodes in (("us-0", "n1", "n2"), ("us-1", "n3", "n3"), ("us-2", "")):
         for host, node in enumerate(nodes):
             cluster.add_pod(f"tiny-{slot}-{host}", "learner", node, **{"atoll.dev/slot": slot})
     assert shards.nodes_of("tiny", "", "") == {
         "shard-0": "n0",
+        "shard-1": "n2, standby on n1",
         "us-0": "n1 and 1 more",
         "us-1": "n3",
     }

@@ -258,16 +258,16 @@ def test_a_pod_that_is_not_as_it_should_be_is_named_with_its_reason(
 ) -> None:
     one = learner("us-east-0", **({"node": "n2"} | fields))
     found = [f"tiny-us-east-0 {words}"] if words else []
-    assert problems([one], Placement(), frozenset({"back"})) == ([], found)
+    assert problems([one], Placement(), frozenset({"back"})) == ([], found, [])
     joined_is_known = not fields.get("runs")
-    assert problems([one], Placement())[1] == (found if joined_is_known else [])
+    assert problems([one], Placement()).learners == (found if joined_is_known else [])
 
 
 def test_pods_on_lost_nodes_and_learners_without_budget_are_named_in_their_order() -> None:
     lost = Placement(lost={"n1": NodeState.SILENT}, exhausted=("tiny-us-east-0",))
     pods = [learner("us-east-1", "n1"), learner("us-east-0", "n1"), shard(0, "n1")]
     silent = "is on n1, which is silent"
-    shards, learners = problems(pods, lost)
+    shards, learners, _ = problems(pods, lost)
     assert shards == [f"tiny-syncer-0-x {silent}"]
     spent = "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day"
     assert learners == [spent, f"tiny-us-east-0 {silent}", f"tiny-us-east-1 {silent}"]

@@ -65,6 +65,7 @@ class Facts:
     phase: Phase
     shard_states: tuple[pb.ShardState | None, ...]  # None: no answer
     shard_problems: tuple[str, ...] = ()
+    without_standby: tuple[str, ...] = ()  # shards that serve, and whose other pod could not, why
     desired: int = 0
     live: int | None = None
     missing: tuple[str, ...] = ()  # slots that are not in training, as far as that is known

@@ -101,6 +101,8 @@ class SyncerStatus(StatusPart):
     """Shards that the job should have."""
     ready: int
     """Shards that answer and serve."""
+    standbys: int | None = None
+    """Shards whose second process waits, so that it can take over; only with syncer.standby."""
     epochs: list[int]
     """For each shard, the number of the process that runs it, which grows with every start; 0 while
     the shard is silent."""

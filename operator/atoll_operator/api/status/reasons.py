@@ -72,6 +72,9 @@ Accepted False
       read Secrets; it is looked at again every few seconds
 SyncerReady True
   Serving: every shard serves
+  NoStandby: every shard serves, and the pod that should wait to take one over cannot
+    > see the pod that the message names: its node, image, resources and log; an edit reaches what
+      serves when all that wait can take over
 SyncerReady False
   Starting: a shard starts, waits for its first values or restores its state
     > wait; if it stays, see the log of the shard that the message names

@@ -28,6 +28,7 @@ class SeenJob:
     ready: Mapping[str, int] = field(default_factory=dict)  # pods, by region that is served here
     replaced: Mapping[str, int] = field(default_factory=dict)  # pods, by region
     endpoints: Sequence[str] | None = None  # of shards that are exposed, once all are known
+    standbys: int | None = None  # shards whose second process waits; None: there is to be none
     idle: bool = False  # nothing runs, and nothing should run
 
 
@@ -87,6 +88,7 @@ def status_of(view: SeenJob) -> Status:
         syncer=SyncerStatus(
             shards=shards,
             ready=ready,
+            standbys=view.standbys,
             epochs=[reply.epoch if reply else 0 for reply in view.replies],
             endpoints=None if view.endpoints is None else list(view.endpoints),
         ),

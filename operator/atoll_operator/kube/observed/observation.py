@@ -52,6 +52,7 @@ class Pod:
     host: int = 0  # of a learner of several hosts: which of them; its head is on host 0
     has_own_set: bool = False  # the learner is a StatefulSet of its own, a pod for each host
     shard: int = -1
+    process: str = ""  # of a shard's second process, which has a Deployment of its own
     node: str = ""  # empty: not scheduled
     address: str = ""
     phase: str = ""
@@ -68,6 +69,7 @@ class Pod:
     exit_message: str = ""
     restarts: int = 0  # of the container, on this node
     runs: bool = False  # the container runs now, perhaps after an end
+    started: bool = False  # and has passed its startup probe: a shard serves, or waits
     waiting: str = ""  # why its container, or one that it needs, does not run
     details: str = ""  # the kubelet's words for that, where they name what is wrong
     held_up: str = ""  # why its kubelet cannot start it: what an Event says
@@ -358,7 +360,9 @@ def with_region(found: Pod, region: str) -> Pod:
 def workload_name(job: str, pod: Pod) -> str:
     if pod.role == LEARNER_ROLE:
         return hosts_set(job, pod.slot) if pod.has_own_set else learner_set(job, pod.region)
-    return shard_name(job, pod.shard) if pod.role == SHARD_ROLE else evaluator_name(job)
+    if pod.role == SHARD_ROLE:
+        return shard_name(job, pod.shard, pod.process)
+    return evaluator_name(job)
 
 
 def by_workload(job: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:

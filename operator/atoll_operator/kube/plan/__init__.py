@@ -16,4 +16,5 @@ the top:
     losses/        lost nodes, crashing learners, dead sessions
     manifest/      which manifest is in force, and what the job is doing
     owner          what all children have from the job: labels, selectors, metadata
+    shard_processes  which pod of a shard serves, and which waits
 """

@@ -16,6 +16,7 @@ from atoll_operator.kube.observed.observation import Observation, with_hosts, wo
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.losses import sessions
 from atoll_operator.kube.plan.losses.nodes import NodeState, nears_storm, states_of
+from atoll_operator.kube.plan.shard_processes import is_spare
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status.status import BUSY_WRITES, WRITE_SECONDS, StatusWrite
 
@@ -107,7 +108,9 @@ def _all_train(case: Situation) -> bool:
     for pod in seen.pods:
         name = workload_name(job.name, pod)
         live = seen.workloads.get(name)
-        if live is None or pod.template != live.template or not pod.ready or pod.terminating:
+        if live is None or pod.template != live.template or pod.terminating:
+            return False
+        if not (pod.ready or (pod.started and is_spare(pod, seen.pods))):
             return False
         if pod.role == LEARNER_ROLE and pod.uid not in trains:
             return False

@@ -13,17 +13,18 @@ tests/unit/kube/test_planner.py.
 from dataclasses import replace
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.job.spec import KIND
+from atoll_operator.api.job.spec import KIND, Job
 from atoll_operator.api.status import seen_status
-from atoll_operator.kube.names import LEARNER_ROLE
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import (
     Observation,
+    Pod,
     place_of,
     with_hosts,
     workload_name,
 )
-from atoll_operator.kube.plan import pauses
+from atoll_operator.kube.plan import pauses, shard_processes
 from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
 from atoll_operator.kube.plan.changes import applied, restarts
 from atoll_operator.kube.plan.losses import sessions
@@ -101,15 +102,15 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
 
     A silent Lease must still be unchanged when the pod is deleted, but a Node that is NotReady or
     gone needs no last look; a learner's slot must have no owner, as far as the registrar can be
-    reached. What is left of a learner that the job no longer asks for is made nowhere again, so
-    nothing has to exclude the node.
+    reached. What is left of a learner, or of a shard's second process, that the job no longer asks
+    for is made nowhere again, so nothing has to exclude the node.
     """
     seen, job, placement = case.seen, case.job, case.placement
     found, waits = [], False
     for each in placement.replace:
         pod, state = each.pod, placement.lost.get(each.pod.node)
         live = seen.workloads.get(workload_name(job.name, pod))
-        left = live is None and pod.role == LEARNER_ROLE and pod.slot not in job.spec.slots
+        left = live is None and not _is_wanted(pod, job)
         again = not left and (live is None or live.replicas > 0)
         place = "made again on another node" if again else "removed"
         if not (left or is_excluded(each, live, placement.lost)):
@@ -141,6 +142,12 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
             )
         )
     return tuple(found), waits
+
+
+def _is_wanted(pod: Pod, job: Job) -> bool:
+    if pod.role == LEARNER_ROLE:
+        return pod.slot in job.spec.slots
+    return pod.role != SHARD_ROLE or shard_processes.is_wanted(pod, job)
 
 
 def _owners(case: Situation) -> tuple[OwnerWord, ...]:

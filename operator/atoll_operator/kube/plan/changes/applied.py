@@ -37,7 +37,7 @@ from atoll_operator.kube.plan.manifest import phase as phases
 from atoll_operator.kube.plan.owner import JobOwner
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status import events
-from atoll_operator.kube.plan.workloads import rendering
+from atoll_operator.kube.plan.workloads import pods, rendering
 from atoll_operator.kube.plan.workloads.children import JobChildren
 from atoll_protos.names import Label
 
@@ -89,7 +89,7 @@ def of_children(case: Situation) -> Changes:
         check=tuple(each for each in apply if _has_new_template(each, seen)),
         apply=apply,
         reverts=tuple(each for each in reverts if each.key not in waiting),
-        prune=_pruned(seen, own, objects),
+        prune=_pruned(case, own, objects),
         refused=refused,
         wait_seconds=min((each for each in put_off.values() if each > 0), default=None),
     )
@@ -139,11 +139,18 @@ def _to_try(workloads: Sequence[Object]) -> tuple[Object, ...]:
 
 
 def alike(workloads: Iterable[Object]) -> list[tuple[Object, ...]]:
-    """Group what the API server refuses together: a region's sets differ in their slot alone."""
+    """Group what the API server refuses together: sets of a region differ in their slot alone.
+
+    So do the Deployments of a shard in their process.
+    """
     found: dict[tuple[str, str], list[Object]] = {}
     for each in workloads:
         labels = each["metadata"]["labels"]
-        same = ("learners of", labels[Label.REGION]) if Label.SLOT in labels else key_of(each)
+        same = key_of(each)
+        if Label.SLOT in labels:
+            same = ("learners of", labels[Label.REGION])
+        elif Label.SHARD in labels:
+            same = (each["kind"], labels[Label.SHARD])
         found.setdefault(same, []).append(each)
     return [tuple(each) for each in found.values()]
 
@@ -326,15 +333,18 @@ def _applied(child: Object) -> str | None:
 
 
 def _pruned(
-    seen: Observation, own: Mapping[Key, Object], objects: Sequence[Object]
+    case: Situation, own: Mapping[Key, Object], objects: Sequence[Object]
 ) -> tuple[Deletion, ...]:
     """What the job no longer asks for; never pods, claims, or what pods use or will use.
 
-    Pods use run files, and service accounts: a cloud's identity is taken from them all the time. A
-    workload whose new template is refused makes pods of its present one. What this operator has not
-    made stays too: `kubectl expose` gives the labels of a pod to a user's Service.
+    Pods use run files, Services by which they dial, and service accounts: a cloud's identity is
+    taken from them all the time. A workload whose new template is refused makes pods of its present
+    one. What this operator has not made stays too: `kubectl expose` gives the labels of a pod to a
+    user's Service. A shard's second process stays until the other one can take over.
     """
+    seen = case.seen
     used = {key_of(each) for each in objects}
+    used |= {("Deployment", name) for name in restarts.held_standbys(case)}
     for pod in (
         *(each for each in seen.children if each["kind"] == "Pod"),
         *(
@@ -347,6 +357,7 @@ def _pruned(
         used.add(("ServiceAccount", spec.get("serviceAccountName") or ""))
         for volume in spec.get("volumes") or []:
             used.add(("ConfigMap", (volume.get("configMap") or {}).get("name") or ""))
+        used |= {("Service", name) for name in pods.dialled(spec)}
     found = []
     for (kind, name), each in own.items():
         if kind in ("Pod", "PersistentVolumeClaim") or (kind, name) in used:

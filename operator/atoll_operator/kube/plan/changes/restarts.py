@@ -9,7 +9,7 @@ again is another cause.
 from collections.abc import Sequence
 
 from atoll_operator.api.status.condition_facts import PhaseKind
-from atoll_operator.kube.names import SHARD_ROLE, Annotation
+from atoll_operator.kube.names import SHARD_ROLE, Annotation, shard_name
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import (
     BUSY_STATES,
@@ -18,6 +18,7 @@ from atoll_operator.kube.observed.observation import (
     Object,
     Observation,
     Pod,
+    by_workload,
     place_of,
     workload_name,
 )
@@ -27,10 +28,11 @@ from atoll_operator.kube.plan.changes import rollout
 from atoll_operator.kube.plan.losses.exclusions import keeps_off, stranded
 from atoll_operator.kube.plan.losses.suspects import BACK_OFF, hung
 from atoll_operator.kube.plan.manifest.phase import said_by
+from atoll_operator.kube.plan.shard_processes import ProcessState, is_wanted, state_of
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status import events
 from atoll_protos.exits import ExitCode
-from atoll_protos.names import Label
+from atoll_protos.names import SECOND, Label
 
 SAME_CAUSE_SECONDS = 60.0  # no pod of one place is deleted twice for one cause within them
 SHOWN_SECONDS = 120.0  # within which a kubelet shows a pod's next container a Secret that changed
@@ -50,9 +52,7 @@ def deletions(case: Situation) -> tuple[Deletion, ...]:
         live = seen.workloads.get(workload_name(name, pod))
         if stranded(pod, live):
             found.append(_of_pod(case, pod, STRANDED))
-        elif pod.exit_code == ExitCode.SUPERSEDED and not (
-            pod.terminating or _is_back(pod, case.joined)
-        ):
+        elif _is_superseded(case, pod):
             found.append(_of_pod(case, pod, SUPERSEDED))
         elif (renewed := _with_new_credentials(case, pod)) is not None:
             found.append(renewed)
@@ -75,8 +75,11 @@ def _why_suspected(case: Situation, pod: Pod) -> str:
     return CRASHING.format(crashes, pod.node)
 
 
-def _is_back(pod: Pod, joined: frozenset[str] | None) -> bool:
-    return pod.runs and (joined is None or pod.uid in joined)
+def _is_superseded(case: Situation, pod: Pod) -> bool:
+    """Whether a learner was ended for good; a shard's process that was waits for its next turn."""
+    if pod.exit_code != ExitCode.SUPERSEDED or pod.role == SHARD_ROLE or pod.terminating:
+        return False
+    return not (pod.runs and (case.joined is None or pod.uid in case.joined))
 
 
 def _with_new_credentials(case: Situation, pod: Pod) -> Deletion | None:
@@ -127,7 +130,10 @@ def is_done(case: Situation, key: tuple[str, str], seconds: float = SAME_CAUSE_S
 
 
 def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
-    """Names of shards' children whose change must wait; never of a shard on a lost node."""
+    """Names of shards' children whose change must wait; never of a shard on a lost node.
+
+    A shard that loses its standby, as the job asks, keeps its other process until that has ended.
+    """
     seen = case.seen
     kind, restorable = case.phase.kind, _is_restorable(case)
     if kind is PhaseKind.SUSPENDED and restorable:
@@ -135,20 +141,48 @@ def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
     if kind not in (PhaseKind.RUNNING, PhaseKind.SUSPENDED, PhaseKind.FINISHING):
         return frozenset()
     lost = {workload_name(case.job.name, each.pod) for each in case.placement.replace}
-    ready = {
-        workload_name(case.job.name, pod)
-        for pod in seen.pods
-        if pod.role == SHARD_ROLE and pod.ready and not pod.terminating
+    processes = _processes(seen, objects)
+    leaving = {
+        pod.shard for pod in seen.pods if pod.role == SHARD_ROLE and not is_wanted(pod, case.job)
     }
-    shards = []
+    held = rollout.shards_to_hold(processes, restorable=restorable)
+    held |= {
+        each.name
+        for each in processes
+        if each.shard in leaving and each.state is not ProcessState.DOWN
+    }
+    return held - lost
+
+
+def held_standbys(case: Situation) -> frozenset[str]:
+    """Deployments that a running job no longer asks for, and whose shard has nobody else yet."""
+    seen, job = case.seen, case.job
+    if case.phase.kind is not PhaseKind.RUNNING:
+        return frozenset()
+    pods = by_workload(job.name, seen.pods)
+    others = (shard_name(job.name, number) for number in range(job.spec.syncer.shards))
+    down = (x for x in others if state_of(pods.get(x, ()), seen.pods) is ProcessState.DOWN)
+    return frozenset(f"{name}-{SECOND}" for name in down)
+
+
+def _processes(seen: Observation, objects: Sequence[Object]) -> list[rollout.ShardProcess]:
+    assert seen.job is not None
+    pods, found = by_workload(seen.job.name, seen.pods), []
     for each in objects:
-        if each["kind"] == "Deployment" and Label.SHARD in each["metadata"]["labels"]:
-            annotations = each["spec"]["template"]["metadata"]["annotations"]
-            name = each["metadata"]["name"]
-            shards.append(
-                (seen.workloads.get(name), annotations[Annotation.TEMPLATE], name in ready)
+        name, labels = each["metadata"]["name"], each["metadata"]["labels"]
+        if each["kind"] != "Deployment" or Label.SHARD not in labels:
+            continue
+        live = seen.workloads.get(name)
+        wanted = each["spec"]["template"]["metadata"]["annotations"][Annotation.TEMPLATE]
+        found.append(
+            rollout.ShardProcess(
+                name=name,
+                shard=int(labels[Label.SHARD]),
+                state=state_of(pods.get(name, ()), seen.pods),
+                changed=live is not None and live.hash != wanted,
             )
-    return rollout.shards_to_hold(shards, restorable=restorable) - lost
+        )
+    return found
 
 
 def _is_restorable(case: Situation) -> bool:

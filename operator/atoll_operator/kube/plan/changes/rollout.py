@@ -21,7 +21,9 @@ counts only while its own pod, by UID, exists and none of its learner's terminat
 
 Applying a new template restarts a shard (Recreate). Ready ones are held back (`shards_to_hold`):
 all but the first changed one, and that one too while any shard is not ready. One whose pod is being
-replaced for a lost node is never held, because its new template is what moves it.
+replaced for a lost node is never held, because its new template is what moves it. Of a shard with a
+standby the process that waits goes first, and the one that serves when all that wait have the new
+template and are started: so a template that does not work ends no process that serves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +32,9 @@ from dataclasses import dataclass
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status import seen_status
 from atoll_operator.kube.names import LEARNER_ROLE
-from atoll_operator.kube.observed.observation import OLD_TEMPLATE, Pod, Workload, workload_name
+from atoll_operator.kube.observed.observation import OLD_TEMPLATE, Pod, workload_name
 from atoll_operator.kube.plan.losses import sessions
+from atoll_operator.kube.plan.shard_processes import ProcessState
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.workloads import budgets
 from atoll_protos.names import split_slot
@@ -168,15 +171,26 @@ def _is_young(pod: Pod, roll: Rollout) -> bool:
     return pod.terminating or restarted or young
 
 
-def shards_to_hold(
-    shards: Sequence[tuple[Workload | None, str, bool]], *, restorable: bool = True
-) -> frozenset[str]:
-    """Deployments whose new template must wait: one ready, `restorable` shard restarts at a time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardProcess:
+    """A Deployment of a shard, and whether a new template waits for it."""
 
-    `shards`: by shard, the live Deployment, the hash of its new template, whether its pod is ready.
+    name: str
+    shard: int
+    state: ProcessState
+    changed: bool
+
+
+def shards_to_hold(processes: Sequence[ShardProcess], *, restorable: bool = True) -> frozenset[str]:
+    """Deployments whose new template must wait. `restorable`: a shard that restarts loses nothing.
+
+    What waits for its turn takes the new template first. What serves follows, one at a time, while
+    everything else serves or waits.
     """
-    changed = [
-        live.name for live, template, ready in shards if ready and live and live.hash != template
-    ]
-    all_ready = all(ready for _, _, ready in shards)
-    return frozenset(changed[1:] if all_ready and restorable else changed)
+    due: dict[ProcessState, list[str]] = {state: [] for state in ProcessState}
+    for each in processes:
+        if each.changed or each.state is ProcessState.DOWN:
+            due[each.state].append(each.name)
+    serving = due[ProcessState.SERVES]
+    first = due[ProcessState.WAITS] or due[ProcessState.DOWN] or not restorable
+    return frozenset(serving if first else serving[1:])

@@ -33,11 +33,13 @@ from atoll_operator.kube.observed.observation import (
 )
 from atoll_operator.kube.plan.losses.nodes import NodeState, Storm, Tally, states_of, storm
 from atoll_operator.kube.plan.losses.sessions import Sessions
+from atoll_operator.kube.plan.shard_processes import is_spare
 
 DEAD_IN_WORDS = {
     LEARNER_ROLE: ", and no shard hears the learner",
     SHARD_ROLE: ", and the shard does not answer",
 }
+SPARE = ", and another pod serves the shard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ def placement_of(
         else:
             reason = f"its node {pod.node} is {state}"
             if pod.uid in judged.dead:
-                reason += _dead_in_words(pod)
+                reason += SPARE if is_spare(pod, seen.pods) else _dead_in_words(pod)
             replaced.append(ToReplace(pod=pod, reason=reason))
     return Placement(
         replace=tuple(replaced),

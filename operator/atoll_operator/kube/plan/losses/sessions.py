@@ -26,6 +26,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE
 from atoll_operator.kube.observed.observation import BUSY_STATES, Pod, with_hosts
+from atoll_operator.kube.plan.shard_processes import is_spare
 from atoll_protos.network import addresses
 
 DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
@@ -40,7 +41,7 @@ SILENT_SECONDS = 5.0  # of a shard
 class Sessions:
     """UIDs of pods by what the syncer shows."""
 
-    dead: frozenset[str]  # the session or the shard is dead
+    dead: frozenset[str]  # the session or the shard is dead, or another pod serves the shard
     unseen: frozenset[str]  # the syncer cannot be asked, or knows nothing of such pods
 
 
@@ -61,7 +62,7 @@ def judge(
     dead, unseen = set(), set()
     for pod in pods:
         if pod.role == SHARD_ROLE:
-            if silent_seconds.get(pod.shard, 0.0) >= SILENT_SECONDS:
+            if silent_seconds.get(pod.shard, 0.0) >= SILENT_SECONDS or is_spare(pod, pods):
                 dead.add(pod.uid)
         elif pod.role != LEARNER_ROLE or registrar is None:
             unseen.add(pod.uid)
@@ -183,16 +184,23 @@ def _slot(pod: Pod, registrar: pb.StatusReply | None) -> pb.SlotStatus | None:
 def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]) -> dict[int, str]:
     """host:port by shard, empty where it is not known.
 
-    In the syncer's own region it is the address of the shard's pod, first of one that is not
-    terminating (a pod that has ended, such as an evicted one, keeps its address and has none that
-    answers); elsewhere `spec.syncer.endpoints`. `serves` says whether this install runs a region.
+    In the syncer's own region it is the address of the shard's pod, or those of its two pods, of
+    which one listens; elsewhere `spec.syncer.endpoints`. A pod that is terminating counts only
+    where there is no other (one that has ended, such as an evicted one, keeps its address and has
+    none that answers). What serves comes first: another order is another address, which is dialled
+    anew. `serves` says whether this install runs a region.
     """
     shards = range(job.spec.syncer.shards)
     if not serves(job.spec.syncer_region):
         endpoints = job.spec.syncer.endpoints
         return {n: endpoints[n] if endpoints else "" for n in shards}
-    found = dict.fromkeys(shards, "")
-    for pod in sorted(pods, key=lambda pod: not pod.terminating):
-        if pod.role == SHARD_ROLE and pod.shard in found and pod.address and not pod.ended:
-            found[pod.shard] = addresses.joined(pod.address, SHARD_PORT)
-    return found
+    of_shards: dict[int, list[Pod]] = {number: [] for number in shards}
+    for pod in sorted(pods, key=lambda pod: (not pod.ready, pod.name)):
+        if pod.role == SHARD_ROLE and pod.shard in of_shards and pod.address and not pod.ended:
+            of_shards[pod.shard].append(pod)
+    return {number: _endpoint(found) for number, found in of_shards.items()}
+
+
+def _endpoint(pods: Sequence[Pod]) -> str:
+    present = [pod for pod in pods if not pod.terminating] or pods
+    return addresses.OR.join(addresses.joined(pod.address, SHARD_PORT) for pod in present)

@@ -29,6 +29,7 @@ from atoll_operator.api.status.seen_status import without_step
 from atoll_operator.kube import names
 from atoll_operator.kube.observed.objects import seconds_of
 from atoll_operator.kube.observed.observation import Pod, Workload, workload_name
+from atoll_operator.kube.plan.shard_processes import is_spare
 from atoll_protos.exits import EXITS, FINISHED, ExitCode, is_permanent
 
 EVALUATION_SECONDS_MAX = 120.0
@@ -236,20 +237,21 @@ def _failed(job: Job, reason: str, message: str) -> Phase:
 
 
 def exited_for_good(
-    job: Job, pods: Iterable[Pod], joined: frozenset[str] | None, workloads: Mapping[str, Workload]
+    job: Job, pods: Sequence[Pod], joined: frozenset[str] | None, workloads: Mapping[str, Workload]
 ) -> tuple[Pod, ...]:
     """Pods whose last end was permanent and that have not come back since.
 
     A container that has started again may end in the same way in a moment, so it counts as long as
     its learner has no session. `joined` holds the UIDs of the pods of learners that have one; None:
-    the registrar is silent, and only a container that does not run counts.
+    the registrar is silent, and only a container that does not run counts. The end of a shard's pod
+    does not count while another one serves the shard.
     """
     learners = {region.name: region.learners for region in job.spec.regions}
     found = []
     for pod in pods:
         if pod.exit_code is None or not is_permanent(pod.exit_code):
             continue
-        if pod.terminating or pod.ended:
+        if pod.terminating or pod.ended or is_spare(pod, pods):
             continue
         live = workloads.get(workload_name(job.name, pod))
         old = live is not None and live.template != pod.template

@@ -1,6 +1,7 @@
 """What is wrong with a job's pods and claims, in sentences for its status."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.observed.objects import STARTING_WAITS
@@ -8,19 +9,29 @@ from atoll_operator.kube.observed.observation import KILLED, Object, Pod
 from atoll_operator.kube.observed.quantities import quantity
 from atoll_operator.kube.plan.losses.replacements import Placement
 from atoll_operator.kube.plan.manifest.phase import said_by
+from atoll_operator.kube.plan.shard_processes import is_spare
 from atoll_protos.exits import RETURNED, ExitCode, is_failure
 
 
+class Problems(NamedTuple):
+    """In sentences."""
+
+    shards: list[str]
+    learners: list[str]
+    spares: list[str]  # of shards that another pod serves
+
+
 def problems(
-    pods: Iterable[Pod], placement: Placement, joined: frozenset[str] | None = None
-) -> tuple[list[str], list[str]]:
-    """What is wrong with shards' and with learners' pods, one sentence per pod.
+    pods: Sequence[Pod], placement: Placement, joined: frozenset[str] | None = None
+) -> Problems:
+    """What is wrong with the pods, one sentence per pod.
 
     `joined` holds the UIDs of pods whose learner has a session (None: not known, or the job is
     final). It tells a learner that has come back from one that ended a moment ago.
     """
     shards: list[str] = []
     learners: list[str] = []
+    spares: list[str] = []
     lost = placement.lost
     for pod in pods:
         if pod.ended:
@@ -42,13 +53,19 @@ def problems(
         elif _comes_back(pod) and joined is not None and pod.uid not in joined:
             said = f"{pod.name} is started again{where}, last exit code {pod.exit_code}{reason}"
             said += said_by(pod)
-        if said:
+        if said and is_spare(pod, pods):
+            spares.append(without_standby(pod.shard, said))
+        elif said:
             (shards if pod.role == SHARD_ROLE else learners).append(said)
     learners += [
         f"{name} has used its spec.failure.maxReplacementsPerSlot of a day"
         for name in placement.exhausted
     ]
-    return sorted(shards), sorted(learners)
+    return Problems(sorted(shards), sorted(learners), sorted(spares))
+
+
+def without_standby(shard: int, said: str) -> str:
+    return f"shard {shard} has no standby: {said}"
 
 
 def _comes_back(pod: Pod) -> bool:

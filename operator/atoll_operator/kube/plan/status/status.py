@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll_operator.api.job.learner_fields import RegionPlacement
-from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.syncer_fields import TlsMode
 from atoll_operator.api.status import conditions, seen_status
 from atoll_operator.api.status.condition_facts import (
@@ -29,7 +28,7 @@ from atoll_operator.api.status.condition_facts import (
     troubles,
 )
 from atoll_operator.api.status.job_status import Condition, FailureRecord, Status
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, shard_name
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE, shard_deployments
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import ChildRefusal, Object, Observation, texts_of
 from atoll_operator.kube.plan.losses import sessions
@@ -37,10 +36,16 @@ from atoll_operator.kube.plan.manifest import elsewhere
 from atoll_operator.kube.plan.manifest import phase as phases
 from atoll_operator.kube.plan.manifest.accepted import INVALID
 from atoll_operator.kube.plan.manifest.phase import export_url, last_words
+from atoll_operator.kube.plan.shard_processes import serves, standbys
 from atoll_operator.kube.plan.situation import Situation, retry_of
 from atoll_operator.kube.plan.status import events
 from atoll_operator.kube.plan.status.events import Event
-from atoll_operator.kube.plan.status.problems import larger_claims, problems, unbound_claims
+from atoll_operator.kube.plan.status.problems import (
+    larger_claims,
+    problems,
+    unbound_claims,
+    without_standby,
+)
 from atoll_operator.kube.plan.status.region_counts import ready_by_region, replaced_by_region
 from atoll_operator.kube.plan.status.starts import starting
 from atoll_operator.kube.plan.workloads import exposure
@@ -123,6 +128,7 @@ def _view(case: Situation) -> seen_status.SeenJob:
         ready=ready_by_region(seen.pods, served, job.spec.learner.hosts_needed),
         replaced=replaced_by_region(job, seen.workloads),
         endpoints=_endpoints(case) if case.home else None,
+        standbys=standbys(job, seen.pods) if case.home else None,
         idle=case.phase.kind is not PhaseKind.RUNNING and not seen.pods,
     )
 
@@ -168,18 +174,24 @@ def _facts(case: Situation) -> Facts:
     gone = {pod.uid for pod in case.exited}
     left = [pod for pod in seen.pods if pod.uid not in gone]
     ended = all(reply is not None and reply.state in ENDED for reply in seen.replies)
-    shard_problems, losses = problems(left, placement, None if ended else case.joined)
+    shard_problems, losses, spares = problems(left, placement, None if ended else case.joined)
     if any(pod.role == SHARD_ROLE and pod.unschedulable for pod in seen.pods):
         shard_problems += unbound_claims(seen.children)
+    deployed = shard_deployments(job)
     for each in seen.workloads.values():
         if each.trouble:
-            where = shard_problems if each.name in shard_names(job) else losses
-            where.append(f"{each.kind} {each.name} cannot make a pod: {each.trouble}")
+            said = f"{each.kind} {each.name} cannot make a pod: {each.trouble}"
+            shard = deployed.get(each.name)
+            if shard is not None and any(p.shard == shard and serves(p) for p in left):
+                spares.append(without_standby(shard, said))
+            else:
+                (losses if shard is None else shard_problems).append(said)
     return Facts(
         phase=case.phase,
         unaccepted=(seen.reason, seen.error) if seen.error else None,
         shard_states=tuple(reply.state if reply else None for reply in seen.replies),
         shard_problems=tuple(shard_problems),
+        without_standby=tuple(spares),
         desired=job.spec.learners,
         live=None if live is None else len(live),
         missing=seen_status.missing(job, seen.replies),
@@ -289,10 +301,6 @@ def _unreachable_endpoints(case: Situation) -> tuple[str, ...]:
             f"what answers at {refusing} refuses the credentials of this cluster: see Accepted"
         )
     return tuple(found)
-
-
-def shard_names(job: Job) -> frozenset[str]:
-    return frozenset(shard_name(job.name, number) for number in range(job.spec.syncer.shards))
 
 
 # ---------------------------------------------------------------- whether to write

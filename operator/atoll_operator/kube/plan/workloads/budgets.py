@@ -44,8 +44,10 @@ def of_learners(owner: JobOwner, job: Job, serves: Callable[[str], bool]) -> Obj
 
 
 def of_shards(owner: JobOwner, job: Job) -> Object:
-    match = owner.selector(SHARD_ROLE)
-    return _budget(owner, shards_budget_name(job.name), match, unavailable=1)
+    """One shard at a time. With a standby, the pods that wait are not Ready, and never will be."""
+    match, syncer = owner.selector(SHARD_ROLE), job.spec.syncer
+    waiting = syncer.shards if syncer.standby else 0
+    return _budget(owner, shards_budget_name(job.name), match, unavailable=1 + waiting)
 
 
 def _budget(owner: JobOwner, name: str, match: Mapping[str, str], *, unavailable: int) -> Object:

@@ -114,8 +114,9 @@ class JobChildren:
 
     def _context(self, role: str, region: str, file: str, **more: Any) -> pods.RoleContext:
         job = self.job
+        name_of = names.processes_name if job.spec.syncer.standby else names.shard_name
         shards = [
-            f"{names.shard_name(job.name, number)}.{self.owner.namespace}.svc:{names.SHARD_PORT}"
+            f"{name_of(job.name, number)}.{self.owner.namespace}.svc:{names.SHARD_PORT}"
             for number in range(job.spec.syncer.shards)
         ]
         home = self.settings.serves(job.spec.syncer_region)
@@ -196,29 +197,27 @@ class JobChildren:
         annotations[names.Annotation.SUSPECTS] = self.exclusions.suspects.get(name) or notes.NOTHING
         if ended := self.exclusions.ended.get(name):
             annotations[names.Annotation.ENDED] = ended
-        service = self.owner.child(
-            "Service", "v1", name, labels,
-            spec={"clusterIP": "None", "selector": dict(match), "publishNotReadyAddresses": True},
-        )  # fmt: skip
-        return [service, workload]
+        return [self._headless(name, labels, match), workload]
+
+    def _headless(self, name: str, labels: Mapping[str, str], match: Mapping[str, str]) -> Object:
+        """A Service by whose name all of these pods are found, whether they are Ready or not."""
+        spec = {"clusterIP": "None", "selector": dict(match), "publishNotReadyAddresses": True}
+        return self.owner.child("Service", "v1", name, labels, spec=spec)
 
     def _shard(self, number: int) -> list[Object]:
-        """One shard: a Deployment of one pod behind a Service of its own.
+        """One shard: a Deployment of one pod for each of its processes, behind their Services.
 
         Recreate, so that in a rollout the old pod has ended before the new one starts. Should two
-        run all the same, because the older is cut off, the store refuses its commits.
+        run all the same, because the older is cut off, the store refuses its commits. Two
+        Deployments and not one of two pods, because the pod that waits is not Ready, and a rollout
+        of a Deployment waits for Ready pods. The Service of one name has the pod that is Ready;
+        that of all processes has both, so that who dials finds the next one without a probe.
         """
         job, name = self.job, names.shard_name(self.owner.name, number)
-        labels = self.owner.labels(names.SHARD_ROLE, **{Label.SHARD: str(number)})
         shard = {Label.SHARD: str(number)}
+        labels = self.owner.labels(names.SHARD_ROLE, **shard)
         match = self.owner.selector(names.SHARD_ROLE, **shard)
-        context = self._context(
-            names.SHARD_ROLE, job.spec.syncer_region, self._shards_file(), labels=labels
-        )
-        folder = job.restored.folder if job.restored else self.owner.uid
         claim = names.shard_name(job.claims_of, number)
-        render = partial(pods.shard, job, number=number, uid=folder, claim=claim)
-        template = self._template(name, context, context, render)
         port = {"name": "grpc", "port": names.SHARD_PORT, "targetPort": names.SHARD_PORT}
         # HTTP/2 in plain text, in the word that Kubernetes defines for it: gateways and meshes
         # would take the port for HTTP/1 or opaque bytes. Over TLS they must not look inside.
@@ -227,8 +226,24 @@ class JobChildren:
         found = [exposed(self.owner.child("Service", "v1", name, labels, spec=spec), job)]
         if job.spec.syncer.storage.has_claims and claim == name:
             found.append(self._claim(name, labels))
-        found.append(self._deployment(name, labels, match, template, self.running.shards))
-        return found
+        if job.spec.syncer.standby:
+            both = names.processes_name(self.owner.name, number)
+            found.append(self._headless(both, labels, match))
+        return [*found, *(self._process(number, each, claim) for each in names.processes_of(job))]
+
+    def _process(self, number: int, process: str, claim: str) -> Object:
+        """The Deployment of a shard's only process, or of one of two."""
+        job, name = self.job, names.shard_name(self.owner.name, number, process)
+        marks = {Label.SHARD: str(number)} | ({Label.PROCESS: process} if process else {})
+        labels = self.owner.labels(names.SHARD_ROLE, **marks)
+        context = self._context(
+            names.SHARD_ROLE, job.spec.syncer_region, self._shards_file(), labels=labels
+        )
+        folder = job.restored.folder if job.restored else self.owner.uid
+        render = partial(pods.shard, job, number=number, uid=folder, claim=claim)
+        template = self._template(name, context, context, render)
+        match = self.owner.selector(names.SHARD_ROLE, **marks)
+        return self._deployment(name, labels, match, template, self.running.shards)
 
     def _claim(self, name: str, labels: Mapping[str, str]) -> Object:
         """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`).

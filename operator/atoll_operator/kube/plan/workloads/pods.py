@@ -30,15 +30,21 @@ from atoll_operator.api.job.spec import Job
 from atoll_operator.kube import names
 from atoll_operator.kube.plan.workloads.overrides import overridden
 from atoll_operator.kube.settings import Settings
-from atoll_protos.environment import Env, of_learner, of_process, of_shard, of_tls
+from atoll_protos.environment import Env, of_learner, of_process, of_shard
+from atoll_protos.names import ALIVE, Label
 from atoll_protos.network.credentials import AUTHORITY, CERTIFICATE, KEY
 
 GROUP_READS = 0o440
 GONE_NODE_SECONDS = 300  # Kubernetes' own default: a kubelet that is away kills no process so soon
-START_PROBE_SECONDS, START_PROBES_MAX = 2, 1800  # a shard may read its store for an hour
+START_PROBE_SECONDS, START_PROBES_MAX = 2, 1800  # a launcher may import torch for an hour
+SHARD_PORTS = {
+    "grpc": names.SHARD_PORT, "metrics": names.METRICS_PORT, "health": names.HEALTH_PORT
+}  # fmt: skip
+APART = {"kubernetes.io/hostname": 100, "topology.kubernetes.io/zone": 50}  # weights
 RUN_VOLUME = "atoll-run"
 POD_INDEX = f"metadata.labels['{names.POD_INDEX_LABEL}']"  # the number of a pod in its StatefulSet
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 RUNNER = {names.LEARNER_ROLE: TRAIN, names.EVALUATOR_ROLE: EVALUATE}
 RECOMMENDED = "app.kubernetes.io/"  # labels that nothing here selects by: the user's stay
 
@@ -89,7 +95,10 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
         tape=f"{folder}/tape.jsonl",
         export=export or f"{bucket or folder}/{names.EXPORT_FOLDER}",
         metrics_port=names.METRICS_PORT,
-    ) | ({Env.STORE_ENDPOINT: storage.endpoint} if storage.endpoint else {})
+    )
+    env |= {Env.STORE_ENDPOINT: storage.endpoint} if storage.endpoint else {}
+    env |= {Env.HEALTH_PORT: str(names.HEALTH_PORT)}
+    env |= {Env.STANDBY: "1"} if job.spec.syncer.standby else {}
     pod = completed(job, context, job.spec.syncer.template, variables(env))
     volume = {"persistentVolumeClaim": {"claimName": claim}}
     source = volume if storage.has_claims else {"emptyDir": {}}
@@ -100,19 +109,43 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     if storage.secret:  # the user's own last: of two that have a key, the last one counts
         secret = {"secretRef": {"name": storage.secret}}
         container["envFrom"] = [secret, *container.get("envFrom", [])]
-    ports = {"grpc": names.SHARD_PORT, "metrics": names.METRICS_PORT}
-    health = names.SHARD_PORT
-    if context.certificate:  # the kubelet speaks plain text and has no certificate
-        health = ports["health"] = names.HEALTH_PORT
     container.setdefault(
-        "ports", [{"name": name, "containerPort": port} for name, port in ports.items()]
+        "ports", [{"name": name, "containerPort": port} for name, port in SHARD_PORTS.items()]
     )
-    probe = {"grpc": {"port": health}, "timeoutSeconds": 5}
-    start = {"periodSeconds": START_PROBE_SECONDS, "failureThreshold": START_PROBES_MAX}
-    container.setdefault("startupProbe", {**probe, **start})
-    container.setdefault("readinessProbe", {**probe, "periodSeconds": 3})
-    container.setdefault("livenessProbe", {**probe, "periodSeconds": 10, "failureThreshold": 9})
+    if job.spec.syncer.standby:
+        _apart(pod)
+    _probes(container, standby=job.spec.syncer.standby)
     return pod
+
+
+def _probes(container: dict[str, Any], *, standby: bool) -> None:
+    """A shard is Ready while it serves; one that waits for its turn, or reads its store, lives.
+
+    Other clusters find the process that serves by its readiness, so it is looked at often where
+    another one can take over.
+    """
+    health = {"port": names.HEALTH_PORT}  # in plain text: the kubelet has no certificate
+    serves = {"grpc": health, "timeoutSeconds": 5}
+    lives = {"grpc": {**health, "service": ALIVE}, "timeoutSeconds": 5}
+    start = {"periodSeconds": START_PROBE_SECONDS, "failureThreshold": START_PROBES_MAX}
+    container.setdefault("startupProbe", {**lives, **start})
+    container.setdefault("readinessProbe", {**serves, "periodSeconds": 1 if standby else 3})
+    container.setdefault("livenessProbe", {**lives, "periodSeconds": 10, "failureThreshold": 9})
+
+
+def _apart(pod: dict[str, Any]) -> None:
+    """Prefer another node, and another zone, than those of the shard's other process."""
+    labels = pod["metadata"]["labels"]
+    match = {name: labels[name] for name in (Label.JOB_UID, Label.ROLE, Label.SHARD)}
+    affinity = pod["spec"].setdefault("affinity", {}).setdefault("podAntiAffinity", {})
+    terms = [
+        {
+            "weight": weight,
+            "podAffinityTerm": {"topologyKey": key, "labelSelector": {"matchLabels": match}},
+        }
+        for key, weight in APART.items()
+    ]
+    affinity[PREFERRED] = [*affinity.get(PREFERRED, []), *terms]
 
 
 def account_of(template: Template) -> str:
@@ -188,7 +221,7 @@ def _container(
         *variables(
             of_process(run_file=f"{names.RUN_FOLDER}/{names.RUN_FILE}", endpoints=context.endpoints)
         ),
-        *variables(_of_tls(context)),
+        *variables({Env.TLS_DIR: names.TLS_FOLDER} if context.certificate else {}),
         from_field(Env.UID, "metadata.uid"),
         {"name": "HOME", "value": "/tmp"},
         {"name": "PYTHONUNBUFFERED", "value": "1"},  # a log is complete when the process ends
@@ -210,14 +243,6 @@ def _volumes(context: RoleContext, spec: dict[str, Any]) -> None:
     _add_volume(spec, "atoll-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm")
     if context.certificate:
         _add_volume(spec, names.TLS_VOLUME, _certificate(context.certificate), names.TLS_FOLDER)
-
-
-def _of_tls(context: RoleContext) -> dict[str, str]:
-    if not context.certificate:
-        return {}
-    return of_tls(
-        names.TLS_FOLDER, health_port=names.HEALTH_PORT if context.role == names.SHARD_ROLE else 0
-    )
 
 
 def _certificate(secret: str) -> dict[str, Any]:
@@ -299,6 +324,17 @@ def without_exclusions(template: Mapping[str, Any]) -> dict[str, Any]:
 def speaks_tls(template: Mapping[str, Any]) -> bool:
     containers = template["spec"].get("containers") or []
     return any(v.get("name") == Env.TLS_DIR for c in containers for v in c.get("env") or [])
+
+
+def dialled(spec: Mapping[str, Any]) -> set[str]:
+    """Names of the Services in the namespace by which a pod's containers dial the shards."""
+    texts = [
+        variable.get("value") or ""
+        for container in spec.get("containers") or []
+        for variable in container.get("env") or []
+        if variable.get("name") == Env.ENDPOINTS
+    ]
+    return {each.partition(".")[0] for text in texts for each in text.split(",")}
 
 
 def run_config_of(template: Mapping[str, Any]) -> str:

@@ -111,7 +111,7 @@ def renderings_of(
     """`workloads` are live ones, `configs` texts of run files; `home`: the syncer runs here."""
     live = {each["metadata"]["name"]: each for each in workloads}
     regions = names.learner_sets(job)
-    shards = [names.shard_name(job.name, number) for number in range(job.spec.syncer.shards)]
+    shards = names.shard_deployments(job)
     of_regions = inputs(job, home=home)
     hashes = {name: of_regions[region] for name, region in regions.items()}
     hashes |= dict.fromkeys([*shards, names.evaluator_name(job.name)], of_regions[""])
