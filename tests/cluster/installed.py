@@ -147,13 +147,17 @@ class Installed:
 
     def process(self, pod: str) -> int:
         """The operator in a pod, as this machine sees it."""
-        uid = self.pods()[pod]["metadata"]["uid"]
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):  # it is no process, or has ended meanwhile
-                program = (entry / "cmdline").read_bytes()
-                if b"atoll-operator" in program and f"pod{uid}" in (entry / "cgroup").read_text():
-                    return int(entry.name)
-        raise AssertionError(f"no process of pod {pod}")
+        return process_of(self.pods()[pod]["metadata"]["uid"], b"atoll-operator")
+
+
+def process_of(uid: str, words: bytes) -> int:
+    """The process with these words in its command in the pod with this UID."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it is no process, or has ended meanwhile
+            program = (entry / "cmdline").read_bytes()
+            if words in program and f"pod{uid}" in (entry / "cgroup").read_text():
+                return int(entry.name)
+    raise AssertionError(f"no process of pod {uid}")
 
 
 def _metrics(pod: str) -> str:

@@ -1,6 +1,10 @@
-"""The syncer's node is lost: its shard comes back elsewhere, with the same run."""
+"""The syncer's node is lost: its shard comes back elsewhere, or its standby takes over."""
 
+import contextlib
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +13,10 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from cluster.installed import process_of
 from cluster.kubectl import Kubectl, until
 from cluster.lab.layout import Cluster
-from cluster.training import Job, Stopwatch
+from cluster.training import Job, Stopwatch, largest_gap
 from local.stores import servers
 
 HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
@@ -111,6 +116,71 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
         return set(job.kubectl(*words).split())
 
     until("only retained storage is left", lambda: left() == kept)
+
+
+@dataclass(slots=True, kw_only=True)
+class Pair:
+    """A job of one shard with a standby."""
+
+    job: Job
+    lost: str = ""  # a node
+
+    @property
+    def owner(self) -> str:
+        return self.job.serving(self.lost)
+
+    def is_whole(self) -> bool:
+        """Whether one pod serves and the other one waits."""
+        syncer = self.job.get().get("status", {}).get("syncer", {})
+        return (syncer.get("ready"), syncer.get("standbys")) == (1, 1)
+
+    def follows(self, what: str, fault: Callable[[], None]) -> None:
+        """Have the other process take over; say when it commits, and how long nobody did."""
+        until("it is whole", self.is_whole)
+        before, began = self.job.answer(), time.time()
+        fault()
+        tape: list[Mapping[str, Any]] = []
+
+        def goes_on() -> bool:
+            with contextlib.suppress(AssertionError):  # it is gone, and still shown as Ready
+                tape[:] = commits(self.job.tape(self.owner))
+            return any(each["epoch"] > before.epoch for each in tape)
+
+        until(f"a commit after {what}", goes_on)
+        first = min(each["time"] for each in tape if each["epoch"] > before.epoch)
+        times = [each["time"] for each in tape]
+        last = max(each for each in times if each < began)
+        gap = largest_gap(times, last, times[-1])
+        sys.stderr.write(f"\n{what}: first commit {first - began:.1f} s, largest gap {gap:.1f} s\n")
+        assert self.job.answer().run == before.run
+
+
+@pytest.mark.long
+def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
+    bucket: dict[str, str], train: Callable[..., Job], cut: Callable[..., None]
+) -> None:
+    storage = {"type": "ObjectStore", **bucket}
+    syncer = {"region": "us-east", "shards": 1, "storage": storage, "standby": True}
+    job = train("pairs", {"us-east": 0, "eu-west": 2}, syncer=syncer)
+    pair = Pair(job=job)
+    until("it is whole", pair.is_whole)
+    assert {job.node_of(pod) for pod in job.pods("shard")} == {HOME, REFUGE}
+    learners, pods = job.uids("learner"), job.uids("shard")
+
+    def killed() -> None:
+        os.kill(process_of(pods[pair.owner], b"atoll_syncer"), signal.SIGKILL)
+
+    pair.follows("kill -9", killed)
+    assert job.uids("shard") == pods
+    template = {"spec": {"containers": [{"env": [{"name": "AGAIN", "value": "1"}]}]}}
+    pair.follows("a rollout", lambda: job.patch(syncer={"template": template}))
+    until("both are new", lambda: not job.uids("shard").keys() & pods.keys() and pair.is_whole())
+    pods, pair.lost = job.uids("shard"), job.node_of(pair.owner)
+    pair.follows("a node's power is cut", lambda: cut(pair.lost, how="power"))
+    until("the lost pod is replaced", lambda: len(job.uids("shard").keys() & pods.keys()) == 1)
+    until("it is whole", pair.is_whole)
+    assert job.uids("learner") == learners
+    until("the syncer is ready", lambda: job.condition("SyncerReady")["reason"] == "Serving")
 
 
 def commits(tape: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -205,10 +205,24 @@ class Job:
         change = json.dumps({"spec": spec})
         self.kubectl("patch", "dtj", self.name, "--type=merge", "-p", change)
 
-    def tape(self) -> list[dict[str, Any]]:
+    def serving(self, lost: str = "") -> str:
+        """The pod of shard 0 that serves, on another node than the lost one; empty: none does."""
+        for name, pod in self.pods("shard").items():
+            ready = {"type": "Ready", "status": "True"}
+            conditions = pod["status"].get("conditions", [])
+            if (
+                pod["metadata"]["labels"]["atoll.dev/shard"] == "0"
+                and pod["spec"].get("nodeName") != lost
+                and any(ready.items() <= each.items() for each in conditions)
+            ):
+                return name
+        return ""
+
+    def tape(self, pod: str = "") -> list[dict[str, Any]]:
         """Everything that shard 0 has recorded, as far as its storage reaches back."""
         read = f"cat {'/data/*/tape.jsonl'}"
-        text = self.kubectl("exec", f"deploy/{self.name}-syncer-0", "--", "sh", "-c", read)
+        where = pod or f"deploy/{self.name}-syncer-0"
+        text = self.kubectl("exec", where, "--", "sh", "-c", read)
         whole, _, _ = text.rpartition("\n")  # the last line may be half written
         return [json.loads(line) for line in whole.splitlines()]
 
