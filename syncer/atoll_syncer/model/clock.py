@@ -37,6 +37,7 @@ class JobClock:
     positions: dict[str, int] = field(default_factory=dict)
     drawn_at: int = 0
     announced: int = 0  # the last tick that all sessions have got
+    announced_at: float = 0.0
     # monotonic seconds and tick of the last changes, from which the rate is taken
     times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
     credits: dict[str, StepCredit] = field(default_factory=dict)  # by slot

@@ -137,7 +137,7 @@ class Shard:
         ends = [*shut_out.time_passed(self.state, now), *silent]
         unanswered = [*overlong, *self._without_ended(ends)]
         begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
-        moved = self._move(now)
+        moved = [*self._move(now), *clock.say_again(self.state, now)]
         companions.time_passed(self.state, now)
         export = [*companions.ask(self.state), *ending.index_when_whole(self.state)]
         return [*unanswered, *begins, *moved, *export]

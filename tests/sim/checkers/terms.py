@@ -1,13 +1,16 @@
-"""Rule 20: whose a shard is."""
+"""Rules 20 and 44: whose a shard is, and that it is heard."""
 
 from typing import Any
 
+from atoll_syncer.model.effects import Effect, Send
 from atoll_syncer.model.log import Entry, TermBegun
+from sim.shard_process import ShardProcess
 from sim.watch import Watcher
 from sim.world import World
 
 SETTLING_SECONDS = 10.0
 MINUTE, TERMS_MAX = 60.0, 3  # of one shard
+HEARD_SECONDS = 1.01
 FAULT_SECONDS = 70.0  # that the longest pause takes, until the next process has the shard
 
 
@@ -67,3 +70,25 @@ class PeaceChecker(Watcher):
         self.terms[shard] = terms
         faults = sum(now - MINUTE - FAULT_SECONDS < each.at for each in self.world.scenario.faults)
         self.require(len(terms) <= TERMS_MAX + faults, f"shard {shard}: terms begin at {terms}")
+
+
+class HeardChecker(Watcher):
+    """Rule 44: each session hears its shard at least once a second."""
+
+    rule = "44"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.heard: dict[tuple[str, int], float] = {}  # since its Welcome, by process and session
+
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
+        now = self.world.sim.now
+        for effect in effects:
+            if isinstance(effect, Send):
+                key = shard.name, effect.session
+                if key in self.heard or effect.message.HasField("welcome"):
+                    self.heard[key] = now
+        for session, peer in shard.peers.items():
+            since = max(self.heard.get((shard.name, session), now), shard.woke_at)
+            silent = not peer.ended and now - since > HEARD_SECONDS
+            self.require(not silent, f"{shard.name} is silent to {session} since {since:.2f}")

@@ -3,7 +3,8 @@
 The tick is the K-th largest position of the Training learners (model/clock). Three more things
 raise it, and none of them tells how fast learners step: a durable commit (`reach`), a tick that a
 joining learner has seen (`catch_up`, which also forgets the rate of the clock), and, in lock-step,
-the end of the job (`all_wait_at_the_end`). `move` announces it once, at the end of the input.
+the end of the job (`all_wait_at_the_end`). `move` announces it once, at the end of the input, and
+`say_again` once more where it stands.
 """
 
 from bisect import bisect_right
@@ -17,6 +18,7 @@ from atoll_syncer.model.recovery import WAIT_SECONDS
 from atoll_syncer.model.state import ShardState, Standing
 
 NOTE_SECONDS: Final = 1.0
+SILENT_SECONDS_MAX: Final = 0.75  # looked at four times a second: at most a second
 FASTER_THAN_OWN_MAX: Final = 4.0  # than its mean step: a script may slow down and speed up
 USUAL_SECONDS_MAX: Final = 64.0  # else one that claims long steps would slow all others down
 FASTER_THAN_OTHERS_MAX: Final = 64.0  # than the median: one job may have all kinds of machines
@@ -102,7 +104,14 @@ def move(state: ShardState, standing: Standing, now: float) -> list[Effect]:
         state.clock.raise_to(state.ending.length.steps or 0)
     if state.clock.update(standing.quorum):
         state.clock.times.append((now, state.clock.tick))
-    return _announce(state)
+    return _announce(state, now) if state.clock.tick > state.clock.announced else []
+
+
+def say_again(state: ShardState, now: float) -> list[Effect]:
+    """The tick, also where it stands: who hears nothing takes this shard for gone (rule 44)."""
+    if now - state.clock.announced_at < SILENT_SECONDS_MAX:
+        return []
+    return _announce(state, now)
 
 
 def all_wait_at_the_end(state: ShardState, standing: Standing) -> bool:
@@ -129,9 +138,7 @@ def jump(state: ShardState, tick: int) -> None:
         state.clock.times.clear()
 
 
-def _announce(state: ShardState) -> list[Effect]:
-    if state.clock.tick <= state.clock.announced:
-        return []
-    state.clock.announced = state.clock.tick
+def _announce(state: ShardState, now: float) -> list[Effect]:
+    state.clock.announced, state.clock.announced_at = state.clock.tick, now
     message = pb.ToLearner(tick=pb.Tick(tick=state.clock.tick))
     return [Send(number, message) for number in state.sessions.welcomed]
