@@ -62,10 +62,9 @@ from atoll_syncer.model.effects import (
     Effect,
     EndProcess,
     EndSession,
-    FindCheckpoint,
     MergeOffers,
     PublishHead,
-    RestoreSeed,
+    RestoreEffect,
     Send,
     SendReply,
     SetModel,
@@ -250,7 +249,7 @@ class Driver:
                 self.exit.set_result(effect)
             case SetModel(model):
                 self._set_model(model)
-            case FindCheckpoint() | RestoreSeed():
+            case RestoreEffect():
                 self.background.spawn(self._restoring.perform(effect, self.values))
             case WritePart():
                 self.background.spawn(self._export_part())

@@ -6,6 +6,7 @@ from functools import partial
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.storage.store import LOG
+from sim import damage as damage_of_all
 from sim.clock import Action
 from sim.drawn_claims import FAULTS_END, Fault
 from sim.learner_process import LearnerProcess
@@ -370,6 +371,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "late lane": late_lane,
     "lose store": lose_store,
     "lose object": lose_object,
+    damage_of_all.KIND: damage_of_all.everywhere,
     "lie": lie,
     "false name": false_name,
     "claim": claim,

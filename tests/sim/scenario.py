@@ -11,6 +11,7 @@ from atoll_protos.job.length import Length
 from atoll_protos.job.run_file import Checkpoints, Fragments, RunFile, Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
+from sim import damage
 from sim.drawn_claims import (
     CLAIM_SEEDS,
     FALSE_NAME_SEEDS,
@@ -150,7 +151,7 @@ class Scenario:
     @property
     def loses_a_store(self) -> bool:
         """Whether rule 22 is at work."""
-        return any(fault.kind.startswith("lose") for fault in self.faults)
+        return any(fault.kind.startswith(("lose", damage.KIND)) for fault in self.faults)
 
 
 def draw(seed: int) -> Scenario:
@@ -242,6 +243,7 @@ def draw(seed: int) -> Scenario:
             *draw_still(seed),
             *draw_effect_faults(seed),
             *draw_lies(seed),
+            *damage.draw(seed),
             *draw_false_names(seed),
         ),
         slow=frozenset() if lists else draw_slow(run_file.slots, seed),

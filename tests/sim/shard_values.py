@@ -12,8 +12,15 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import Layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import BY_WIRE
-from atoll_syncer.model.effects import Drop, MergeOffers, Stage, StoreHeld, StoreSeed
-from atoll_syncer.model.history import History
+from atoll_syncer.model.effects import (
+    Drop,
+    MergeOffers,
+    Stage,
+    StoreHeld,
+    StorePrevious,
+    StoreSeed,
+)
+from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Payload, StoredVersion
 from atoll_syncer.storage.objects import decode_header, encode_header
@@ -131,6 +138,16 @@ class ShardValues:
         value = self.kept.pop((effect.session, effect.slice))
         return Making(self, effect.slice, Version(number=effect.number, value=value), epoch)
 
+    def begin_previous(
+        self, head: HeadVersion, effect: StorePrevious, store: Store, run: str, epoch: int
+    ) -> "Making":
+        value = self._read(head, store)
+        version = Version(number=effect.number, value=value)
+        return Making(self, effect.slice, version, epoch)
+
+    def _read(self, head: HeadVersion, store: Store) -> Value:
+        return self.world.values[decode_header(store.read(head.object)).metadata["digest"]]
+
     def committed(self, slice_: int) -> None:
         self.versions[slice_] = self.coming.pop(slice_)
 
@@ -159,11 +176,10 @@ class ShardValues:
         lost: dict[int, StoreCorrupt | StoreMissing] = {}
         for fragment, head in history.heads.items():
             try:
-                digest = decode_header(store.read(head.object)).metadata["digest"]
+                value = self._read(head, store)
             except StoreMissing as trouble:
                 lost[fragment] = trouble
             else:
-                value = self.world.values[digest]
                 self.versions[fragment] = Version(number=head.number, value=value)
         return lost
 

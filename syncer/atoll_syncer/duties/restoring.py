@@ -1,5 +1,7 @@
 """A run begins with a checkpoint: what its parts say, then the values of this shard (rule 43).
 
+Also the version before a damaged one, which this shard's own store has (rule 22).
+
 What is damaged ends the process for good, with the reason. A learner whose model is not that of the
 checkpoint is refused, and the next one is asked.
 """
@@ -16,10 +18,17 @@ from atoll_protos.exits import ExitCode
 from atoll_syncer.duties.background import Background, Thread
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.model.checkpoint import FoundCheckpoint
-from atoll_syncer.model.effects import Effect, EndProcess, FindCheckpoint, RestoreSeed
+from atoll_syncer.model.effects import (
+    Effect,
+    EndProcess,
+    FindCheckpoint,
+    RestoreEffect,
+    StorePrevious,
+)
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import data_states, restoring
 from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
+from atoll_syncer.storage.store import StoreCorrupt, StoreMissing
 from atoll_syncer.storage.versions import VersionOrigin
 
 if TYPE_CHECKING:
@@ -41,9 +50,11 @@ class Restoring:
         self._shard, self._machine, self._background = shard, machine, background
         self._feed = feed
 
-    async def perform(
-        self, effect: FindCheckpoint | RestoreSeed, values: "TensorValues | None"
-    ) -> None:
+    async def perform(self, effect: RestoreEffect, values: "TensorValues | None") -> None:
+        if isinstance(effect, StorePrevious):
+            assert values is not None, "a version without values"
+            await self._take_previous(effect, values)
+            return
         try:
             if isinstance(effect, FindCheckpoint):
                 await self._find(effect)
@@ -52,6 +63,24 @@ class Restoring:
         except (RestoreRefusedError, SpecError) as error:
             log.error("the run cannot begin with the checkpoint", reason=str(error))
             self._feed([EndProcess(ExitCode.RESTORE_REFUSED, str(error))])
+
+    async def _take_previous(self, effect: StorePrevious, values: "TensorValues") -> None:
+        history, store = self._shard.state.history, self._machine.store
+        before = history.previous[effect.slice]
+        making = values.begin_previous(before, effect, store, history.run, history.epoch)
+        try:
+            await self._background.until_stored(Thread.MERGE, making.compute)
+        except (StoreCorrupt, StoreMissing) as trouble:
+            log.error(
+                "the version before it is lost, too", slice=effect.slice, trouble=str(trouble)
+            )
+            self._machine.metrics.store_troubles.labels(trouble.kind).inc()
+            self._feed(self._shard.previous_lost(effect.slice, self._machine.clock()))
+            return
+        write = partial(making.write, store)
+        stored = await self._background.until_stored(Thread.MERGE, write)
+        digest, name, now = stored.digest, stored.object, self._machine.clock()
+        self._feed(self._shard.merged(effect.slice, digest, name, now))
 
     async def _find(self, effect: FindCheckpoint) -> None:
         found = await self._open(effect.place)

@@ -86,8 +86,12 @@ class StoreSeed(Effect):
     session: int
 
 
+class RestoreEffect(Effect):
+    """Something stored is read back (duties/restoring)."""
+
+
 @dataclass(frozen=True, slots=True)
-class FindCheckpoint(Effect):
+class FindCheckpoint(RestoreEffect):
     """Read what the newest checkpoint of a place says; `Shard.checkpoint_found` follows."""
 
     place: str  # its URL
@@ -95,7 +99,7 @@ class FindCheckpoint(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreSeed(Effect):
+class RestoreSeed(RestoreEffect):
     """Write version 0 from the history's checkpoint; `Shard.seeded` follows (rule 43)."""
 
 
@@ -105,6 +109,14 @@ class StoreHeld(Effect):
 
     slice: int
     session: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorePrevious(RestoreEffect):
+    """Write the version before the head as `number`; `Shard.merged` or `previous_lost` follows."""
+
+    slice: int
     number: int
 
 

@@ -39,7 +39,10 @@ ENTRIES_OF_A_TRAINED_LOG: Final = 3  # at least: Seeded, Begun, Committed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadVersion:
-    """The newest version of a slice. Its momentum has taken in `merges` merges."""
+    """A version of a slice. Its momentum has taken in `merges` merges.
+
+    `tokens` are those that its own merge has taken in.
+    """
 
     number: int
     epoch: int
@@ -47,11 +50,12 @@ class HeadVersion:
     object: str
     last: bool = False
     merges: int = 0
+    tokens: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """Dictionaries are by slot, by slice (`heads`, `previous`, `due`) or by shard.
+    """Dictionaries are by slot, by slice (`heads`, `previous...`, `due`) or by shard.
 
     A new field needs a default: snapshots outlive programs too (model/documents).
     """
@@ -78,6 +82,7 @@ class History:
     heads: dict[int, HeadVersion] = field(default_factory=dict)  # by slice: the newest version
     previous: dict[int, HeadVersion] = field(default_factory=dict)  # the version before it
     merged: dict[int, dict[str, Merged]] = field(default_factory=dict)  # by slice, by slot
+    previous_merged: dict[int, dict[str, Merged]] = field(default_factory=dict)  # of `previous`
     trained: dict[str, Trained] = field(default_factory=dict)  # by slot
     cursors: dict[str, int] = field(default_factory=dict)  # slot: largest place in its data
     data_states: dict[str, str] = field(default_factory=dict)  # slot: object with its cursor's
@@ -250,6 +255,7 @@ class History:
             self.tensors, self.layout_digest = entry.tensors, entry.layout_digest
         if head is not None:
             self.previous[entry.slice] = head
+            self.previous_merged[entry.slice] = dict(self.merged.get(entry.slice, {}))
         self.heads[entry.slice] = HeadVersion(
             number=entry.number,
             epoch=entry.epoch,
@@ -257,6 +263,7 @@ class History:
             object=entry.object,
             last=entry.last,
             merges=entry.merges,
+            tokens=sum(each.tokens for each in entry.participants),
         )
         self.tick = max(self.tick, entry.tick)
         self.due[entry.slice] = max(self.due.get(entry.slice, 0), entry.due)

@@ -31,6 +31,8 @@ class AskedHolder:
     at: float
     held: pb.Held | None = None  # what came
     storing: bool = False
+    merges: int = 0  # in its momentum, which only the store has
+    reason: str = ""  # where there is more to say than which version it is
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class Recovery:
     asked: dict[int, AskedHolder] = field(default_factory=dict)  # by slice
     empty_learner_came: bool = False  # a learner joined that holds nothing
     first_learner_at: float | None = None  # since when a learner could have named a version
+    damaged: set[int] = field(default_factory=set)  # slices whose version before the head is, too
     failed: str = ""  # why no learner can give back what is lost
 
 

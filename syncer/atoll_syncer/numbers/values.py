@@ -57,8 +57,15 @@ from atoll_protos.transfer import arrays
 from atoll_protos.transfer.arrays import F32, Array, Base
 from atoll_protos.transfer.codecs import base_encoding, encoding_of
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.model.effects import Drop, MergeOffers, Stage, StoreHeld, StoreSeed
-from atoll_syncer.model.history import History
+from atoll_syncer.model.effects import (
+    Drop,
+    MergeOffers,
+    Stage,
+    StoreHeld,
+    StorePrevious,
+    StoreSeed,
+)
+from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.round import NOTHING_FOUND, MergeFindings
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived, examine
@@ -293,6 +300,14 @@ class TensorValues:
         make = self._adopting(part, held, held.values.encoding)
         return VersionInMaking(part, self._origin(part, effect.number, run, epoch), make)
 
+    def begin_previous(
+        self, head: HeadVersion, effect: StorePrevious, store: Store, run: str, epoch: int
+    ) -> VersionInMaking:
+        """What the store has as `head`, with a later number; `compute` may raise StoreError."""
+        part = self.slices[effect.slice]
+        origin = self._origin(part, effect.number, run, epoch)
+        return VersionInMaking(part, origin, lambda: Published(base=_read(part, head, store)))
+
     def committed(self, slice_: int) -> None:
         """The entry that names the slice's coming version is durable."""
         part = self.slices[slice_]
@@ -336,18 +351,9 @@ class TensorValues:
         for fragment, head in history.heads.items():
             part = self.slices[fragment]
             try:
-                base = read_slice(
-                    store,
-                    head,
-                    master=part.master,
-                    momentum=part.momentum,
-                    form=part.recipe.form,
-                    wire_down=part.recipe.wire_down,
-                )
+                part.head = Version(number=head.number, base=_read(part, head, store))
             except (StoreCorrupt, StoreMissing) as trouble:
                 lost[fragment] = trouble
-                continue
-            part.head = Version(number=head.number, base=base)
         return lost
 
     def _adopting(
@@ -373,6 +379,17 @@ class TensorValues:
         return VersionOrigin(
             run=run, shard=self.shard, slice=part.fragment, number=number, epoch=epoch
         )
+
+
+def _read(part: SliceValues, head: HeadVersion, store: Store) -> Base:
+    return read_slice(
+        store,
+        head,
+        master=part.master,
+        momentum=part.momentum,
+        form=part.recipe.form,
+        wire_down=part.recipe.wire_down,
+    )
 
 
 def _rounded(part: SliceValues) -> Published:

@@ -9,6 +9,7 @@ writes one part of the State (model/state). A module may call those that stand a
     seeding     how the values begin: the model, version 0, the mark "has begun"
     answers     Calls that are not answered
     ending      one last round for each slice, Final, the export
+    earlier_version  what serves where a version is damaged and no learner holds it
     recovery    committed data that this shard has lost comes back from the learners
     incarnations which instance of a slot gets one, and the proof of it
     runs        which run this is, this process's term, and the registrar's calls

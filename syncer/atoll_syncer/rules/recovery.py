@@ -51,7 +51,7 @@ from atoll_syncer.model.recovery import (
 )
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import ShardState
-from atoll_syncer.rules import ending, seeding
+from atoll_syncer.rules import earlier_version, ending, seeding
 from atoll_syncer.rules.rounds import publishing, records, rounds
 from atoll_syncer.rules.rounds.clock import catch_up, reach
 
@@ -158,7 +158,7 @@ def move(state: ShardState, now: float) -> list[Effect]:
     for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.open.keys()):
         effects += _ask(state, recovery, fragment, now)
     _count_all(state, recovery)
-    _fail_when_no_learner_holds(state, recovery, now)
+    effects += _go_on_without_learners(state, recovery, now)
     if recovery.lost:
         return effects
     state.recovery = None
@@ -242,18 +242,25 @@ def _count_failure(state: ShardState, recovery: Recovery, fragment: int) -> None
     state.failures.counts[slot] = state.failures.counts.get(slot, 0) + 1
 
 
-def _fail_when_no_learner_holds(state: ShardState, recovery: Recovery, now: float) -> None:
-    """Failed, 30 s after the first learner could have named a version; until one names it."""
+def _go_on_without_learners(state: ShardState, recovery: Recovery, now: float) -> list[Effect]:
+    """30 s after the first learner could have named a version: the one before it, or failed."""
+    waited = recovery.first_learner_at is not None and (
+        now - recovery.first_learner_at >= WAIT_SECONDS
+    )
     orphans = [
         fragment
         for fragment in sorted(recovery.gone & recovery.lost - recovery.asked.keys())
         if choose(holders(state, fragment), state.failures) is None
     ]
+    kept = [each for each in orphans if earlier_version.can_serve(state, recovery, each)]
+    orphans = [each for each in orphans if each not in kept]
     if not orphans:
         recovery.failed = ""
-    elif recovery.first_learner_at is not None and now - recovery.first_learner_at >= WAIT_SECONDS:
+    elif waited:
         names = ", ".join(map(str, orphans))
         recovery.failed = f"StoreLost: no learner holds slices {names}; {REMEDY}"
+    serving = (earlier_version.serve(state, recovery, each, now) for each in kept if waited)
+    return [effect for effects in serving for effect in effects]
 
 
 def refusal(state: ShardState, join: pb.Join) -> pb.End | None:
@@ -323,7 +330,8 @@ def number(state: ShardState, held: pb.Held) -> int:
 
 def stored(state: ShardState, fragment: int, digest: str, name: str) -> list[Effect]:
     assert state.recovery is not None, "nothing is lost"
-    held = state.recovery.asked[fragment].held
+    asked = state.recovery.asked[fragment]
+    held = asked.held
     assert held is not None, "nothing came"
     assert state.layout is not None, "a value without a layout"
     version, first = held.version.version, not state.history.tensors
@@ -336,7 +344,7 @@ def stored(state: ShardState, fragment: int, digest: str, name: str) -> list[Eff
         base=version.number,
         tick=state.clock.tick,
         due=max(0, schedule.newest_due(state.sync, fragment, state.clock.tick)),
-        reason=f"StoreRecovered: version {version.number} of epoch {version.epoch}",
+        reason=asked.reason or f"StoreRecovered: version {version.number} of epoch {version.epoch}",
         last=False,
         recovered=True,
         participants=(),
@@ -345,6 +353,7 @@ def stored(state: ShardState, fragment: int, digest: str, name: str) -> list[Eff
         layout_digest=state.layout.digest if first else "",
         tokens=state.sessions.counted,
         trained=_trained(state, held.lineage),
+        merges=asked.merges,
     )
     return [Append(entry)]
 

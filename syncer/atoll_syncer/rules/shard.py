@@ -42,6 +42,7 @@ from atoll_syncer.model.state import Beginning, new_state
 from atoll_syncer.rules import (
     answers,
     companions,
+    earlier_version,
     ending,
     recovery,
     runs,
@@ -230,6 +231,11 @@ class Shard:
     def lost(self, fragments: set[int], now: float) -> list[Effect]:
         """The slices whose heads the store does not give back; before the first session."""
         return recovery.restored(self.state, fragments, now)
+
+    def previous_lost(self, fragment: int, now: float) -> list[Effect]:
+        """The version before the head is gone or damaged, too."""
+        earlier_version.is_lost(self.state, fragment)
+        return self._move(now)
 
     def data_states_read(self, found: Mapping[str, bytes]) -> list[Effect]:
         """By slot: what the store holds of those in the history; before the first session."""

@@ -87,7 +87,7 @@ def step_name(step: int) -> str:
 
 def _of_checkpoint(history: History) -> History:
     """Of each slice only the newest version; the key of proofs is for the shards alone."""
-    return dataclasses.replace(history, previous={}, key="")
+    return dataclasses.replace(history, previous={}, previous_merged={}, key="")
 
 
 # ------------------------------------------------------------ taking

@@ -8,6 +8,7 @@ from sim.checkers import (
     lanes,
     length,
     lies,
+    momentum,
     parts,
     progress,
     ranks,
@@ -22,7 +23,7 @@ from sim.checkers import (
 from sim.watch import Watcher
 
 MODULES = (
-    *(start, rounds, values, tape, progress, kept, length, export),
+    *(start, rounds, values, momentum, tape, progress, kept, length, export),
     *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints, terms),
 )
 ALL: tuple[type[Watcher], ...] = tuple(

@@ -4,16 +4,17 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.model.effects import Effect, MergeOffers, Send
+from atoll_syncer.model.effects import Effect, Send
 from atoll_syncer.model.log import Committed, Entry, Seeded
 from sim.learner_process import LearnerProcess
 from sim.shard_process import ShardProcess
-from sim.symbols import Difference, Key, Value, Work
+from sim.symbols import Key, Value, Work
 from sim.watch import Watcher
 from sim.world import World
 
 Unit = tuple[str, int, int, int, int]
 WAIT_SECONDS = 30.0  # that a shard waits for learners which may hold more than those who came
+OF_STORE = "of the store"  # in the reason of a version that its shard had itself
 
 
 class MergedOnceChecker(Watcher):
@@ -201,6 +202,7 @@ class LossChecker(Watcher):
         self.begun: set[int] = set()
         self.lost: set[int] = set()
         self.joins: dict[tuple[str, int], pb.Join] = {}  # process, session
+        self.digests: dict[Key, list[str]] = {}  # of all versions above 0, the newest last
 
     def store_lost(self, shard: int) -> None:
         self.lost.update({shard} & self.begun)
@@ -208,8 +210,13 @@ class LossChecker(Watcher):
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         if isinstance(entry, Committed):
             self.begun.add(shard)
-        if isinstance(entry, Committed) and entry.recovered:
-            self._recovered(shard, entry)
+        if isinstance(entry, Seeded):
+            for fragment, digest in enumerate(entry.digests):
+                self.digests[shard, fragment] = [digest]
+        if isinstance(entry, Committed):
+            if entry.recovered:
+                self._recovered(shard, entry)
+            self.digests.setdefault((shard, entry.slice), []).append(entry.digest)
         if isinstance(entry, Seeded):
             lost = shard in self.lost and self._is_known(shard)
             self.require(not lost, f"shard {shard} takes a seed for what it lost")
@@ -280,6 +287,13 @@ class LossChecker(Watcher):
             for learner in self.world.all_learners
             if learner.exchange.state.incarnation > 0 and key in learner.bases
         }
+        if OF_STORE in entry.reason:
+            here = {each.name for each in self.world.learners.values() if each.alive}
+            holds = [x.name for x in self.world.all_learners if x.name in here and key in x.bases]
+            self.require(not holds, f"{key} comes from the store, and {holds} hold a version")
+            before = self.digests[key][-2]
+            self.require(entry.digest == before, f"{key} is not the version before the lost one")
+            return
         self.require(entry.digest in held, f"{key} is recovered as a value that no learner held")
         for learner in self.world.learners.values():
             each = learner.exchange.state.slices[key].held
@@ -304,41 +318,6 @@ class NumberChecker(Watcher):
         self.held[learner.name, key] = after
         self.require(after[0] >= before[0], f"{learner.name}: {key} goes from {before} to {after}")
         self.require(after > before, f"{learner.name}: {key} goes from {before} to {after}")
-
-
-class MomentumChecker(Watcher):
-    """Rule 19: the momentum follows the merges that the head's momentum holds, and no others."""
-
-    rule = "19 (momentum)"
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.merges: dict[Key, int] = {}  # in the momentum of the newest version
-        self.used: dict[Key, set[float]] = {}  # by any process, since the newest version
-
-    def merging(
-        self, shard: ShardProcess, merge: MergeOffers, offers: tuple[Difference | None, ...]
-    ) -> None:
-        self.used.setdefault((shard.number, merge.slice), set()).add(merge.momentum)
-
-    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
-        if isinstance(entry, Seeded):  # nobody had a version of a former run
-            self.merges = {key: each for key, each in self.merges.items() if key[0] != shard}
-        if not isinstance(entry, Committed):
-            return
-        key, before = (shard, entry.slice), self.merges.get((shard, entry.slice), 0)
-        if entry.recovered:
-            before = 0
-        else:
-            used, said = self.used.pop(key, set()), entry.momentum
-            self.require(said in used, f"{key} v{entry.number} says {said}, {used} was used")
-            grows = (said > 0) == (before > 0)
-            self.require(grows, f"{key} v{entry.number}: {said} after {before} merges")
-        after = before + bool(entry.participants)
-        self.require(
-            entry.merges == after, f"{key} v{entry.number} says {entry.merges} merges of {after}"
-        )
-        self.merges[key] = after
 
 
 def newest_work(value: Value, slot: str) -> Work | None:

@@ -37,6 +37,7 @@ def a_history() -> History:
         heads={0: head, 10: head},
         previous={1: head},
         merged={10: {"a-0": merged}, 2: {"b-0": merged}},
+        previous_merged={10: {"a-0": merged}},
         trained={"a-0": Trained(incarnation=3, before=5, now=2, said=2)},
         cursors={"a-0": 99},
         data_states={"a-0": "o2"},
