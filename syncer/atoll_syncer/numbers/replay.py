@@ -119,10 +119,10 @@ def _stage(store: Store, values: TensorValues, merge: RecordedMerge) -> None:
         p = each.participant
         if reason := _objection(p):
             raise DifferenceError(merge.number, f"the offer of {p.slot}: {reason}")
-        head = pb.Transfer(
-            offer=pb.Offer(slice=merge.slice, capture=p.capture), encoding=each.encoding
-        )
         try:
+            head = pb.Transfer(
+                offer=pb.Offer(slice=merge.slice, capture=p.capture), encoding=each.encoding
+            )
             arrived = values.examine(head, merge_records.read_offer(store, each))
         except (StoreCorrupt, StoreMissing) as error:
             reason = f"the offer of {p.slot}: {error.path}: {error.reason}"

@@ -111,6 +111,10 @@ def follow_another(document: dict[str, Any]) -> None:
     document["before"] = "0"
 
 
+def encode_otherwise(document: dict[str, Any]) -> None:
+    document["offers"][0]["encoding"] = 1e308
+
+
 def store_another(document: dict[str, Any]) -> None:
     document["object"] = document["object"].replace("1-", "2-", 1)
 
@@ -124,6 +128,7 @@ def store_another(document: dict[str, Any]) -> None:
         (move_more, "was published with"),
         (lose_one, "merged were the offers of a-0, b-0"),
         (follow_another, "was made from one with the digest 0"),
+        (encode_otherwise, "the offer of a-0: "),
         (store_another, "has another master or momentum"),
     ],
 )
