@@ -12,6 +12,7 @@ from sim.checkers import (
     parts,
     progress,
     ranks,
+    restored,
     rounds,
     shut_out,
     start,
@@ -24,7 +25,7 @@ from sim.watch import Watcher
 
 MODULES = (
     *(start, rounds, values, momentum, tape, progress, kept, length, export),
-    *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints, terms),
+    *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints, restored, terms),
 )
 ALL: tuple[type[Watcher], ...] = tuple(
     each
