@@ -1,0 +1,23 @@
+"""As failures/test_conservation.py, with the state of the shards in a bucket."""
+
+from pathlib import Path
+
+import pytest
+
+from local.command import TWO_LEARNERS
+from local.failures.test_conservation import conserved, kills
+from local.stores.servers import Server
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("standby", [(), ("--standby",)], ids=["one", "standby"])
+def test_kills_of_a_run_in_a_bucket_lose_nothing_that_is_not_counted(
+    standby: tuple[str, ...], moto: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = moto.place()
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    storage = f"{{type: ObjectStore, url: '{place.url}', endpoint: '{place.endpoint}'}}"
+    more = (*TWO_LEARNERS, *standby, "--set", f"spec.syncer.storage={storage}")
+    conserved(tmp_path, kills(10, 8.0), 10, *more)

@@ -1,0 +1,111 @@
+"""A storm of faults over hours of virtual time: the job keeps its pace, and ends."""
+
+import json
+import random
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+
+from atoll_protos.job.run_file import Region, RunFile
+from atoll_syncer.storage.store import LOG
+from sim import faults, simulate
+from sim.checkers.every import ALL
+from sim.drawn_claims import Fault
+from sim.scenario import Scenario, draw
+from sim.simulate import constant, logs_into, quiet_seconds_max
+from sim.world import World
+
+QUIET = 0  # a seed without faults
+FAULTS_AN_HOUR = 125
+KINDS = (
+    *("kill learner", "kill learner", "kill shard", "drop", "drop", "pause learner"),
+    *("pause shard", "partition", "hiccup", "store away", "store answers", "successor"),
+)
+STEP_SECONDS = 5.0
+LEARNERS, SHARDS = 3, 2
+THROUGHPUT_MIN, PARTICIPATION_MIN = 0.97, 0.95
+
+
+def scenario(seed: int, hours: float, *, storm: bool) -> Scenario:
+    """Two shards and three learners whose steps take some seconds, as those of large models."""
+    rng = random.Random(f"{seed}/storm")
+    drawn = draw(QUIET)
+    seconds = 3600 * hours
+    steps = int(0.9 * seconds / STEP_SECONDS)
+    sync = replace(drawn.run_file.sync, fragments=4, period=24, overlap=2, quorum=1, lockstep=False)
+    job: RunFile = replace(
+        drawn.run_file,
+        regions=(Region(name="a", learners=LEARNERS),),
+        shards=SHARDS,
+        seed=seed,
+        steps=steps,
+        sync=sync,
+        checkpoint=None,
+    )
+    table = [replace(drawn.layout.tensors[0], name=f"t{n}", merge="rda") for n in range(4 * SHARDS)]
+    made = tuple(
+        Fault(
+            at=rng.uniform(60.0, seconds),
+            kind=rng.choice(KINDS),
+            which=rng.randrange(1 << 16),
+            seconds=rng.choice((0.5, 3.0, 8.0, 20.0)),
+        )
+        for _ in range(int(FAULTS_AN_HOUR * hours))
+    )
+    return replace(
+        drawn,
+        seed=seed,
+        run_file=job,
+        layout=job.layout(table),
+        step_seconds=dict.fromkeys(job.slots, STEP_SECONDS),
+        faults=made if storm else (),
+        standby=storm and seed % 2 == 1,
+        snapshot_entries=100,
+    )
+
+
+def played(one: Scenario, hours: float) -> tuple[float, float]:
+    """Virtual seconds until the end, and the mean share of learners in a version."""
+    end, merged = 3600 * hours, list[int]()
+
+    def created(name: str, data: bytes) -> None:
+        if name.startswith(LOG):
+            records = json.loads(data)["records"]
+            merged.extend(len(x["participants"]) for x in records if x["kind"] == "Committed")
+
+    with logs_into(None), constant(faults, "FAULTS_END", end):
+        world = World(one, ALL)
+        try:
+            for store in world.stores:
+                store.on_create.append(created)
+            faults.schedule(world)
+            world.sim.run(end, lambda: world.complete)
+            faults.stop(world)
+            if not world.complete:
+                world.sim.run(end + quiet_seconds_max(world), lambda: world.complete)
+            assert world.complete, simulate.state(world)
+            world.watchers.tell("run_ended")
+            return world.sim.now, mean(merged) / LEARNERS
+        finally:
+            world.close()
+
+
+def check(seed: int, hours: float) -> None:
+    quiet, _ = played(scenario(seed, hours, storm=False), hours)
+    stormy, participation = played(scenario(seed, hours, storm=True), hours)
+    assert quiet / stormy >= THROUGHPUT_MIN, f"seed {seed}: {stormy:.0f} s, not {quiet:.0f} s"
+    assert participation >= PARTICIPATION_MIN, f"seed {seed}: {participation:.3f}"
+
+
+def test_a_job_ends_after_a_storm_of_minutes() -> None:
+    """Too short for figures: what comes at its end is not made good."""
+    _, participation = played(scenario(1, 0.1, storm=True), 0.1)
+    assert participation > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_storm_of_ten_hours_slows_no_job(seed: int) -> None:
+    check(seed, 10.0)
