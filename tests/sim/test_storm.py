@@ -18,10 +18,7 @@ from sim.world import World
 
 QUIET = 0  # a seed without faults
 FAULTS_AN_HOUR = 125
-KINDS = (
-    *("kill learner", "kill learner", "kill shard", "drop", "drop", "pause learner"),
-    *("pause shard", "partition", "hiccup", "store away", "store answers", "successor"),
-)
+KINDS = ("kill learner", "kill learner", "kill shard", "drop")  # of machines, and connections
 STEP_SECONDS = 5.0
 LEARNERS, SHARDS = 3, 2
 THROUGHPUT_MIN, PARTICIPATION_MIN = 0.97, 0.95
@@ -100,7 +97,7 @@ def check(seed: int, hours: float) -> None:
 
 def test_a_job_ends_after_a_storm_of_minutes() -> None:
     """Too short for figures: what comes at its end is not made good."""
-    _, participation = played(scenario(1, 0.1, storm=True), 0.1)
+    _, participation = played(scenario(1, 0.05, storm=True), 0.05)
     assert participation > 0
 
 
