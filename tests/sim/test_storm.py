@@ -21,7 +21,8 @@ FAULTS_AN_HOUR = 125
 KINDS = ("kill learner", "kill learner", "kill shard", "drop")  # of machines, and connections
 STEP_SECONDS = 5.0
 LEARNERS, SHARDS = 3, 2
-THROUGHPUT_MIN, PARTICIPATION_MIN = 0.97, 0.95
+# Of three learners one is killed every 40 s; its start, and the step that it was in, are lost.
+THROUGHPUT_MIN, PARTICIPATION_MIN = 0.9, 0.9
 
 
 def scenario(seed: int, hours: float, *, storm: bool) -> Scenario:
