@@ -15,6 +15,7 @@ from sim.checkers import (
     restored,
     rounds,
     shut_out,
+    silence,
     start,
     still,
     tape,
@@ -26,6 +27,7 @@ from sim.watch import Watcher
 MODULES = (
     *(start, rounds, values, momentum, tape, progress, kept, length, export),
     *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints, restored, terms),
+    silence,
 )
 ALL: tuple[type[Watcher], ...] = tuple(
     each

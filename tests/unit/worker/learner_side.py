@@ -258,6 +258,8 @@ class LearnerSide:
             case "end", [shard, code]:
                 refusal = cast(pb.Code, pb.Code.Value(code))
                 self.end(int(shard), refusal, retry=REFUSALS[refusal].retry)  # as a shard says it
+            case "bytes", [shard]:
+                self.exchange.heard(int(shard), self.now)
             case "later", [seconds]:
                 self.later(float(seconds))
             case _:

@@ -275,6 +275,47 @@ async def test_streams_that_are_being_closed_are_closed_to_the_end_whoever_else_
     assert listener.reasons == ["lanes 1 .. 1: UNAVAILABLE"]
 
 
+async def test_a_dial_without_an_answer_is_soon_given_up_and_later_ones_take_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that stands takes connections, and another one of its shard may serve by now."""
+    given: list[float] = []
+    timeout, answers = asyncio.timeout, iter([False, False, False, False, True, False])
+
+    def at_once(seconds: float) -> asyncio.Timeout:
+        given.append(seconds)
+        return timeout(0.0)
+
+    async def ready(endpoint: str, channel: Any) -> None:
+        if not next(answers):
+            await asyncio.Event().wait()
+
+    @asynccontextmanager
+    async def channel(*_: Any) -> Any:
+        yield SimpleNamespace(stream_stream=None)  # whoever opens a stream on it fails
+
+    client = ShardClient(0, "nowhere:1", Listener(), channel, ready)  # type: ignore[arg-type]
+    monkeypatch.setattr(asyncio, "timeout", at_once)
+    for _ in range(6):
+        client.dial()
+        assert client._task is not None
+        await asyncio.wait([client._task])
+    assert given == [1.0, 2.0, 4.0, 8.0, 10.0, 1.0]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_bytes_of_a_value_are_a_word_of_its_shard_rule_44(lanes: int) -> None:
+    """On a slow link a long value may hold up the ticks beside it."""
+    rig, comes = Rig(lanes=lanes), Stream(b"frame")
+    comes.answer.set()
+    rig.transport.carrier.now = lambda: 5.0
+    streams = rig.transport.opened(0, pb.Welcome(lanes=lanes), asyncio.Queue())
+    one: Bulk = streams if lanes == 1 else streams._stream(0)
+    one.take = lambda _: None
+    await one._read(comes)
+    assert rig.transport.exchange.state.shards[0].heard_at == 5.0
+
+
 def test_all_shards_are_told_at_once_that_a_learner_leaves() -> None:
     """One limit for all: one after the other, 8 silent shards would outlast the time to stop."""
     barrier, limits = asyncio.Barrier(SHARDS), []

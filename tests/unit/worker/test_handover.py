@@ -60,6 +60,7 @@ def test_a_learner_that_has_a_command_to_answer_does_not_wait_rule_40() -> None:
     side, waits = diloco().begin().play("pace 3"), []
     for order in ("step", "again", "value 0/0 1", "again"):  # captures, waits, adopts, goes on
         side.play(order)
+        side.exchange.heard(0, side.now)
         side.now += 2.0
         side.feed(side.exchange.tick_time(side.now))
         waits.append(side.messages("report")[-1][1].waiting)

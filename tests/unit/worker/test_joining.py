@@ -50,6 +50,18 @@ Known: TypeAlias = tuple[int, bytes | None]  # a cursor and its data state
         # rule 20: an older reign than one already seen is left
         "dials; welcome 0 epoch=5; lose 0; welcome 0 epoch=4; seed 0 => hangup 0, no sendseed;"
         " lose 0; welcome 0 epoch=6 => none",
+        # rule 44: a shard that says nothing is left and dialled again; a tick, or bytes of a value,
+        # are something
+        "begin; later 2; tick 0 0; later 1 => hangup 1, no hangup 0; lose 1; later 0.5 => dial 1;"
+        " tick 0 0; back 1; later 2.9; bytes 1; tick 0 0; later 2.9 => no hangup 1",
+        # who waits for a Welcome has not been promised any word
+        "dials; connect 0; later 2.9; later 2.9 => no hangup 0",
+        # time in which this process stood does not count: what was said is still to be read
+        "begin; later 30 => no hangup 0, no hangup 1; later 2.9 => no hangup 0; later 0.2"
+        " => hangup 0, hangup 1",
+        # where the same term answers again it was only slow, and gets more time; another does not
+        "begin; later 3.1 => hangup 0, hangup 1; lose 0; lose 1; back 0; welcome 1 epoch=2;"
+        " later 3.1 => hangup 1, no hangup 0; later 3 => hangup 0",
         # a shard is not dialled while that is under way: the registrar is there again before
         # shard 1 has answered
         "dials; back 0 => dial 0, dial 1; lose 0; back 0 => none",

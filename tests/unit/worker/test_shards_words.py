@@ -109,7 +109,9 @@ class Words(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 2.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
+        """The honest shard is never silent for long (rule 44)."""
         self.side.now += seconds
+        self.side.exchange.heard(HONEST, self.side.now)
         self.side.feed(self.side.exchange.tick_time(self.side.now))
 
     @rule(tick=st.integers(0, 40))
@@ -126,8 +128,7 @@ class Words(RuleBasedStateMachine):
         if state.finished or state.failed:
             return
         if not state.started or self.lockstep:
-            side.now += 2.0
-            side.feed(side.exchange.tick_time(side.now))
+            self.time_passes(2.0)
             assert [shard for shard, _ in side.messages("report") if shard == HONEST]
             return
         base = state.slices[HONEST, 0].number + 1

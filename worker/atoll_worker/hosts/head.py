@@ -206,6 +206,7 @@ class Head(Carrier):
             line=Dividing(self.share, payloads, form),
             gathering=Gathering(lanes, partial(self._admit, shard), form, self.share),
             whole=partial(self._whole, shard),
+            heard=partial(self.heard, shard),
         )
 
     def closed(self, shard: int) -> None:

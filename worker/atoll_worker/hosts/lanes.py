@@ -27,6 +27,7 @@ from atoll_worker.transport.bulk import (
     Payloads,
     Ready,
     first_to_end,
+    not_told,
 )
 
 log = structlog.get_logger()
@@ -136,6 +137,7 @@ class Lanes:
     line: Line
     gathering: Gathering
     whole: Callable[[Whole], Awaitable[None]]
+    heard: Callable[[], None] = not_told
     ready: Ready | None = None
     streams: list[Bulk] = field(default_factory=list)
 
@@ -164,6 +166,7 @@ class Lanes:
             next_frames=frames,
             take=partial(self.gathering.feed, lane),
             whole=self.whole,
+            heard=self.heard,
             ready=self.ready,
             lane=lane,
         )

@@ -6,6 +6,7 @@ It may import no torch, numpy, gRPC, asyncio or `time`, and of the worker only `
 - validation.py     what shards say, checked before any other rule looks at it
 - adoption.py       published values: candidates, adoption at a boundary, new bases
 - joining.py        connecting, admission, refusals, reconnecting
+- silence.py        shards that say nothing
 - companions.py     what the registrar is sent beside values: the companion of the export
 - reports.py        what the shards are told of this learner
 - handover.py       captures and offers: answers to Calls, and the lock-step modes

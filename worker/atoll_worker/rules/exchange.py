@@ -34,7 +34,15 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.job.length import Length, heard
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_worker.link.messages import Boundary, Finished, JobLength, Tick
-from atoll_worker.rules import adoption, companions, handover, joining, reports, validation
+from atoll_worker.rules import (
+    adoption,
+    companions,
+    handover,
+    joining,
+    reports,
+    silence,
+    validation,
+)
 from atoll_worker.rules.effects import (
     Command,
     Effect,
@@ -73,6 +81,7 @@ class Exchange:
     def message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
         """Before its Welcome every kind but that and End is ignored."""
         known = self.state.shards[shard]
+        silence.heard(known, now)
         if not known.open:
             return []
         if objection := validation.of_message(self.state, shard, message):
@@ -83,6 +92,10 @@ class Exchange:
             case "end":
                 return joining.refused(self.state, shard, message.end)
         return self._welcomed_message(shard, message, now) if known.welcomed else []
+
+    def heard(self, shard: int, now: float) -> None:
+        """Bytes of a value have come."""
+        silence.heard(self.state.shards[shard], now)
 
     def publish_started(self, shard: int, publish: pb.Publish, now: float) -> bool:
         if not self.state.shards[shard].open or validation.of_publish(self.state, shard, publish):
@@ -146,14 +159,14 @@ class Exchange:
         return [HangUp(each) for each in shards if joining.is_quiet(self.state, each)]
 
     def tick_time(self, now: float) -> list[Effect]:
-        effects = joining.dial_due(self.state, now)
+        effects = [*joining.dial_due(self.state, now), *silence.leave_silent(self.state, now)]
         if now >= self._reported_at + REPORT_SECONDS:  # the same float as in `deadline`
             effects += self._report(now)
         return effects
 
     def deadline(self) -> float:
         dials = [each.dial_at for each in self.state.shards if each.dial_at is not None]
-        return min([self._reported_at + REPORT_SECONDS, *dials])
+        return min([self._reported_at + REPORT_SECONDS, silence.deadline(self.state), *dials])
 
     # ------------------------------------------------------------ what follows from them
 
@@ -204,6 +217,7 @@ class Exchange:
     def _welcome(self, shard: int, welcome: pb.Welcome, now: float) -> list[Effect]:
         """What died with the last session is sent again."""
         state = self.state
+        silence.welcomed(state.shards[shard], welcome.epoch, now)
         effects = joining.welcomed(state, shard, welcome, now)
         if state.shards[shard].connection is not Connection.WELCOMED:
             return effects

@@ -39,6 +39,9 @@ class KnownShard:
     attempt: int = 0  # dials since the last session that lasted
     dial_at: float | None = None  # end of the back-off; None: no dial is due
     arriving: dict[tuple[int, int], float] = field(default_factory=dict)  # slice, number: since
+    heard_at: float = 0.0  # when anything came from it
+    silent_seconds: float = 0.0  # of nothing, after which its session is left (rule 44)
+    left_silent: bool = False  # its last session ended so
     end_reason: str = ""  # why it has ended the session, in its words, which were checked
 
     @property

@@ -45,12 +45,17 @@ Payload = Callable[[], Awaitable[Outgoing | None]]  # None: there is nothing to 
 Payloads = asyncio.Queue[Payload]
 
 
+def not_told() -> None:
+    """Where nobody wants to know that bytes have come."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Bulk:
     """One stream. `next_frames` waits for a transfer, `take` gets each frame that has come.
 
-    `whole` is called with what `take` has completed; `ready` finds out why a stream cannot be
-    opened, for a process without a control stream. `lane` is None where the session has one.
+    `heard` is called first for each of them, `whole` with what `take` has completed; `ready` finds
+    out why a stream cannot be opened, for a process without a control stream. `lane` is None where
+    the session has one.
     """
 
     endpoint: str
@@ -60,6 +65,7 @@ class Bulk:
     next_frames: Callable[[], Awaitable[Iterator[bytes]]]
     take: Callable[[bytes], Whole | None]
     whole: Callable[[Whole], Awaitable[None]]
+    heard: Callable[[], None] = not_told
     ready: Ready | None = None
     lane: int | None = None
     bytes_sent: int = 0  # of frames
@@ -80,6 +86,7 @@ class Bulk:
     async def _read(self, call: Any) -> None:
         while (frame := await call.read()) is not grpc.aio.EOF:
             self.bytes_received += len(frame)
+            self.heard()
             done = self.take(frame)
             if done is not None:
                 await self.whole(done)

@@ -100,7 +100,11 @@ class Carrier:
             next_frames=Numbered(payloads).next_frames,
             take=Assembler(partial(self._admit, shard)).feed,
             whole=partial(self._whole, shard),
+            heard=partial(self.heard, shard),
         )
+
+    def heard(self, shard: int) -> None:
+        self.exchange.heard(shard, self.now())
 
     def closed(self, shard: int) -> None:
         """The session is over."""

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
@@ -27,6 +27,8 @@ from atoll_worker.transport.bulk import (
 )
 
 CONNECTED, FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+DIAL_SECONDS: Final = 1.0  # of the first dial; doubles to CONNECT_SECONDS_MAX
 
 log = structlog.get_logger()
 
@@ -152,6 +154,7 @@ class ShardClient:
         self._bulk: asyncio.Queue[Payload] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._hung_up = ""  # why
+        self._unanswered = 0  # dials, in a row
         self._welcomed = False  # else the shard has heard nothing but a Join
 
     def dial(self) -> None:
@@ -187,8 +190,9 @@ class ShardClient:
         reason = "the shard closed the session"
         try:
             async with self._open_channel(self.endpoint, control_options()) as channel:
-                async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                async with asyncio.timeout(self._patience()):
                     await self._ready(self.endpoint, channel)
+                self._unanswered = 0
                 await self._session(channel)
         except asyncio.CancelledError:
             reason = self._hung_up
@@ -203,6 +207,15 @@ class ShardClient:
         finally:
             self._task = None
             self.listener.disconnected(self.shard, reason)
+
+    def _patience(self) -> float:
+        """How long a dial may take: a process that stands accepts connections and says nothing.
+
+        So a channel to it and to one that begins to listen a moment later finds nobody for long.
+        """
+        seconds = min(CONNECT_SECONDS_MAX, DIAL_SECONDS * (1 << min(self._unanswered, 8)))
+        self._unanswered += 1
+        return seconds
 
     def refuse(self, reason: str, remedy: str) -> None:
         """Say what a shard would say of these credentials, if it could be asked."""
