@@ -161,13 +161,15 @@ def test_a_shards_process_that_was_followed_is_started_again_in_its_place() -> N
 # ---------------------------------------------------------------- who is asked
 
 
-def test_both_pods_are_asked_and_the_one_that_serves_first() -> None:
+def test_the_pod_that_serves_is_asked_and_another_address_is_dialled_anew() -> None:
     def asked(text: str) -> str:
         pods = scene(text, *STANDBY).pods
         return shard_addresses(job(*CHANGES, *STANDBY), pods, lambda _: True)[0]
 
-    assert asked(WAITS) == "ip-shard:7700|ip-shard-b:7700"
-    assert asked("shard @n1 waits; shard-b @n2") == "ip-shard-b:7700|ip-shard:7700"
+    assert asked(WAITS) == "ip-shard:7700"
+    assert asked("shard @n1; shard-b @n2") == "ip-shard:7700|ip-shard-b:7700"  # n1 may be gone
+    assert asked("shard @n1 waits; shard-b @n2") == "ip-shard-b:7700"
+    assert asked("shard @n1 waits; shard-b @n2 waits") == "ip-shard:7700|ip-shard-b:7700"
     assert asked("shard @n1 going; shard-b @n2 waits") == "ip-shard-b:7700"
     assert asked("shard @n1 going unready") == "ip-shard:7700"
 

@@ -184,18 +184,19 @@ def _slot(pod: Pod, registrar: pb.StatusReply | None) -> pb.SlotStatus | None:
 def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]) -> dict[int, str]:
     """host:port by shard, empty where it is not known.
 
-    In the syncer's own region it is the address of the shard's pod, or those of its two pods, of
-    which one listens; elsewhere `spec.syncer.endpoints`. A pod that is terminating counts only
-    where there is no other (one that has ended, such as an evicted one, keeps its address and has
-    none that answers). What serves comes first: another order is another address, which is dialled
-    anew. `serves` says whether this install runs a region.
+    In the syncer's own region it is the address of the shard's pod; elsewhere
+    `spec.syncer.endpoints`. Of two pods it is that of the one that is Ready, or both, of which one
+    listens: where another one becomes Ready the address changes, so that a connection to a node
+    that is gone holds nobody up. A pod that is terminating counts only where there is no other (one
+    that has ended, such as an evicted one, keeps its address and has none that answers). `serves`
+    says whether this install runs a region.
     """
     shards = range(job.spec.syncer.shards)
     if not serves(job.spec.syncer_region):
         endpoints = job.spec.syncer.endpoints
         return {n: endpoints[n] if endpoints else "" for n in shards}
     of_shards: dict[int, list[Pod]] = {number: [] for number in shards}
-    for pod in sorted(pods, key=lambda pod: (not pod.ready, pod.name)):
+    for pod in sorted(pods, key=lambda pod: pod.name):
         if pod.role == SHARD_ROLE and pod.shard in of_shards and pod.address and not pod.ended:
             of_shards[pod.shard].append(pod)
     return {number: _endpoint(found) for number, found in of_shards.items()}
@@ -203,4 +204,5 @@ def shard_addresses(job: Job, pods: Iterable[Pod], serves: Callable[[str], bool]
 
 def _endpoint(pods: Sequence[Pod]) -> str:
     present = [pod for pod in pods if not pod.terminating] or pods
-    return addresses.OR.join(addresses.joined(pod.address, SHARD_PORT) for pod in present)
+    asked = [pod for pod in present if pod.ready] or present
+    return addresses.OR.join(addresses.joined(pod.address, SHARD_PORT) for pod in asked)
