@@ -164,6 +164,7 @@ def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
     job = train("pairs", {"us-east": 0, "eu-west": 2}, syncer=syncer)
     pair = Pair(job=job)
     until("it is whole", pair.is_whole)
+    until("some versions", lambda: len(commits(job.tape(pair.owner))) > 8)
     assert {job.node_of(pod) for pod in job.pods("shard")} == {HOME, REFUGE}
     learners, pods = job.uids("learner"), job.uids("shard")
 
