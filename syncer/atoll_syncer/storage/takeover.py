@@ -88,18 +88,20 @@ class HeartbeatWatch:
     ) -> None:
         self._journal, self._pod, self._clock, self._period = journal, pod, clock, period
         self._beat: Heartbeat | None = None
-        self._seen_at = clock()
+        self._beat_at = self._seen_at = clock()
         self._position = -1  # of the log, as it was read; -1: not yet
 
     def look(self) -> tuple[bool, str]:
         """Whether to take over, and why. Raises StoreUnavailable: look again."""
         beat = self._journal.last_beat()
         if beat != self._beat:
-            self._beat, self._seen_at = beat, self._clock()
+            self._beat, self._beat_at = beat, self._clock()
+            self._seen_at = self._beat_at
         if self._position < 0 or not self._owners_lives():
             self._journal.read()
             if self._journal.position != self._position:
-                self._position, self._seen_at = self._journal.position, self._clock()
+                self._seen_at = self._appended_at()
+                self._position = self._journal.position
         return takeover(
             self._pod,
             self._journal.history,
@@ -107,6 +109,17 @@ class HeartbeatWatch:
             silent_seconds=self._clock() - self._seen_at,
             patience=self._patience,
         )
+
+    def _appended_at(self) -> float:
+        """When the newest entry came, by this clock.
+
+        The log is read when the heartbeat has stopped, so its entries may be older than that. The
+        owner has dated them and its heartbeat by one clock.
+        """
+        now, beat = self._clock(), self._beat
+        if self._position < 0 or beat is None or not self._owners:
+            return now
+        return min(now, self._beat_at + max(0.0, self._journal.time - beat.time))
 
     def _owners_lives(self) -> bool:
         """Whether the heartbeat alone says that the owner whom the log names still lives."""

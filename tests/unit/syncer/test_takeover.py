@@ -121,6 +121,19 @@ def test_an_entry_is_a_sign_of_life_too(shop: Shop) -> None:
     assert not shop.takes(newcomer)
 
 
+def test_what_the_owner_wrote_before_it_fell_silent_makes_nobody_wait_longer(shop: Shop) -> None:
+    owner = shop.take_over(1, "a")
+    shop.beat("a")
+    newcomer = shop.newcomer()
+    assert not shop.takes(newcomer)
+    shop.now += 0.5
+    owner.append(Begun(shard=0))
+    shop.now += T - 0.1  # the newcomer has looked at the heartbeat alone, and reads the log now
+    assert not shop.takes(newcomer)
+    shop.now += 0.2
+    assert shop.takes(newcomer)
+
+
 def test_while_the_heartbeat_goes_on_a_look_is_one_read(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
