@@ -172,13 +172,16 @@ def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
     def killed() -> None:
         os.kill(process_of(pods[pair.owner], b"atoll_syncer"), signal.SIGKILL)
 
+    def drained() -> None:
+        job.kubectl("delete", "pod", pair.owner, "--wait=false")
+
     pair.follows("kill -9", killed)
     assert job.uids("shard") == pods
     template = {"spec": {"containers": [{"env": [{"name": "AGAIN", "value": "1"}]}]}}
     pair.follows("a rollout", lambda: job.patch(syncer={"template": template}))
     until("both are new", lambda: not job.uids("shard").keys() & pods.keys() and pair.is_whole())
     if job.node_of(pair.owner) != HOME:  # the operator runs on the other node
-        pair.follows("a drain", lambda: job.kubectl("delete", "pod", pair.owner, "--wait=false"))
+        pair.follows("a drain", drained)
         until("it is whole", pair.is_whole)
     pods, pair.lost = job.uids("shard"), HOME
     pass_seconds(TAKEOVERS_SECONDS)  # each takeover of the last minute doubles the wait
