@@ -32,7 +32,7 @@ WAITS = "shard @n1; shard-b @n2 waits"
 def without_marks(found: Objects, key: tuple[str, str]) -> dict[str, Any]:
     inner = template(found, *key)
     labels = {name: v for name, v in inner["metadata"]["labels"].items() if name != Label.PROCESS}
-    return {"labels": labels, "spec": inner["spec"]}
+    return {"labels": labels, "spec": {**inner["spec"], "affinity": {}}}
 
 
 def test_each_shard_has_two_deployments_of_one_pod_that_differ_in_their_names_alone() -> None:
@@ -63,6 +63,15 @@ def test_the_two_are_kept_apart_where_that_is_possible_beside_what_the_user_pref
     assert host["weight"] > zone["weight"]
     labels = {Label.JOB_UID: "job-uid", Label.ROLE: "shard", Label.SHARD: "0"}
     assert host["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
+
+
+def test_a_pod_is_kept_from_the_other_process_and_not_from_its_own_former_pod() -> None:
+    found = keyed(*STANDBY)
+    for key, words in ((FIRST, "Exists"), (SECOND, "DoesNotExist")):
+        terms = template(found, *key)["spec"]["affinity"]["podAntiAffinity"]
+        (one, _) = terms["preferredDuringSchedulingIgnoredDuringExecution"]
+        selector = one["podAffinityTerm"]["labelSelector"]
+        assert selector["matchExpressions"] == [{"key": Label.PROCESS, "operator": words}]
 
 
 def test_who_dials_a_shard_gets_the_addresses_of_both_of_its_pods() -> None:

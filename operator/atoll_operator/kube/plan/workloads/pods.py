@@ -134,14 +134,21 @@ def _probes(container: dict[str, Any], *, standby: bool) -> None:
 
 
 def _apart(pod: dict[str, Any]) -> None:
-    """Prefer another node, and another zone, than those of the shard's other process."""
+    """Prefer another node, and another zone, than those of the shard's other process.
+
+    Its own former pod, which may still be ending, keeps it from no node.
+    """
     labels = pod["metadata"]["labels"]
-    match = {name: labels[name] for name in (Label.JOB_UID, Label.ROLE, Label.SHARD)}
+    other = "DoesNotExist" if Label.PROCESS in labels else "Exists"
+    selector = {
+        "matchLabels": {name: labels[name] for name in (Label.JOB_UID, Label.ROLE, Label.SHARD)},
+        "matchExpressions": [{"key": Label.PROCESS, "operator": other}],
+    }
     affinity = pod["spec"].setdefault("affinity", {}).setdefault("podAntiAffinity", {})
     terms = [
         {
             "weight": weight,
-            "podAffinityTerm": {"topologyKey": key, "labelSelector": {"matchLabels": match}},
+            "podAffinityTerm": {"topologyKey": key, "labelSelector": selector},
         }
         for key, weight in APART.items()
     ]
