@@ -108,6 +108,11 @@ def pause_shard(world: World, fault: Fault, learner: LearnerProcess, shard: Shar
     world.pause(shard, fault.seconds)
 
 
+def stop_shard(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """It is told to end, as in a rollout: it says goodbye, and is started again."""
+    shard.do(shard.stopping.set)
+
+
 def partition(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """A machine cannot be reached; long ones cost its connections."""
     machine = learner.slot if fault.which % 3 else f"shard{shard.number}"
@@ -307,10 +312,6 @@ def claim(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProce
         world.sim.after(fault.seconds, again)
 
 
-def another_list(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """The list of the job's learners changes; each shard reads it in its time (rule 41)."""
-
-
 def false_name(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """A learner names a higher incarnation for another slot of its region, at another shard."""
     slots = [slot for slot in world.run_file.slots if slot != learner.slot]
@@ -354,6 +355,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "pause learner": pause_learner,
     "pause shard": pause_shard,
     "partition": partition,
+    "stop shard": stop_shard,
     "successor": successor,
     "zombie": zombie,
     "owner": owner,
@@ -375,7 +377,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "lie": lie,
     "false name": false_name,
     "claim": claim,
-    "list": another_list,
+    "list": lambda *_: None,  # each shard reads the changed list in its time (rule 41)
 }
 
 

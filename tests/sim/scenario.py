@@ -51,7 +51,7 @@ KINDS = (
     "damage",
 )
 EDITS_SHARE, OBJECT_STORE_SHARE, STANDBY_SHARE = 0.25, 0.3, 0.33  # of the seeds
-SLOW_BEATS_SHARE = 0.15  # of those with a standby
+SLOW_BEATS_SHARE, STOPS_SHARE = 0.15, 0.5  # of those with a standby
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
 LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
@@ -241,6 +241,7 @@ def draw(seed: int) -> Scenario:
             *draw_rank_faults(ranks, seed),
             *lane_faults,
             *draw_still(seed),
+            *draw_stops(seed),
             *draw_effect_faults(seed),
             *draw_lies(seed),
             *damage.draw(seed),
@@ -265,6 +266,14 @@ def draw_standby(seed: int) -> tuple[bool, float]:
     standby = rng.random() < STANDBY_SHARE
     slow = standby and rng.random() < SLOW_BEATS_SHARE
     return standby, rng.uniform(1.5, 2.2) if slow else 0.0
+
+
+def draw_stops(seed: int) -> tuple[Fault, ...]:
+    """Ordered ends of shards that have a second process."""
+    rng = random.Random(f"{seed}/stops")
+    if seed % 8 == 0 or not draw_standby(seed)[0] or rng.random() >= STOPS_SHARE:
+        return ()
+    return faults_of(rng, ["stop shard"] * rng.choice((1, 2)), end=FAULTS_END)
 
 
 def draw_edits(

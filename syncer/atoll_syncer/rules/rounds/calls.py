@@ -56,7 +56,12 @@ def begin_last(
 
 
 def put_off_last(state: ShardState) -> None:
-    """The job has become longer: its last rounds are rounds like others, and none is finished."""
+    """The job has become longer: its last rounds are rounds like others, and none is finished.
+
+    One that closed with nothing was none: its slice is due again.
+    """
+    for fragment in state.rounds.finished:
+        state.rounds.starts[fragment] = state.history.due.get(fragment, 0)
     state.rounds.finished.clear()
     for each in state.rounds.open.values():
         each.last, each.deadline = False, None
