@@ -9,6 +9,7 @@ Shard 0 is the registrar as well. Imports go downwards in this list only; pyproj
     duties/            its tasks and threads, the tape, metrics, and what it keeps and removes
     rules/             what happens when: the state machine of a shard, without I/O
     numbers/           values: merge, outer step, staged offers, versions (numpy)
+    checkpoints/       copies of what shards have stored, and records of merges
     storage/           disk: the log, objects, export, tape, and the takeover of a shard
     model/             values that all of these share
 """

@@ -222,6 +222,7 @@ def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | No
 async def serve(flags: argparse.Namespace) -> int:
     from prometheus_client import CollectorRegistry
 
+    from atoll_syncer.checkpoints.opening import open_place
     from atoll_syncer.duties.background import start_threads
     from atoll_syncer.duties.metrics import ShardMetrics
     from atoll_syncer.duties.metrics import serve as serve_scrapes
@@ -231,7 +232,6 @@ async def serve(flags: argparse.Namespace) -> int:
     from atoll_syncer.numbers.values import TensorValues
     from atoll_syncer.serving import serve_shard
     from atoll_syncer.storage.journal import Journal
-    from atoll_syncer.storage.opening import open_place
 
     if not flags.run_file:
         raise SpecError("--run-file", "is not given", f"give it or set {Env.RUN_FILE}")

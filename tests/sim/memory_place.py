@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll_syncer.storage.checkpoint_places import copied, numbers_of
-from atoll_syncer.storage.checkpoints import PART
+from atoll_syncer.checkpoints.copies import PART
+from atoll_syncer.checkpoints.places import copied, numbers_of
 from atoll_syncer.storage.store import StoreMissing
 from sim.memory_store import MemoryStore
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MemoryPlace:
-    """See atoll_syncer.storage.checkpoint_places.Place."""
+    """See atoll_syncer.checkpoints.places.Place."""
 
     url = "memory"
 

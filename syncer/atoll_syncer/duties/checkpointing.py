@@ -19,12 +19,12 @@ from typing import Final, TypeVar
 import structlog
 
 from atoll_protos.job.run_file import Checkpoints
+from atoll_syncer.checkpoints import copies, rendering
+from atoll_syncer.checkpoints.copies import Attempt
+from atoll_syncer.checkpoints.places import Place
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.model.state import ShardState
-from atoll_syncer.storage import checkpoints, rendering
-from atoll_syncer.storage.checkpoint_places import Place
-from atoll_syncer.storage.checkpoints import Attempt
 from atoll_syncer.storage.store import StoreError, StoreUnavailable
 
 LOOK_SECONDS: Final = 2.0
@@ -115,18 +115,18 @@ class Checkpointing:
     async def _take(self, place: Place, plan: Checkpoints, attempt: Attempt) -> None:
         """Raises OvertakenError."""
         store, clock = self._machine.store, self._machine.journal.clock
-        if not await self._do(attempt, partial(checkpoints.is_taken, place, attempt)):
-            for each in checkpoints.works(place, store, attempt, clock):
+        if not await self._do(attempt, partial(copies.is_taken, place, attempt)):
+            for each in copies.works(place, store, attempt, clock):
                 await self._do(attempt, each)
         self._release(attempt)
-        finish = partial(checkpoints.finish, place, attempt, clock)
+        finish = partial(copies.finish, place, attempt, clock)
         while not await self._do(attempt, finish):
             if self._due > attempt.step:
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        newest = await self._do(attempt, partial(checkpoints.prune, place, attempt, plan.keep))
+        newest = await self._do(attempt, partial(copies.prune, place, attempt, plan.keep))
         if newest is not None:
-            self.newest = f"{place.url}/{checkpoints.step_name(newest)}"
+            self.newest = f"{place.url}/{copies.step_name(newest)}"
         if newest != attempt.step:
             log.warning("a checkpoint lacks parts of other shards", step=attempt.step)
             return

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from atoll_syncer.checkpoints import merge_records
+from atoll_syncer.checkpoints.merge_records import RecordedMerge, RecordedOffer, RecordStart
+from atoll_syncer.checkpoints.places import check_room
 from atoll_syncer.duties.background import Background, Thread
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.state import ShardState
-from atoll_syncer.storage import merge_records
-from atoll_syncer.storage.checkpoint_places import check_room
-from atoll_syncer.storage.merge_records import RecordedMerge, RecordedOffer, RecordStart
 from atoll_syncer.storage.store import StoreError, StoreMissing
 
 if TYPE_CHECKING:
+    from atoll_syncer.checkpoints.places import Place
     from atoll_syncer.numbers.arrivals import Arrived
     from atoll_syncer.numbers.values import StoredVersion, TensorValues
-    from atoll_syncer.storage.checkpoint_places import Place
 
 NOTHING_LEFT = range(0)
 

@@ -22,9 +22,9 @@ from atoll_syncer.storage.snapshots import SNAPSHOT_ENTRIES
 from atoll_syncer.storage.store import Store
 
 if TYPE_CHECKING:
+    from atoll_syncer.checkpoints.places import Place
     from atoll_syncer.numbers.values import TensorValues
     from atoll_syncer.storage.bucket_export import BucketExport
-    from atoll_syncer.storage.checkpoint_places import Place
     from atoll_syncer.storage.export import Export
     from atoll_syncer.storage.tape import Tape
 

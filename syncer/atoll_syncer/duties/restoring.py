@@ -15,6 +15,8 @@ import structlog
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
+from atoll_syncer.checkpoints import restoring
+from atoll_syncer.checkpoints.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.duties.background import Background, Thread
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.model.checkpoint import FoundCheckpoint
@@ -26,8 +28,7 @@ from atoll_syncer.model.effects import (
     StorePrevious,
 )
 from atoll_syncer.rules.shard import Shard
-from atoll_syncer.storage import data_states, restoring
-from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
+from atoll_syncer.storage import data_states
 from atoll_syncer.storage.store import StoreCorrupt, StoreMissing
 from atoll_syncer.storage.versions import VersionOrigin
 

@@ -18,11 +18,11 @@ from typing import Final
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
+from atoll_syncer.checkpoints import merge_records
+from atoll_syncer.checkpoints.merge_records import FOLDER
+from atoll_syncer.checkpoints.opening import open_place
+from atoll_syncer.checkpoints.places import Place
 from atoll_syncer.numbers.replay import DifferenceError, replay
-from atoll_syncer.storage import merge_records
-from atoll_syncer.storage.checkpoint_places import Place
-from atoll_syncer.storage.merge_records import FOLDER
-from atoll_syncer.storage.opening import open_place
 from atoll_syncer.storage.store import MARK, Store, StoreCorrupt, StoreError, StoreMissing
 
 DIFFERS: Final = 1

@@ -16,6 +16,8 @@ from atoll_protos.job.layout import Layout, build_layout, specs_of
 from atoll_protos.job.run_file import Sync
 from atoll_protos.job.strict_json import parse
 from atoll_protos.transfer.frames import Buffer
+from atoll_syncer.checkpoints import merge_records
+from atoll_syncer.checkpoints.merge_records import RecordedMerge, RecordStart
 from atoll_syncer.model.effects import MergeOffers, Stage
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Participant
@@ -23,8 +25,6 @@ from atoll_syncer.model.round import weight
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.merge import rounding
 from atoll_syncer.numbers.values import StoredVersion, TensorValues
-from atoll_syncer.storage import merge_records
-from atoll_syncer.storage.merge_records import RecordedMerge, RecordStart
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing, object_name
 
 

@@ -18,13 +18,6 @@ and corrupt are losses.
     companions  parts of a companion as objects, and a whole one as a file
     export     the finished model in Hugging Face layout
     bucket_export  the export below a URL of a bucket
-    checkpoints    parts of checkpoints: what is in them, which are whole, which go
-    rendering      writes the model of a whole checkpoint beside it
-    merge_records  what versions were made from, for a replay
-    restoring      reads a checkpoint, however its model is cut
-    checkpoint_places  where they lie: a folder that all shards reach
-    bucket_place   likewise, a folder of a bucket
-    opening        which of both a URL names
     store_check    whether a bucket does what a shard needs of its store
     takeover   a process waits until it may take a shard over
 """

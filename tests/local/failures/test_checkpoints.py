@@ -9,8 +9,8 @@ import pytest
 from atoll_operator.local.folder.run_files import read_lines
 from atoll_operator.local.progress.last_status import read_status
 from atoll_operator.local.show.run_summary import RunResult
-from atoll_syncer.storage import restoring
-from atoll_syncer.storage.checkpoint_places import FolderPlace
+from atoll_syncer.checkpoints import restoring
+from atoll_syncer.checkpoints.places import FolderPlace
 from local.command import ATOLL, LIGHT, TINY, TWO_LEARNERS, ended, run_atoll, tapes
 
 EVERY = 20

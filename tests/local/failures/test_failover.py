@@ -14,8 +14,8 @@ from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines, write_
 from atoll_protos.environment import Env
 from atoll_protos.job.layout import build_layout
 from atoll_protos.job.length import LengthFile
-from atoll_syncer.storage import restoring
-from atoll_syncer.storage.checkpoint_places import FolderPlace
+from atoll_syncer.checkpoints import restoring
+from atoll_syncer.checkpoints.places import FolderPlace
 from local.background import running
 from local.command import LIGHT, TINY, commits
 from local.law import check_law, learners_lines

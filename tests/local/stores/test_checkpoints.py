@@ -11,12 +11,13 @@ import pytest
 
 from atoll_protos.job.layout import build_layout
 from atoll_protos.job.run_file import Sync
+from atoll_syncer.checkpoints import copies, rendering, restoring
+from atoll_syncer.checkpoints.bucket_place import BucketPlace
+from atoll_syncer.checkpoints.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.edges import replaying
-from atoll_syncer.storage import checkpoints, rendering, restoring, snapshots
-from atoll_syncer.storage.bucket_place import BucketPlace
+from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.export import INDEXES
 from atoll_syncer.storage.journal import HEARTBEAT
-from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.storage.snapshots import LogSnapshot
 from atoll_syncer.storage.store import StoreMissing, read_object
 from local.stores.opened import object_store
@@ -44,18 +45,18 @@ def test_a_checkpoint_in_a_bucket_is_whole_and_goes_as_one_in_a_folder(
         attempt = parent.attempt(0, step)
         rendering.render(place, attempt, tmp_path / "scratch", parent.sync.wire_down)
     assert place.steps() == [10, 20]
-    part = place.part(checkpoints.part_name(20, 1))
+    part = place.part(copies.part_name(20, 1))
     found = snapshots.read_newest(part)
     assert found is not None
     assert found.history.heads == parent.histories[1].heads
     for name in parent.histories[1].live_objects():
         assert read_object(part, name, "") == read_object(parent.stores[1], name, "")
     for shard in range(2):
-        assert checkpoints.prune(place, parent.attempt(shard, 20), 1) == 20
+        assert copies.prune(place, parent.attempt(shard, 20), 1) == 20
     assert place.steps() == [20]
-    assert checkpoints.is_whole(place, 20, RUN)
+    assert copies.is_whole(place, 20, RUN)
     assert json.loads(place.read(f"step-20/model/{INDEXES[0]}"))["metadata"]["tick"] == 40
-    for name in (checkpoints.WHOLE, f"model/{INDEXES[0]}", "model/model.safetensors"):
+    for name in (copies.WHOLE, f"model/{INDEXES[0]}", "model/model.safetensors"):
         with pytest.raises(StoreMissing):
             place.read(f"step-10/{name}")
 

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from atoll_syncer.checkpoints.copies import PART
 from atoll_syncer.model.log import Committed, Entry, Seeded
 from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.checkpoints import PART
 from atoll_syncer.storage.store import StoreError, read_object
 from sim.memory_store import MemoryStore
 from sim.watch import Watcher

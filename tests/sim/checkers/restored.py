@@ -7,10 +7,10 @@ from typing import Any
 
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import Fragments
+from atoll_syncer.checkpoints import copies, restoring
+from atoll_syncer.checkpoints.copies import WHOLE
+from atoll_syncer.checkpoints.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.model.log import Committed, Entry
-from atoll_syncer.storage import checkpoints, restoring
-from atoll_syncer.storage.checkpoints import WHOLE
-from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
 from sim.memory_store import MemoryStore
 from sim.watch import Watcher
 from sim.world import World
@@ -74,7 +74,7 @@ class RestoreChecker(Watcher):
             return
         furthest: Counter[str] = Counter()
         for shard, history in enumerate(found.histories):
-            position = checkpoints.read_part(self.world.place, _number(step), shard)
+            position = copies.read_part(self.world.place, _number(step), shard)
             assert position is not None, "a whole one"
             for at, slot, cursor in self.cursors[shard]:
                 if at <= position.position:

@@ -12,8 +12,8 @@ from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
+from atoll_syncer.checkpoints.places import FolderPlace
 from atoll_syncer.edges import replaying
-from atoll_syncer.storage.checkpoint_places import FolderPlace
 from atoll_syncer.storage.checksums import without_checksum
 from unit.hostile.mutated import (
     Target,

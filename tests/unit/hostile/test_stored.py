@@ -22,16 +22,17 @@ from hypothesis import strategies as st
 
 from atoll_protos.job.companion import METADATA, TENSOR, ExportTable
 from atoll_protos.transfer.arrays import F32
+from atoll_syncer.checkpoints import restoring
+from atoll_syncer.checkpoints.copies import WHOLE
+from atoll_syncer.checkpoints.places import FolderPlace
+from atoll_syncer.checkpoints.restoring import RestoreRefusedError
 from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.log import Committed, from_document, to_document
 from atoll_syncer.rules.runs import of_another_job
-from atoll_syncer.storage import companions, data_states, restoring, snapshots
-from atoll_syncer.storage.checkpoint_places import FolderPlace
-from atoll_syncer.storage.checkpoints import WHOLE
+from atoll_syncer.storage import companions, data_states, snapshots
 from atoll_syncer.storage.checksums import with_checksum, without_checksum
 from atoll_syncer.storage.journal import HEARTBEAT, Journal
 from atoll_syncer.storage.objects import ObjectError, decode, encode_parts
-from atoll_syncer.storage.restoring import RestoreRefusedError
 from atoll_syncer.storage.snapshots import entry_name, snapshot_name
 from atoll_syncer.storage.store import LOG, StoreCorrupt, object_name
 from atoll_syncer.storage.tape import Tape

@@ -11,13 +11,14 @@ from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer import arrays
 from atoll_protos.transfer.arrays import F32, Array
 from atoll_protos.transfer.codecs import base_encoding
+from atoll_syncer.checkpoints import copies
+from atoll_syncer.checkpoints.copies import Attempt
+from atoll_syncer.checkpoints.places import FolderPlace, Place
 from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.log import Merged, Trained
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.values import TensorValues
-from atoll_syncer.storage import checkpoints, data_states
-from atoll_syncer.storage.checkpoint_places import FolderPlace, Place
-from atoll_syncer.storage.checkpoints import Attempt
+from atoll_syncer.storage import data_states
 from atoll_syncer.storage.snapshots import LogSnapshot
 from atoll_syncer.storage.store import FileStore
 from atoll_syncer.storage.versions import VersionOrigin, write_slice
@@ -92,8 +93,8 @@ class Parent:
     def take(self, place: Place, shard: int, step: int, *, run: str = RUN) -> Attempt:
         """One shard's part, as its process takes it."""
         attempt = self.attempt(shard, step, run=run)
-        if not checkpoints.is_taken(place, attempt):
-            for work in checkpoints.works(place, self.stores[shard], attempt, lambda: 7.0):
+        if not copies.is_taken(place, attempt):
+            for work in copies.works(place, self.stores[shard], attempt, lambda: 7.0):
                 work()
         return attempt
 
@@ -102,7 +103,7 @@ class Parent:
     ) -> None:
         """A whole one."""
         taken = [self.take(place, shard, step, run=run) for shard in range(len(self.stores))]
-        assert checkpoints.finish(place, taken[0], lambda: step if time is None else time)
+        assert copies.finish(place, taken[0], lambda: step if time is None else time)
 
 
 def gathered(layout: Layout, shards: list[TensorValues], name: str) -> list[Array]:

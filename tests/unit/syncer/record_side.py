@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from atoll_protos.job.layout import Layout
 from atoll_protos.job.run_file import Recorded, RunFile, Sync
+from atoll_syncer.checkpoints.places import FolderPlace, Place
 from atoll_syncer.duties.keeping_merges import KeepingMerges
 from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.model.log import Committed, Participant
 from atoll_syncer.numbers.values import StoredVersion
-from atoll_syncer.storage.checkpoint_places import FolderPlace, Place
 from atoll_syncer.storage.checksums import with_checksum, without_checksum
 from unit.syncer.checkpoint_side import table
 from unit.syncer.values_side import LAYOUT, SLOTS, Bench

@@ -15,12 +15,13 @@ from prometheus_client import CollectorRegistry
 
 from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.run_file import Checkpoints, RunFile
+from atoll_syncer.checkpoints import copies
+from atoll_syncer.checkpoints.places import FolderPlace
 from atoll_syncer.duties import checkpointing
 from atoll_syncer.duties.background import Background, start_threads
 from atoll_syncer.duties.checkpointing import Checkpointing
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.storage import checkpoints, snapshots
-from atoll_syncer.storage.checkpoint_places import FolderPlace
+from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.objects import decode
 from atoll_syncer.storage.snapshots import LogSnapshot
@@ -36,7 +37,7 @@ def test_a_part_holds_the_newest_version_of_each_slice_and_what_the_history_name
 ) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     taken = parent.take(place, 1, 40)
-    part = place.part(checkpoints.part_name(40, 1))
+    part = place.part(copies.part_name(40, 1))
     found = snapshots.read_newest(part)
     assert found is not None
     assert found.position == taken.snapshot.position
@@ -57,27 +58,27 @@ def test_the_key_of_proofs_stays_with_the_shards(tmp_path: Path) -> None:
 def test_a_checkpoint_is_whole_with_all_parts_of_one_run(tmp_path: Path) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     first = parent.take(place, 0, 40)
-    assert not checkpoints.finish(place, first, lambda: 7.0)
+    assert not copies.finish(place, first, lambda: 7.0)
     other = parent.take(place, 1, 40, run="another")
-    assert not checkpoints.finish(place, first, lambda: 7.0)
-    assert not checkpoints.finish(place, other, lambda: 7.0)  # it is shard 0 that says so
+    assert not copies.finish(place, first, lambda: 7.0)
+    assert not copies.finish(place, other, lambda: 7.0)  # it is shard 0 that says so
     parent.take(place, 1, 40)
-    assert checkpoints.finish(place, first, lambda: 7.0)
-    assert checkpoints.is_whole(place, 40, RUN)
-    assert not checkpoints.is_whole(place, 40, "another")
+    assert copies.finish(place, first, lambda: 7.0)
+    assert copies.is_whole(place, 40, RUN)
+    assert not copies.is_whole(place, 40, "another")
 
 
 def test_a_part_that_is_there_is_never_changed(tmp_path: Path) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     first = parent.take(place, 0, 40)
-    before = checkpoints.read_part(place, 40, 0)
-    for work in checkpoints.works(place, parent.stores[0], parent.attempt(0, 40), lambda: 8.0):
+    before = copies.read_part(place, 40, 0)
+    for work in copies.works(place, parent.stores[0], parent.attempt(0, 40), lambda: 8.0):
         work()  # another process of the shard began before it was there
     parent.histories[0].tick += 1
-    assert checkpoints.is_taken(place, parent.attempt(0, 40))
-    later = [*checkpoints.works(place, parent.stores[0], parent.attempt(0, 40), lambda: 8.0)]
+    assert copies.is_taken(place, parent.attempt(0, 40))
+    later = [*copies.works(place, parent.stores[0], parent.attempt(0, 40), lambda: 8.0)]
     later[-1]()
-    assert checkpoints.read_part(place, 40, 0) == before
+    assert copies.read_part(place, 40, 0) == before
     assert before is not None
     assert before.tick == first.history.tick
 
@@ -132,17 +133,17 @@ def test_what_is_on_one_file_system_takes_no_room_twice(tmp_path: Path) -> None:
 
 
 def steps(place: FolderPlace, shard: int) -> list[int]:
-    return [s for s in place.steps() if checkpoints.read_part(place, s, shard) is not None]
+    return [s for s in place.steps() if copies.read_part(place, s, shard) is not None]
 
 
 def test_each_shard_removes_its_parts_of_older_ones(tmp_path: Path) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     for step in (10, 20, 30, 40):
         parent.checkpoint(place, step)
-    assert checkpoints.prune(place, parent.attempt(1, 40), 2) == 40
+    assert copies.prune(place, parent.attempt(1, 40), 2) == 40
     assert steps(place, 1) == [30, 40]
     assert steps(place, 0) == [10, 20, 30, 40]
-    assert checkpoints.prune(place, parent.attempt(0, 40), 2) == 40
+    assert copies.prune(place, parent.attempt(0, 40), 2) == 40
     assert place.steps() == [30, 40]
 
 
@@ -151,7 +152,7 @@ def test_the_only_whole_one_stays(tmp_path: Path) -> None:
     parent.checkpoint(place, 10)
     for step in (20, 30, 40, 50):
         parent.take(place, 0, step)  # shard 1 takes none
-        assert checkpoints.prune(place, parent.attempt(0, step), 1) == 10
+        assert copies.prune(place, parent.attempt(0, step), 1) == 10
     assert steps(place, 0) == [10, 40, 50]  # the newest attempts may become whole
 
 
@@ -159,7 +160,7 @@ def test_an_attempt_that_was_overtaken_goes(tmp_path: Path) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     parent.take(place, 0, 10)
     parent.checkpoint(place, 20)
-    checkpoints.prune(place, parent.attempt(0, 20), 3)
+    copies.prune(place, parent.attempt(0, 20), 3)
     assert steps(place, 0) == [20]
 
 
@@ -168,12 +169,12 @@ def test_what_another_run_left_stays_but_for_the_same_step(tmp_path: Path) -> No
     for step in (10, 20, 30):
         parent.checkpoint(place, step, run="former")
     assert parent.take(place, 0, 30).step == 30
-    assert not checkpoints.is_whole(place, 30, "former")
+    assert not copies.is_whole(place, 30, "former")
     parent.take(place, 1, 30)
-    assert checkpoints.finish(place, parent.attempt(0, 30), lambda: 7.0)
-    checkpoints.prune(place, parent.attempt(0, 30), 1)
+    assert copies.finish(place, parent.attempt(0, 30), lambda: 7.0)
+    copies.prune(place, parent.attempt(0, 30), 1)
     assert place.steps() == [10, 20, 30]
-    assert checkpoints.is_whole(place, 20, "former")
+    assert copies.is_whole(place, 20, "former")
 
 
 def test_objects_of_a_checkpoint_stay_until_it_is_copied(tmp_path: Path) -> None:
@@ -264,7 +265,7 @@ class Side:
         await self.until(lambda: self.duty.newest == f"{self.place.url}/step-{step}")
 
     async def until_taken(self, step: int) -> None:
-        await self.until(lambda: checkpoints.read_part(self.place, step, self.shard))
+        await self.until(lambda: copies.read_part(self.place, step, self.shard))
 
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(60):
@@ -307,7 +308,7 @@ def test_one_is_taken_when_the_tick_has_passed_a_multiple(tmp_path: Path) -> Non
 
     asyncio.run(play())
     assert place.steps() == [40]
-    assert checkpoints.read_part(place, 40, 1) is not None
+    assert copies.read_part(place, 40, 1) is not None
 
 
 @pytest.mark.usefixtures("short_looks")
@@ -380,7 +381,7 @@ def test_trouble_is_shown_and_tried_again_and_the_next_one_is_due_as_planned(
         side.reach(41)
         await side.until(lambda: "step 40" in "".join(side.background.troubles))
         fails = False
-        await side.until(lambda: checkpoints.read_part(place, 40, 0))
+        await side.until(lambda: copies.read_part(place, 40, 0))
         await side.until(lambda: not side.background.troubles)
         side.background.stop()
 
@@ -400,7 +401,7 @@ def test_nobody_waits_for_a_shard_that_takes_none(tmp_path: Path) -> None:
         side.background.stop()
 
     asyncio.run(play())
-    assert not any(checkpoints.is_whole(place, step, RUN) for step in place.steps())
+    assert not any(copies.is_whole(place, step, RUN) for step in place.steps())
 
 
 @pytest.mark.usefixtures("short_looks")

@@ -14,10 +14,10 @@ from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.job.run_file import Merge as MergeKind
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
+from atoll_syncer.checkpoints.places import FolderPlace
 from atoll_syncer.edges import replaying
 from atoll_syncer.edges.replaying import Replayed, replayed
 from atoll_syncer.model.effects import StoreHeld
-from atoll_syncer.storage.checkpoint_places import FolderPlace
 from atoll_syncer.storage.store import StoreFull
 from unit.syncer.record_side import RecordedBench, rewrite
 from unit.syncer.values_side import SLOTS, WIRES

@@ -14,6 +14,9 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
+from atoll_syncer.checkpoints import restoring
+from atoll_syncer.checkpoints.places import FILE, FolderPlace
+from atoll_syncer.checkpoints.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.duties.background import Background, start_threads
 from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.duties.restoring import Restoring
@@ -31,9 +34,7 @@ from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Trained
 from atoll_syncer.numbers.values import TensorValues
 from atoll_syncer.rules.status import status
-from atoll_syncer.storage import data_states, restoring
-from atoll_syncer.storage.checkpoint_places import FILE, FolderPlace
-from atoll_syncer.storage.restoring import Checkpoint, RestoreRefusedError
+from atoll_syncer.storage import data_states
 from atoll_syncer.storage.store import FileStore
 from unit.syncer.checkpoint_side import RUN, STATE, Parent, a_place, gathered
 from unit.syncer.shard_side import RUN as NEW_RUN

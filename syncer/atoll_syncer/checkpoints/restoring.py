@@ -17,10 +17,11 @@ from typing import Final
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import Layout, Piece, Slice, build_layout, specs_of
 from atoll_protos.transfer.arrays import Array
+from atoll_syncer.checkpoints import copies
+from atoll_syncer.checkpoints.places import STEP, Place
 from atoll_syncer.model.history import NONE_TRAINED, History
 from atoll_syncer.model.log import Trained
-from atoll_syncer.storage import checkpoints, data_states
-from atoll_syncer.storage.checkpoint_places import STEP, Place
+from atoll_syncer.storage import data_states
 from atoll_syncer.storage.journal import HEARTBEAT, Journal
 from atoll_syncer.storage.objects import ObjectError, decode
 from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, read_object
@@ -127,29 +128,29 @@ def find(url: str, open_place: Callable[[str], Place]) -> Checkpoint:
 
 def _whole_steps(place: Place) -> list[int]:
     """Of all runs, the newest last: the step of a former run may be higher."""
-    times = {step: checkpoints.read_whole(place, step) for step in place.steps()}
+    times = {step: copies.read_whole(place, step) for step in place.steps()}
     found = [(about["time"], step) for step, about in times.items() if about is not None]
     return [step for _, step in sorted(found)]
 
 
 def _whole(place: Place, step: int) -> Checkpoint:
-    url, steps = f"{place.url}/{checkpoints.step_name(step)}", _whole_steps(place)
+    url, steps = f"{place.url}/{copies.step_name(step)}", _whole_steps(place)
     if step not in steps:
-        other = f", such as {place.url}/{checkpoints.step_name(steps[-1])}" if steps else ""
+        other = f", such as {place.url}/{copies.step_name(steps[-1])}" if steps else ""
         raise RestoreRefusedError(url, "it is not whole", f"give one that is{other}")
     older = steps[: steps.index(step)]
     remedy = ANOTHER
     if older:
-        before = f"{place.url}/{checkpoints.step_name(older[-1])}"
+        before = f"{place.url}/{copies.step_name(older[-1])}"
         remedy = f"begin a new job with the one before it, {before}"
-    about = checkpoints.read_whole(place, step)
+    about = copies.read_whole(place, step)
     assert about is not None, "it was whole"
     numbers = range(about["shards"])
     for number in numbers:
-        part = checkpoints.read_part(place, step, number)
+        part = copies.read_part(place, step, number)
         if part is None or part.run != about["run"]:
             raise RestoreRefusedError(f"{url}/{number}", "the part is not there", remedy)
-    parts = [place.part(checkpoints.part_name(step, number)) for number in numbers]
+    parts = [place.part(copies.part_name(step, number)) for number in numbers]
     return _read(url, parts, remedy)
 
 

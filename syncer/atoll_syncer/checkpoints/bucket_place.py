@@ -1,4 +1,4 @@
-"""A folder of a bucket as a place of checkpoints (storage/checkpoint_places)."""
+"""A folder of a bucket as a place of checkpoints (checkpoints/places)."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import obstore
 
+from atoll_syncer.checkpoints.places import COPY_BYTES_MAX, copied, numbers_of
 from atoll_syncer.storage.buckets import PARTS_AT_ONCE, PIECE_BYTES, bucket_errors, open_bucket
-from atoll_syncer.storage.checkpoint_places import COPY_BYTES_MAX, copied, numbers_of
 from atoll_syncer.storage.files import files_in_order
 from atoll_syncer.storage.object_store import ObjectStore
 from atoll_syncer.storage.store import Store, storage_errors

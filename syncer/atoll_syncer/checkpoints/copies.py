@@ -2,7 +2,7 @@
 
     PLACE/step-N/<shard>/         snapshots/ and objects/ as in the shard's store, part.json last
     PLACE/step-N/checkpoint.json  from shard 0, once all parts are there: the checkpoint is whole
-    PLACE/step-N/model/           likewise, then: the model of it (storage/rendering)
+    PLACE/step-N/model/           likewise, then: the model of it (checkpoints/rendering)
 
 So a part is read like the store of a shard. Its part.json is created once, and then nothing of the
 part changes. Of two processes of a shard that write one part both write objects that are named by
@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from atoll_protos import json_text
 from atoll_protos.job.layout import Layout
+from atoll_syncer.checkpoints.places import Place
 from atoll_syncer.model import documents
 from atoll_syncer.model.history import History
 from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.checkpoint_places import Place
 from atoll_syncer.storage.snapshots import LogSnapshot
 from atoll_syncer.storage.store import Store, StoreMissing
 

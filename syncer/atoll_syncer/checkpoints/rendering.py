@@ -16,10 +16,11 @@ import numpy as np
 from atoll_protos.job.companion import PARTS
 from atoll_protos.transfer.arrays import F32
 from atoll_protos.transfer.codecs import Wire
+from atoll_syncer.checkpoints import copies
+from atoll_syncer.checkpoints.copies import Attempt
+from atoll_syncer.checkpoints.places import DAMAGED, Place
 from atoll_syncer.model.history import History
-from atoll_syncer.storage import checkpoints, companions, snapshots
-from atoll_syncer.storage.checkpoint_places import DAMAGED, Place
-from atoll_syncer.storage.checkpoints import Attempt
+from atoll_syncer.storage import companions, snapshots
 from atoll_syncer.storage.export import INDEXES, Export, ExportPart, as_learners_hold, encode_part
 from atoll_syncer.storage.files import whole_file
 from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
@@ -30,12 +31,12 @@ FOLDER: Final = "rendered"
 
 def render(place: Place, attempt: Attempt, scratch: Path, wire_down: Wire) -> None:
     """Raises StoreCorrupt and StoreMissing (a part is damaged), StoreFull and StoreUnavailable."""
-    name, target = checkpoints.model_name(attempt.step), Export(scratch / FOLDER)
+    name, target = copies.model_name(attempt.step), Export(scratch / FOLDER)
     if any(_is_there(place, f"{name}/{index}") for index in INDEXES):
         return
     shutil.rmtree(target.folder, ignore_errors=True)
     parts, numbers = list[ExportPart](), range(attempt.shards)
-    stores = [place.part(checkpoints.part_name(attempt.step, number)) for number in numbers]
+    stores = [place.part(copies.part_name(attempt.step, number)) for number in numbers]
     histories = [_history(store) for store in stores]
     for number, (store, history) in enumerate(zip(stores, histories, strict=True)):
         for each in attempt.layout.shard_slices(number):
