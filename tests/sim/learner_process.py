@@ -67,6 +67,13 @@ class LearnerProcess(TrainingProcess):
             return effects
 
         self.exchange.connected = shown  # type: ignore[method-assign]
+        heard = self.exchange.heard
+
+        def came(shard: int, now: float) -> None:
+            self.world.watchers.tell("learner_bytes", self, shard)
+            heard(shard, now)
+
+        self.exchange.heard = came  # type: ignore[method-assign]
 
     def _show_offers(self) -> None:
         """The checkers see every offer as the rules decide it, and which captures are lost."""

@@ -123,6 +123,9 @@ class Watcher:
     def handed_over(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
         """A learner offers a capture; the offer may die with its session before it leaves."""
 
+    def learner_bytes(self, learner: "LearnerProcess", shard: int) -> None:
+        """Bytes of a value have come."""
+
     def capture_lost(self, learner: "LearnerProcess", key: Key, offer: pb.Offer) -> None:
         """The capture of that offer was overwritten before it was read."""
 

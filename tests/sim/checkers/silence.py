@@ -9,7 +9,7 @@ from sim.watch import Watcher
 from sim.world import World
 
 SILENT_SECONDS = (3.0, 24.0)  # in the first session of a term, and the most
-SLACK_SECONDS = 1.5  # bytes of a value count too, and may come after the last tick
+SLACK_SECONDS = 1.5  # until a step looks
 
 
 class SilenceChecker(Watcher):
@@ -36,6 +36,10 @@ class SilenceChecker(Watcher):
             self.heard[key] = self.world.sim.now
         elif key in self.heard:
             self.heard[key] = self.world.sim.now
+
+    def learner_bytes(self, learner: LearnerProcess, shard: int) -> None:
+        if (learner.instance, shard) in self.heard:
+            self.heard[learner.instance, shard] = self.world.sim.now
 
     def stepped(self, learner: LearnerProcess) -> None:
         if not learner.is_whole:
