@@ -11,6 +11,7 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.job.expected import Expected, Limit
 from atoll_syncer.model.log import CompanionStored, Seeded
 from atoll_syncer.storage.store import LOG, OBJECTS, StoreUnavailable
+from sim import damage
 from sim.checkers.every import ALL
 from sim.drawn_claims import Fault
 from sim.faults import FAULTS, schedule
@@ -62,7 +63,7 @@ def undisturbed() -> list[str]:
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_of_each_kind_makes_a_difference(kind: str, undisturbed: list[str]) -> None:
-    at = LATE if kind == "claim" else DURING
+    at = LATE if kind in {"claim", damage.KIND} else DURING  # there is a version by then
     assert events(Fault(at=at, kind=kind, which=0, seconds=8.0)) != undisturbed
 
 

@@ -227,7 +227,7 @@ def test_checkpoints_go_to_a_place_that_every_shard_reaches() -> None:
     assert str(unsupported.on_a_cluster(job)).startswith("spec.checkpoint.url: is missing")
     wanted = run_file(with_checkpoints(job, Path("/runs/one")))
     assert wanted.recorded == Recorded(url="file:///runs/one/checkpoints", commits=30)
-    assert wanted.checkpoint is None
+    assert wanted.checkpoint == Checkpoints(url="file:///runs/one/checkpoints", every=None)
     assert wanted.hash == run_file(parse(MANIFEST, ("spec.syncer.shards=1",))).hash
     for field in ("url", "from"):
         with pytest.raises(SpecError, match=rf"spec\.checkpoint\.{field}: must match"):

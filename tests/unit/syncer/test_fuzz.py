@@ -16,12 +16,12 @@ from atoll_protos.errors import SpecError
 from atoll_protos.job.expected import Expected
 from atoll_protos.job.run_file import Fragments, Region
 from atoll_protos.names import split_slot
-from atoll_syncer.model.effects import Ask, EndProcess, Send, SendReply
+from atoll_syncer.model.effects import Ask, EndProcess, Send, SendReply, StorePrevious
 from atoll_syncer.model.log import Committed, from_document, to_document
 from atoll_syncer.rules import companions
 from atoll_syncer.rules.status import status
 from unit.syncer.peer_side import fields, messages
-from unit.syncer.shard_side import KEY, RUN, Side, begun, run_file, side, step_all, version
+from unit.syncer.shard_side import KEY, RUN, Side, begun, digest, run_file, side, step_all, version
 
 STEPS = 10**6
 TRAINED = range(1, 13)
@@ -207,7 +207,8 @@ def an_honest_learner_commits(one: Side) -> None:
 
 
 def answer(one: Side, session: int, held: list[pb.SliceVersion]) -> None:
-    """What an honest learner, and the registrar, give when they are asked."""
+    """What the store, an honest learner and the registrar give when they are asked."""
+    store_previous(one)
     for ask in one.take(Ask):
         if isinstance(ask.request, pb.MarkBegunRequest):
             one.feed(one.shard.answered(pb.MarkBegunReply(run=RUN), one.now))
@@ -219,12 +220,19 @@ def answer(one: Side, session: int, held: list[pb.SliceVersion]) -> None:
         one.seed(session)
 
 
+def store_previous(one: Side) -> None:
+    for lost in one.take(StorePrevious):
+        made = digest(lost.slice, lost.number, one.state.term.epoch), f"object {lost.number}"
+        one.feed(one.shard.merged(lost.slice, *made, one.now))
+
+
 def check(beginning: str, said: list[tuple[str, Any]]) -> None:
     one = BEGINNINGS[beginning]()
     peer = Peer(one)
     for kind, what in said:
         peer.does(kind, dict(what) if isinstance(what, dict) else what)
         nothing_is_broken(one)
+        store_previous(one)
         one.effects.clear()
     the_log_starts(one)
     for session in list(one.instances):

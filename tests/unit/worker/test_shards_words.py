@@ -210,6 +210,15 @@ def test_a_welcome_that_cannot_be_true_ends_its_session_and_leaves_nothing_rule_
     assert after.tick == 5
 
 
+def test_a_shard_in_the_middle_of_a_recovery_may_lack_versions_rule_22() -> None:
+    """It was killed when one slice had come back, and the others are still at the learners."""
+    side = learner_side(shards=2).begin()
+    side.lose(LIAR)
+    side.welcome(LIAR, newest=side.newest(LIAR, 0)[:1], epoch=2)
+    assert side.take(HangUp) == []
+    assert side.exchange.state.shards[LIAR].welcomed
+
+
 def of_model(**fields: Any) -> pb.End:
     """A refusal for good, with a model of one tensor."""
     return pb.End(code=pb.OTHER_LAYOUT, model=pb.Model(tensors=[pb.Tensor(**fields)]))

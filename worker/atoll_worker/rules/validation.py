@@ -39,7 +39,7 @@ def of_message(state: LearnerState, shard: int, message: pb.ToLearner) -> str:
         case "send_held":
             return _of_version(state, shard, message.send_held.version, state.run)
         case "final":
-            return _of_versions(state, shard, message.final.versions, state.run)
+            return _of_final(state, shard, message.final)
         case "send_companion" | "companion_taken" if shard != REGISTRAR_SHARD:
             return "only the registrar asks for a companion"
     return ""
@@ -99,13 +99,19 @@ def _of_end(end: pb.End) -> str:
 def _of_versions(
     state: LearnerState, shard: int, versions: Sequence[pb.SliceVersion], run: str, epoch: int = 0
 ) -> str:
-    """Of each slice of the shard once, or of none while there is no version."""
+    """Of each slice of the shard at most once: of one that was lost there is none (rule 22)."""
     slices = {each.slice for each in versions}
     if len(slices) != len(versions):
         return "a slice is named twice"
-    if slices and slices != {each.fragment for each in state.of(shard)}:
+    if slices - {each.fragment for each in state.of(shard)}:
         return f"versions of slices {sorted(slices)[:8]}, which are not those of the shard"
     return _first(_of_version(state, shard, each, run, epoch) for each in versions)
+
+
+def _of_final(state: LearnerState, shard: int, final: pb.Final) -> str:
+    if len(final.versions) not in (0, len(state.of(shard))):
+        return f"final versions of {len(final.versions)} slices, and the shard has others"
+    return _of_versions(state, shard, final.versions, state.run)
 
 
 def _of_version(
