@@ -144,10 +144,7 @@ class ShardProcess(Process):
         if self.shard is not None:
             reached[self.number] = max(reached[self.number], self.shard.state.clock.tick)
         came = [n for at, n in scenario.reads.get(self.number, ()) if at <= reached[self.number]]
-        found = scenario.length(came[-1]) if came else None
-        if self.shard is None and found is not None:
-            self.world.watchers.tell("length_heard", self, found)
-        return found
+        return scenario.length(came[-1]) if came else None
 
     def _read_expected(self) -> Expected | None:
         """The list of learners, as it has come into this shard's pod so far."""
@@ -176,6 +173,7 @@ class ShardProcess(Process):
     def _watch(self, shard: Shard) -> Shard:
         self.began_at = self.sim.now
         self.sim.note(self.name, f"takes over after epoch {shard.state.history.epoch}")
+        self.world.watchers.tell("length_heard", self, shard.state.ending.length)
         self.shard = cast(Shard, WatchedShard(self, shard))
         return self.shard
 
