@@ -173,6 +173,8 @@ def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
         os.kill(process_of(pods[pair.owner], b"atoll_syncer"), signal.SIGKILL)
 
     def drained() -> None:
+        """With no node for its successor, which may be as fast as the process that waits."""
+        job.kubectl("cordon", HOME, REFUGE)
         job.kubectl("delete", "pod", pair.owner, "--wait=false")
 
     pair.follows("kill -9", killed)
@@ -182,7 +184,11 @@ def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
     until("both are new", lambda: not job.uids("shard").keys() & pods.keys() and pair.is_whole())
     if job.node_of(pair.owner) != HOME:  # the operator runs on the other node
         pair.follows("a drain", drained)
+        job.kubectl("uncordon", REFUGE)
         until("it is whole", pair.is_whole)
+        job.kubectl("uncordon", HOME)
+    assert job.node_of(pair.owner) == HOME
+    assert {job.node_of(pod) for pod in job.pods("shard")} == {HOME, REFUGE}
     pods, pair.lost = job.uids("shard"), HOME
     pass_seconds(TAKEOVERS_SECONDS)  # each takeover of the last minute doubles the wait
     pair.follows("a node's power is cut", lambda: cut(HOME, how="power"))
