@@ -111,6 +111,7 @@ def test_the_model_comes_from_a_shards_pod_through_kubectl(
         ("tar -c -C {} . | head -c 20000", 75, "sent no whole export"),
         ("tar -c -C {} model.safetensors", 75, "without its index"),
         ("tar -c -C {} .; exit 1", 1, "ended with 1"),
+        ("tar -c -P --transform s,^,../../, -C {} model.safetensors", 75, "is not below it"),
     ],
 )
 def test_a_model_that_came_in_part_is_none(
