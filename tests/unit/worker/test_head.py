@@ -1,7 +1,7 @@
 """The head of a learner and its lane processes, which are played over real streams."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -330,6 +330,25 @@ async def test_an_adopt_waits_until_every_host_has_placed_its_share_rule_31() ->
 
 
 async def test_a_lane_process_that_ends_is_lost_unless_it_has_left() -> None:
+    async with together() as (head, _, played):
+        await played[0].leave()
+        assert not head.lost
+        played[1].break_off()
+        assert await head.failed() == "the lane process of lanes 2 .. 2 has ended"
+
+
+async def test_a_loss_is_seen_though_grpc_cancels_the_call_while_its_stream_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = side.SideStream.run
+
+    async def cancelled(stream: side.SideStream, on_message: Callable[[Any], None]) -> str:
+        found = await run(stream, on_message)
+        if stream._kind is pb.ToLaneProcess and found:
+            raise asyncio.CancelledError
+        return found
+
+    monkeypatch.setattr(side.SideStream, "run", cancelled)
     async with together() as (head, _, played):
         await played[0].leave()
         assert not head.lost

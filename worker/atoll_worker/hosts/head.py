@@ -172,6 +172,10 @@ class Head(Carrier):
         try:
             if how := await stream.run(partial(self._heard, number)):
                 self._lose(f"{name} {how}")
+        except asyncio.CancelledError:  # gRPC's, which came while the stream ended
+            if stream.how_ended:
+                self._lose(f"{name} {stream.how_ended}")
+            raise
         except Exception as error:
             self._lose(f"{name} has said what cannot be done: {error!r}")
             raise
