@@ -219,6 +219,15 @@ def test_a_shard_in_the_middle_of_a_recovery_may_lack_versions_rule_22() -> None
     assert side.exchange.state.shards[LIAR].welcomed
 
 
+def test_a_final_names_every_slice_of_its_shard_rule_27() -> None:
+    side = learner_side(shards=2).begin()
+    side.receive(LIAR, final=pb.Final(versions=side.newest(LIAR, 1)))
+    assert side.take(HangUp) == []
+    side.receive(LIAR, final=pb.Final(versions=side.newest(LIAR, 1)[:1]))
+    (hang_up,) = side.take(HangUp)
+    assert "1 of its 2" in hang_up.reason
+
+
 def of_model(**fields: Any) -> pb.End:
     """A refusal for good, with a model of one tensor."""
     return pb.End(code=pb.OTHER_LAYOUT, model=pb.Model(tensors=[pb.Tensor(**fields)]))

@@ -110,7 +110,7 @@ def _of_versions(
 
 def _of_final(state: LearnerState, shard: int, final: pb.Final) -> str:
     if len(final.versions) not in (0, len(state.of(shard))):
-        return f"final versions of {len(final.versions)} slices, and the shard has others"
+        return f"it names {len(final.versions)} of its {len(state.of(shard))} final versions"
     return _of_versions(state, shard, final.versions, state.run)
 
 
