@@ -1,111 +1,152 @@
-"""Seconds from a fault of a shard's process to the shard's next commit, and the longest step.
+"""What follows a fault of the process that has a shard: for its commits, others', and learners.
 
-In tests/: python -m bench.failover [--standby] [--fault kill|stop|end] [--busy PROCESSES]
+In tests/: python -m bench.failover [--times 20] [--json FILE] [--markdown FILE]
 
-kill is SIGKILL and end SIGTERM, after which `atoll run` starts the process again. stop is SIGSTOP,
-as a node that is gone: without a standby nothing follows until SIGCONT, so it needs one.
+Four runs at once, of 3 learners and 2 shards: with and without a second process of each shard, and
+both with the state in a bucket. In turn each shard is hit; a row of the table is one kind of fault:
+
+    kill   SIGKILL, and `atoll run` starts the process again
+    stop   SIGSTOP for 10 s
+    cut    no learner reaches the shard for 6 s
+    store  the process that has the shard does not reach its store for 15 s
+
+"commit" is seconds from the fault to the next commit; where no other process takes over, that is
+after the fault's end, since which "healed" counts. "gap" is the longest time between two commits of
+the other shard meanwhile, and may be twice the longest in quiet, or the longest grace and 0.5 s.
+"rate" is the learners' steps a second meanwhile, of those in quiet.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from bench.restart import SLOTS, json_lines, learner_lines, running, training, until
+from bench.failover_found import Effect, effects
+from bench.failover_runs import Case, Kind, run
+from bench.restart import running
 from bench.table import show
+from local.stores.servers import moto
 
-QUIET_SECONDS = 65.0  # from one fault of a shard to the next: T doubles with each one of a minute
-AFTER_SECONDS = 1.0  # behind the commit, in which a step may still end that waited
-SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "end": signal.SIGTERM}
+COLUMNS = (
+    *("fault", "standby", "times", "commit", "most", "healed", "most"),
+    *("gap", "may be", "above", "rate", "terms", "model"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """All faults of a kind, in seconds; `above`: gaps that were longer than they may be."""
+
+    fault: Kind
+    standby: bool
+    times: int
+    commit_median: float
+    commit_max: float
+    healed_median: float | None  # since the end of the fault, of those that no term followed
+    healed_max: float | None
+    gap_max: float
+    gap_bound: float
+    above: int
+    rate: float
+    terms_max: int
+    model_is_newest: bool
+
+    @property
+    def cells(self) -> tuple[object, ...]:
+        model = "as stored" if self.model_is_newest else "OTHER"
+        healed = ["-" if x is None else x for x in (self.healed_median, self.healed_max)]
+        return (
+            *(self.fault, "yes" if self.standby else "no", self.times),
+            *(self.commit_median, self.commit_max, *healed),
+            *(self.gap_max, self.gap_bound, self.above, self.rate, self.terms_max, model),
+        )
 
 
 def main() -> None:
-    """Hit the shards of a run in turn, and print medians."""
+    """Run all cases, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--standby", action="store_true", help="each shard has a second process")
-    parser.add_argument("--fault", choices=SIGNALS, default="kill")
-    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--times", type=int, default=20, help="of each fault")
+    parser.add_argument("--faults", nargs="+", choices=[*Kind], default=[*Kind], type=Kind)
+    parser.add_argument("--standby", choices=("yes", "no", "both"), default="both")
     parser.add_argument("--busy", type=int, default=0, help="processes that only burn a core each")
-    parser.add_argument("--step-milliseconds", type=int, default=200, help="no step is faster")
-    parser.add_argument("--shards", type=int, default=4, help="which are hit in turn")
+    parser.add_argument("--out", type=Path, help="keep the run folders here")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
-    if given.fault == "stop" and not given.standby:
-        parser.error("stop needs --standby")
-    found: list[tuple[float, float]] = []
-    loads: list[float] = []
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
-        more = ["--set", f"spec.syncer.shards={given.shards}", *["--standby"] * given.standby]
-        out = ends.enter_context(training(Path(folder), given.step_milliseconds, more))
-        for shard in range(given.shards):
-            until(partial(commits, out, shard, 0.0), f"a commit of shard {shard}")
+    began, loads = time.monotonic(), [os.getloadavg()[0]]
+    with tempfile.TemporaryDirectory() as name, ExitStack() as ends:
+        folder = given.out or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        server = ends.enter_context(moto(Path(name)))
+        os.environ.update(server.environment)
         for _ in range(given.busy):
             ends.enter_context(running(["sh", "-c", "while :; do :; done"]))
-        for number in range(given.times):
-            time.sleep(QUIET_SECONDS / given.shards)
-            loads.append(os.getloadavg()[0])
-            found.append(hit(out, number % given.shards, SIGNALS[given.fault]))
-            sys.stderr.write(
-                f"commit after {found[-1][0]:.2f} s, longest step {found[-1][1]:.2f}\n"
+        cases = [
+            Case(kinds=kinds, standby=standby, times=given.times, folder=folder, server=server)
+            for standby in (True, False)
+            if given.standby in ("both", "yes" if standby else "no")
+            for kinds in (
+                tuple(each for each in given.faults if each is not Kind.STORE),
+                tuple(each for each in given.faults if each is Kind.STORE),
             )
-    show(
-        f"Seconds since {given.fault}, {len(found)} times, {'with' if given.standby else 'without'}"
-        f" a standby, {given.busy} busy processes beside it, load {min(loads):.1f} to"
-        f" {max(loads):.1f} on {os.cpu_count()} cores",
-        ("", "median", "least", "most"),
-        [
-            (name, statistics.median(each), min(each), max(each))
-            for name, each in zip(
-                ("first new commit", "longest step"), zip(*found, strict=True), strict=True
-            )
-        ],
+            if kinds
+        ]
+        with ThreadPoolExecutor(len(cases)) as threads:
+            results = list(threads.map(run, cases))
+        rows = [
+            row(kind, case, effects(result.out, result.faults), is_newest=result.model_is_newest)
+            for case, result in zip(cases, results, strict=True)
+            for kind in case.kinds
+        ]
+        loads.append(os.getloadavg()[0])
+    rows.sort(key=lambda each: ([*Kind].index(each.fault), not each.standby))
+    title = (
+        f"After a fault of a shard's process: seconds, load {min(loads):.1f} to {max(loads):.1f}"
+        f" on {os.cpu_count()} cores, {time.monotonic() - began:.0f} s"
+    )
+    show(title, COLUMNS, [each.cells for each in rows])
+    if given.json:
+        document = {"title": title, "rows": [asdict(each) for each in rows]}
+        given.json.write_text(json.dumps(document, indent=1) + "\n")
+    if given.markdown:
+        given.markdown.write_text(markdown(title, [each.cells for each in rows]))
+    sys.exit(any(each.above or each.terms_max > 1 or not each.model_is_newest for each in rows))
+
+
+def row(kind: Kind, case: Case, found: list[Effect], *, is_newest: bool) -> Row:
+    """The figures of one kind of fault in one run."""
+    mine = [each for each in found if each.fault == kind]
+    healed = [each.healed_seconds for each in mine if each.healed_seconds is not None]
+    return Row(
+        fault=kind,
+        standby=case.standby,
+        times=len(mine),
+        commit_median=statistics.median(each.commit_seconds for each in mine),
+        commit_max=max(each.commit_seconds for each in mine),
+        healed_median=statistics.median(healed) if healed else None,
+        healed_max=max(healed, default=None),
+        gap_max=max(each.gap_seconds for each in mine),
+        gap_bound=max(each.gap_bound for each in mine),
+        above=sum(each.gap_seconds > each.gap_bound for each in mine),
+        rate=sum(each.steps for each in mine) / sum(each.steps_expected for each in mine),
+        terms_max=max(each.terms for each in mine),
+        model_is_newest=is_newest,
     )
 
 
-def hit(out: Path, shard: int, number: signal.Signals) -> tuple[float, float]:
-    """Until the shard's next commit, and the longest step of any learner meanwhile."""
-    owner = owner_of(out, shard)
-    begun = time.time()
-    os.kill(owner, number)
-    again = until(lambda: commits(out, shard, begun), f"a commit of shard {shard}")
-    if number is signal.SIGSTOP:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(owner, signal.SIGCONT)
-    time.sleep(AFTER_SECONDS)
-    steps = [
-        line["step_seconds"] + line["blocked_seconds"]
-        for slot in SLOTS
-        for line in learner_lines(out, slot)
-        if begun < line["time"] and "step_seconds" in line
-    ]
-    return again - begun, max(steps)
-
-
-def owner_of(out: Path, shard: int) -> int:
-    """The process that has the shard."""
-
-    def look() -> int:
-        rows = json.loads((out / "processes.json").read_text())
-        those = [each for each in rows if each.get("shard") == shard and each["pid"]]
-        serving = [each["pid"] for each in those if not each["standby"]]
-        return int(serving[0]) if len(serving) == 1 else 0
-
-    return until(look, f"an owner of shard {shard}")
-
-
-def commits(out: Path, shard: int, after: float) -> float:
-    """When the shard has committed first after that moment, in Unix seconds; 0.0 before that."""
-    lines: list[dict[str, Any]] = json_lines(out / "syncer" / f"{shard}.tape.jsonl")
-    times = (each["time"] for each in lines if each["event"] == "commit" and each["time"] > after)
-    return min(times, default=0.0)
+def markdown(title: str, rows: list[tuple[object, ...]]) -> str:
+    """The table for a document."""
+    cells = [[f"{c:.2f}" if isinstance(c, float) else str(c) for c in each] for each in rows]
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *cells]
+    table = "\n".join(f"| {' | '.join(each)} |" for each in lines)
+    return f"{title}\n\n{table}\n"
 
 
 if __name__ == "__main__":

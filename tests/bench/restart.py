@@ -113,9 +113,9 @@ def wait_for_merge(out: Path, slot: str) -> None:
     until(lambda: merged(out, slot, 1), f"a first merged offer of {slot}")
 
 
-def until(look: Callable[[], T], what: str) -> T:
+def until(look: Callable[[], T], what: str, seconds_max: float = SECONDS_MAX) -> T:
     """What `look` returns once it is true."""
-    deadline = time.monotonic() + SECONDS_MAX
+    deadline = time.monotonic() + seconds_max
     while not (found := look()):
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what} does not come")

@@ -1,10 +1,17 @@
 """What holds of every run, whatever was killed in it: tokens are conserved, versions follow."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file
+
 from atoll_operator.local.show.run_summary import Key, Tokens, conserve
+from atoll_protos.job.layout import build_layout
+from atoll_syncer.checkpoints import restoring
+from atoll_syncer.checkpoints.places import Place
 from local.command import commits, json_lines, tapes
 
 
@@ -59,3 +66,22 @@ def check_merges(lines: list[dict[str, Any]]) -> None:
             highest[line["shard"], slot] = incarnation
     twice = {offer for offer, count in merged.items() if count > 1}
     assert not twice, f"in two versions (shard, slice, slot, incarnation, base, capture): {twice}"
+
+
+def exported_is_newest(out: Path, url: str, open_place: Callable[[str], Place]) -> bool:
+    """Whether the model has the values of the newest version of each slice, bit for bit.
+
+    `url`: where the shards have their state.
+    """
+    stored = restoring.find(url, open_place)
+    whole = build_layout(stored.layout.tensors, 1, 1)
+    (owned,) = whole.slices
+    master, momentum = (np.zeros(owned.element_count, np.float32) for _ in range(2))
+    restoring.fill(stored, whole, 0, {0: {"master": master, "momentum": momentum}})
+    model = load_file(out / "export" / "model.safetensors")
+    for piece in owned.pieces:
+        values = master[piece.offset : piece.offset + piece.stop - piece.start]
+        exported = model[whole.tensors[piece.tensor].name].ravel()[piece.start : piece.stop]
+        if not np.array_equal(exported, values):
+            return False
+    return True

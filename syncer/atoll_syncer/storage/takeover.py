@@ -31,6 +31,7 @@ that was read, which is what makes it safe.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -44,6 +45,7 @@ PERIODS_MAX: Final = 2.5  # of a heartbeat, without a sign of life
 PATIENCE_MAX_SECONDS: Final = 30.0
 TAKEOVERS_SECONDS: Final = 60.0  # in which they count
 LOOK_SECONDS: Final = 0.5  # a store of files or objects tells nobody of a heartbeat
+CATCH_UP_SECONDS: Final = 10.0  # so that little of the log is to be read when the owner is gone
 
 log = structlog.get_logger()
 
@@ -79,8 +81,8 @@ InThread = Callable[[Callable[[], tuple[bool, str]]], Awaitable[tuple[bool, str]
 class HeartbeatWatch:
     """What a newcomer sees of the heartbeat and of the log, by its own clock.
 
-    While the heartbeat goes on a look is one read: in a bucket each is paid for. `period` is that
-    of an owner whose heartbeat is not there.
+    While the heartbeat goes on a look is one read, and the log is read now and then: in a bucket
+    each request is paid for. `period` is that of an owner whose heartbeat is not there.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class HeartbeatWatch:
         self._journal, self._pod, self._clock, self._period = journal, pod, clock, period
         self._beat: Heartbeat | None = None
         self._beat_at = self._seen_at = clock()
-        self._position = -1  # of the log, as it was read; -1: not yet
+        self._position, self._read_at = -1, -math.inf  # of the log, as it was read; -1: not yet
 
     def look(self) -> tuple[bool, str]:
         """Whether to take over, and why. Raises StoreUnavailable: look again."""
@@ -97,8 +99,10 @@ class HeartbeatWatch:
         if beat != self._beat:
             self._beat, self._beat_at = beat, self._clock()
             self._seen_at = self._beat_at
-        if self._position < 0 or not self._owners_lives():
+        is_behind = self._clock() - self._read_at >= CATCH_UP_SECONDS
+        if is_behind or not self._owners_lives():
             self._journal.read()
+            self._read_at = self._clock()
             if self._journal.position != self._position:
                 self._seen_at = self._appended_at()
                 self._position = self._journal.position

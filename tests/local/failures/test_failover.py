@@ -5,20 +5,16 @@ import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from atoll_operator.local.chaos import effects
 from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines, write_whole
 from atoll_protos.environment import Env
-from atoll_protos.job.layout import build_layout
 from atoll_protos.job.length import LengthFile
-from atoll_syncer.checkpoints import restoring
 from atoll_syncer.checkpoints.places import FolderPlace
 from local.background import running
 from local.command import LIGHT, TINY, commits
-from local.law import check_law, learners_lines
+from local.law import check_law, exported_is_newest, learners_lines
 from local.leftovers import lives
 
 # A process that a learner cannot reach keeps its shard.
@@ -78,7 +74,7 @@ def test_a_shard_goes_on_in_its_other_process_and_nothing_is_lost(
     first, second = served(out, 1).values()
     assert first != second  # a process that stands still is not started again
     assert f"{first} ended (exit code 77) and is started again" in stderr
-    check_export(out)
+    assert exported_is_newest(out, f"file://{out}/commits", lambda url: FolderPlace(Path(url[7:])))
 
 
 def served(out: Path, shard: int) -> dict[int, str]:
@@ -89,17 +85,3 @@ def served(out: Path, shard: int) -> dict[int, str]:
             if '"event": "serving"' in line:
                 found[json.loads(line)["epoch"]] = path.stem
     return dict(sorted(found.items()))
-
-
-def check_export(out: Path) -> None:
-    """The model has the values of the newest version of each slice, bit for bit."""
-    stored = restoring.find(f"file://{out}/commits", lambda url: FolderPlace(Path(url[7:])))
-    whole = build_layout(stored.layout.tensors, 1, 1)
-    (owned,) = whole.slices
-    master, momentum = (np.zeros(owned.element_count, np.float32) for _ in range(2))
-    restoring.fill(stored, whole, 0, {0: {"master": master, "momentum": momentum}})
-    model = load_file(out / "export" / "model.safetensors")
-    for piece in owned.pieces:
-        name = whole.tensors[piece.tensor].name
-        values = master[piece.offset : piece.offset + piece.stop - piece.start]
-        assert np.array_equal(model[name].ravel()[piece.start : piece.stop], values), name

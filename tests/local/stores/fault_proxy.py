@@ -5,16 +5,19 @@ connection. It runs in a thread of its own; a test sets its faults from another.
 """
 
 import asyncio
+import os
 import re
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 HEAD_BYTES_MAX = 1 << 16
 HEAD_END = b"\r\n\r\n"
 READ_BYTES = 1 << 18
+HELD_LOOK_SECONDS = 0.05
 REASONS = {403: "Forbidden", 409: "Conflict", 429: "Too Many Requests", 503: "Slow Down"}
 
 
@@ -57,6 +60,7 @@ class FaultProxy:
         self.lines: list[str] = []  # of all requests
         self._faults: list[Fault] = []
         self._is_cut = False
+        self._held_pid = 0
         self._open: dict[asyncio.Task[None], list[Side]] = {}
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
@@ -82,6 +86,15 @@ class FaultProxy:
         """End all faults."""
         self._faults.clear()
         self.delay_seconds, self._is_cut = 0.0, False
+
+    @contextmanager
+    def holding(self, pid: int) -> Iterator[None]:
+        """Hold what a process asks and is answered, as when its packets are lost."""
+        self._held_pid = pid
+        try:
+            yield
+        finally:
+            self._held_pid = 0
 
     @contextmanager
     def running(self) -> Iterator["FaultProxy"]:
@@ -149,6 +162,7 @@ class FaultProxy:
         self.lines.append(line)
         fault = self._fault_of(line)
         await asyncio.sleep(self.delay_seconds)
+        await self._pass(client)
         if fault and fault.status:
             async for _ in body(client.reader, head):
                 pass
@@ -159,6 +173,7 @@ class FaultProxy:
         await copy(body(client.reader, head), server.writer)
         answer = await server.reader.readuntil(HEAD_END)
         await asyncio.sleep(self.delay_seconds)
+        await self._pass(client)
         if fault and fault.loses_answer:
             raise ConnectionEndedError
         client.writer.write(answer)
@@ -167,6 +182,16 @@ class FaultProxy:
             await copy(body(server.reader, answer), client.writer)
         await client.writer.drain()
 
+    async def _pass(self, client: Side) -> None:
+        """Return when the client's process is not held; what it has given up meanwhile is lost."""
+        pid, port = self._held_pid, client.writer.get_extra_info("peername")[1]
+        if not pid or not has_connection(pid, port):
+            return
+        while self._held_pid == pid:  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(HELD_LOOK_SECONDS)
+        if not has_connection(pid, port):
+            raise ConnectionEndedError
+
     def _fault_of(self, line: str) -> Fault | None:
         """The first that matches and is not used up; it is counted."""
         for fault in [*self._faults]:
@@ -174,6 +199,15 @@ class FaultProxy:
                 fault.met += 1
                 return fault
         return None
+
+
+def has_connection(pid: int, port: int) -> bool:
+    """Whether a process has a connection from this port of this machine."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if int(row[1].split(":")[1], 16) == port}
+    with suppress(OSError):  # it has ended
+        return any(os.readlink(each) in sockets for each in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def parsed(head: bytes) -> tuple[str, Mapping[str, str]]:

@@ -9,8 +9,14 @@ from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Begun, TermBegun
 from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import Heartbeat, Journal
-from atoll_syncer.storage.store import FileStore
-from atoll_syncer.storage.takeover import HeartbeatWatch, patience, takeover, wait_for_turn
+from atoll_syncer.storage.store import LOG, FileStore
+from atoll_syncer.storage.takeover import (
+    CATCH_UP_SECONDS,
+    HeartbeatWatch,
+    patience,
+    takeover,
+    wait_for_turn,
+)
 
 T = 2.5  # of a heartbeat each second
 
@@ -156,6 +162,30 @@ def test_while_the_heartbeat_goes_on_a_look_is_one_read(
         shop.now += 1.0
         assert not shop.takes(newcomer)
     assert asked == ["heartbeat.json"] * 6
+
+
+def test_a_newcomer_reads_the_log_while_the_owner_lives_and_has_little_to_read_at_its_turn(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, asked, read = shop.take_over(1, "a"), list[str](), FileStore.read
+    newcomer = shop.newcomer()
+
+    def read_and_note(self: FileStore, name: str) -> bytearray:
+        asked.append(name)
+        return read(self, name)
+
+    def live(seconds: int) -> None:
+        for _ in range(seconds):
+            shop.now += 1.0
+            shop.beat("a")
+            owner.append(Begun(shard=0))
+            assert not shop.takes(newcomer)
+
+    live(int(4 * CATCH_UP_SECONDS))
+    monkeypatch.setattr(FileStore, "read", read_and_note)
+    shop.now += T + 1.0
+    assert shop.takes(newcomer)
+    assert sum(name.startswith(LOG) for name in asked) <= CATCH_UP_SECONDS + 1
 
 
 def test_a_newcomer_is_as_patient_as_the_owners_heartbeat_says(shop: Shop) -> None:
