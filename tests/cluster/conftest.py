@@ -20,9 +20,11 @@ from cluster.dockerfiles import help_of_the_operators_image
 from cluster.installed import OPERATOR_NODE, Installed
 from cluster.kubectl import Kubectl, until
 from cluster.lab import lifecycle, roles
-from cluster.lab.layout import run_folder
+from cluster.lab.layout import Cluster, run_folder
 from cluster.lab.processes import of_lab
 from cluster.training import Job, light, trained
+from local.stores import servers
+from local.stores.servers import Place
 
 COMMAND = Path(__file__).resolve().parent
 BUILD = "operators_build"
@@ -180,6 +182,28 @@ def shared_namespace(clusters: list[Kubectl]) -> Iterator[str]:
     """Make a namespace of the tests of this file in every cluster."""
     with a_namespace(clusters) as name:
         yield name
+
+
+@contextlib.contextmanager
+def a_bucket(kube: Kubectl, namespace: str, folder: Path) -> Iterator[Place]:
+    """A server's that listens where the pods reach the API server; its keys are in a Secret."""
+    with servers.moto(folder, Cluster(index=1, nodes=()).address) as server:
+        words = [f"--from-literal={name}={each}" for name, each in server.environment.items()]
+        kube("-n", namespace, "create", "secret", "generic", "bucket-keys", *words)
+        yield server.place()
+
+
+def storage_in(place: Place) -> dict[str, str]:
+    """Where shards keep their state, as the manifest says it."""
+    words = {"url": place.url, "endpoint": place.endpoint, "secret": "bucket-keys"}
+    return {"type": "ObjectStore", **words}
+
+
+@pytest.fixture
+def bucket(kube: Kubectl, lab: object, namespace: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Storage of shards in a bucket."""
+    with a_bucket(kube, namespace, tmp_path) as place:
+        yield storage_in(place)
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from cluster.installed import process_of
 from cluster.kubectl import Kubectl, until
-from cluster.lab.layout import Cluster
 from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
-from local.stores import servers
 
 TAKEOVERS_SECONDS = 60.0
 HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
@@ -65,17 +62,6 @@ class Served:
         assert job.uids("learner") == self.learners
         assert_that_no_version_was_lost(self.tape, job.tape(), keeps=keeps)
         until("the syncer is ready", lambda: job.is_true("SyncerReady"))
-
-
-@pytest.fixture
-def bucket(kube: Kubectl, lab: object, namespace: str, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Storage in a bucket of a server that listens where the pods reach the API server."""
-    address = Cluster(index=1, nodes=()).address
-    with servers.moto(tmp_path, address) as server:
-        words = [f"--from-literal={name}={each}" for name, each in server.environment.items()]
-        kube("-n", namespace, "create", "secret", "generic", "bucket-keys", *words)
-        place = server.place()
-        yield {"url": place.url, "endpoint": place.endpoint, "secret": "bucket-keys"}
 
 
 KEPT = ("PersistentVolumeClaim", "ObjectStore")
@@ -160,8 +146,7 @@ class Pair:
 def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
     bucket: dict[str, str], train: Callable[..., Job], cut: Callable[..., None]
 ) -> None:
-    storage = {"type": "ObjectStore", **bucket}
-    syncer = {"region": "us-east", "shards": 1, "storage": storage, "standby": True}
+    syncer = {"region": "us-east", "shards": 1, "storage": bucket, "standby": True}
     job = train("pairs", {"us-east": 0, "eu-west": 2}, syncer=syncer)
     pair = Pair(job=job)
     until("it is whole", pair.is_whole)

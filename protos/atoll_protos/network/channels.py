@@ -30,6 +30,7 @@ LANE_METADATA: Final = "atoll-lane"  # from 0; absent where the session has one
 CONTROL_BYTES_MAX: Final = 16 << 20  # the tensor table of a model with layout.TENSORS_MAX tensors
 BULK_BYTES_MAX: Final = 2 << 20  # one frame: 1 MiB and its header
 KEEPALIVE_MILLISECONDS: Final = 10_000
+ATTEMPT_SECONDS: Final = 4.0  # to connect to one address
 
 TARGET_NAME: Final = "grpc.ssl_target_name_override"
 
@@ -49,13 +50,20 @@ def _shared(message_bytes_max: int) -> Options:
     ]
 
 
-def control_options() -> Options:
-    """Dial a lost peer again after 0.2 to 2 s, not gRPC's 1 to 120 s: meanwhile all calls fail."""
+def control_options(attempt_seconds: float = ATTEMPT_SECONDS) -> Options:
+    """Dial a lost peer again after 0.2 s, and no later than after half of the time of an attempt.
+
+    By gRPC's defaults it would be 1 to 120 s, in which all calls fail. Of several addresses none
+    that has refused is tried again before all have failed once. One whose node is gone, or whose
+    process stands, fails after `attempt_seconds`. gRPC takes them from the least back-off (else
+    20 s), and its back-off itself does not wait so long.
+    """
     return [
         *_shared(CONTROL_BYTES_MAX),
         ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.min_reconnect_backoff_ms", round(1000 * attempt_seconds)),
         ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.max_reconnect_backoff_ms", round(500 * attempt_seconds)),
     ]
 
 

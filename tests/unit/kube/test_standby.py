@@ -37,7 +37,7 @@ def without_marks(found: Objects, key: tuple[str, str]) -> dict[str, Any]:
 
 def test_each_shard_has_two_deployments_of_one_pod_that_differ_in_their_names_alone() -> None:
     found, alone = keyed(*STANDBY), keyed(BUCKET)
-    made = {f"tiny-syncer-{n}{end}" for n in range(2) for end in ("-b", "-all")}
+    made = {f"tiny-syncer-{n}-b" for n in range(2)}
     assert {name for _, name in found.keys() - alone.keys() if "-run-" not in name} == made
     assert without_marks(found, FIRST) == without_marks(found, SECOND)
     for key in (FIRST, SECOND):
@@ -83,6 +83,14 @@ def test_who_dials_a_shard_gets_the_addresses_of_both_of_its_pods() -> None:
     dialled = "tiny-syncer-0-all.demo.svc:7700,tiny-syncer-1-all.demo.svc:7700"
     for kind, name in (FIRST, ("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-evaluator")):
         assert first_container(template(found, kind, name))["ATOLL_ENDPOINTS"] == dialled
+
+
+def test_a_standby_that_comes_or_goes_restarts_nobody_but_shards() -> None:
+    found, alone = keyed(*STANDBY), keyed(BUCKET)
+    assert found[BOTH] == alone[BOTH]
+    for key in (("StatefulSet", "tiny-us-east"), ("Deployment", "tiny-evaluator")):
+        assert template(found, *key) == template(alone, *key)
+    assert BOTH not in keyed()  # no second process may come
 
 
 def test_a_drain_takes_one_shard_at_a_time_though_half_of_the_pods_are_never_ready() -> None:
@@ -310,7 +318,7 @@ def test_a_standby_that_is_taken_away_ends_before_its_shard_is_restarted(
     found = edited(text, *STANDBY, to=OFF)
     assert ("tiny-syncer-0-b" in pruned(found)) == removed
     assert rolled(found) == reached
-    assert "tiny-syncer-0-all" not in pruned(found)  # learners dial it until they have rolled
+    assert "tiny-syncer-0-all" not in pruned(found)
 
 
 def test_the_service_of_both_goes_when_nobody_dials_it() -> None:
@@ -319,7 +327,7 @@ def test_the_service_of_both_goes_when_nobody_dials_it() -> None:
         more = [each for each in of if key_of(each) == BOTH]
         return replace(seen, children=(*seen.children, *more))
 
-    assert pruned(planned(leftover(scene(f"{ALL}; shard", BUCKET)))) == {"tiny-syncer-0-all"}
+    assert pruned(planned(leftover(scene(f"{ALL}; shard")))) == {"tiny-syncer-0-all"}
 
 
 def test_a_job_that_is_suspended_keeps_no_standby_that_it_does_not_ask_for() -> None:

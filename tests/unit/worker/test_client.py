@@ -16,7 +16,7 @@ import structlog.testing
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import issue, make_authorities
 from atoll_protos.errors import SpecError
-from atoll_protos.network.channels import Folder, bulk_options, control_options
+from atoll_protos.network.channels import Folder, Options, bulk_options, control_options
 from atoll_protos.network.credentials import OutOfDateError
 from atoll_protos.network.diagnosis import RefusedError
 from atoll_protos.network.identity import Identity, JobIdentity, Role
@@ -275,11 +275,12 @@ async def test_streams_that_are_being_closed_are_closed_to_the_end_whoever_else_
     assert listener.reasons == ["lanes 1 .. 1: UNAVAILABLE"]
 
 
-async def test_a_dial_without_an_answer_is_soon_given_up_and_later_ones_take_their_time(
+async def test_an_address_without_an_answer_soon_fails_and_in_later_dials_it_has_more_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process that stands takes connections, and another one of its shard may serve by now."""
+    """The address of a node that is gone, or of a process that stands, holds up the other one."""
     given: list[float] = []
+    attempts: list[int] = []
     timeout, answers = asyncio.timeout, iter([False, False, False, False, True, False])
 
     def at_once(seconds: float) -> asyncio.Timeout:
@@ -291,7 +292,9 @@ async def test_a_dial_without_an_answer_is_soon_given_up_and_later_ones_take_the
             await asyncio.Event().wait()
 
     @asynccontextmanager
-    async def channel(*_: Any) -> Any:
+    async def channel(_: str, options: Options) -> Any:
+        attempts.append(dict(options)["grpc.min_reconnect_backoff_ms"])
+        assert attempts[-1] == 2 * dict(options)["grpc.max_reconnect_backoff_ms"]
         yield SimpleNamespace(stream_stream=None)  # whoever opens a stream on it fails
 
     client = ShardClient(0, "nowhere:1", Listener(), channel, ready)  # type: ignore[arg-type]
@@ -300,7 +303,24 @@ async def test_a_dial_without_an_answer_is_soon_given_up_and_later_ones_take_the
         client.dial()
         assert client._task is not None
         await asyncio.wait([client._task])
-    assert given == [1.0, 2.0, 4.0, 8.0, 10.0, 1.0]
+    assert attempts == [1000, 2000, 4000, 8000, 10_000, 1000]
+    assert given == [4.0, 8.0, 10.0, 10.0, 10.0, 4.0]
+
+
+async def test_a_look_at_why_a_dial_fails_does_not_hold_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody may answer the look, while another process of the shard begins to listen."""
+    looks = asyncio.Event()
+
+    async def look(*_: object) -> None:
+        looks.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("atoll_protos.network.diagnosis.look", look)
+    failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+    channel: Any = SimpleNamespace(get_state=lambda: failed, channel_ready=looks.wait)
+    await asyncio.wait_for(Dialler(Folder(path="")).ready("nowhere:1", channel), SECONDS_MAX)
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

@@ -13,7 +13,7 @@ import structlog
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.network import channels, diagnosis
-from atoll_protos.network.channels import Folder, Options, control_options
+from atoll_protos.network.channels import Folder, Options, bulk_options, control_options
 from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError
 from atoll_protos.network.services import Service, client_of
 from atoll_worker.transport.bulk import (
@@ -26,9 +26,10 @@ from atoll_worker.transport.bulk import (
     why_ended,
 )
 
-CONNECTED, FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+FAILED: Final = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
-DIAL_SECONDS: Final = 1.0  # of the first dial; doubles to CONNECT_SECONDS_MAX
+ATTEMPT_SECONDS: Final = 1.0  # at one address in the first dial; doubles to CONNECT_SECONDS_MAX
+ATTEMPTS: Final = 4  # that a dial lasts at least
 
 log = structlog.get_logger()
 
@@ -59,7 +60,7 @@ class Dialler:
     def open(self, endpoint: str, options: Options) -> grpc.aio.Channel:
         """Raises CredentialsError, and OutOfDateError for what a renewal heals."""
         found = self.folder.read()
-        if found is not None and options == control_options():
+        if found is not None and options != bulk_options():
             self._shown[endpoint] = found
         return channels.open_channel(endpoint, options, found)
 
@@ -81,21 +82,21 @@ class Dialler:
         return ""
 
     async def ready(self, endpoint: str, channel: grpc.aio.Channel) -> None:
-        """Until a server has answered. When the first attempt fails, look once why.
+        """Until a server has answered. When the first attempt fails, look meanwhile why.
 
         Raises RefusedError and MismatchError where shard and process do not take each other.
         """
-        looked = False
-        while (state := channel.get_state(try_to_connect=True)) is not CONNECTED:
-            if state is FAILED and not looked:
-                looked = True
-                credentials = self.folder.read()
-                seen = await diagnosis.look(endpoint, credentials)
-                error = diagnosis.judge(seen, credentials, self.folder.clock())
-                if error is not None:
-                    raise error
-            else:
-                await channel.wait_for_state_change(state)
+        await first_to_end(channel.channel_ready(), self._judged(endpoint, channel))
+
+    async def _judged(self, endpoint: str, channel: grpc.aio.Channel) -> None:
+        while (state := channel.get_state()) is not FAILED:
+            await channel.wait_for_state_change(state)
+        credentials = self.folder.read()
+        seen = await diagnosis.look(endpoint, credentials)
+        error = diagnosis.judge(seen, credentials, self.folder.clock())
+        if error is not None:
+            raise error
+        await asyncio.Event().wait()  # the channel tries on
 
 
 async def channel_ready(endpoint: str, channel: grpc.aio.Channel) -> None:
@@ -189,8 +190,9 @@ class ShardClient:
     async def _run(self) -> None:
         reason = "the shard closed the session"
         try:
-            async with self._open_channel(self.endpoint, control_options()) as channel:
-                async with asyncio.timeout(self._patience()):
+            attempt = self._patience()
+            async with self._open_channel(self.endpoint, control_options(attempt)) as channel:
+                async with asyncio.timeout(min(CONNECT_SECONDS_MAX, ATTEMPTS * attempt)):
                     await self._ready(self.endpoint, channel)
                 self._unanswered = 0
                 await self._session(channel)
@@ -209,11 +211,13 @@ class ShardClient:
             self.listener.disconnected(self.shard, reason)
 
     def _patience(self) -> float:
-        """How long a dial may take: a process that stands accepts connections and says nothing.
+        """How long an attempt at one address may take: an end that is gone or stands says nothing.
 
-        So a channel to it and to one that begins to listen a moment later finds nobody for long.
+        It holds up the other process of its shard, which may begin to listen a moment later. On a
+        slow link an attempt needs longer, so a dial without an answer makes that of the next one
+        longer.
         """
-        seconds = min(CONNECT_SECONDS_MAX, DIAL_SECONDS * (1 << min(self._unanswered, 8)))
+        seconds = min(CONNECT_SECONDS_MAX, ATTEMPT_SECONDS * (1 << min(self._unanswered, 8)))
         self._unanswered += 1
         return seconds
 

@@ -55,6 +55,11 @@ class StorageSpec(Model):
     """Whether the shards' volume claims stay (Retain) or go (Delete) when the job is deleted."""
 
     @property
+    def is_shared(self) -> bool:
+        """Whether several pods of a shard reach its state."""
+        return self.type is StorageType.OBJECT_STORE
+
+    @property
     def has_claims(self) -> bool:
         return self.type is StorageType.PERSISTENT_VOLUME_CLAIM
 

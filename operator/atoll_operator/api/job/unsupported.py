@@ -96,7 +96,7 @@ def on_a_cluster(job: Job) -> SpecError | None:
     if found := nowhere(job):
         return found
     spec = job.spec
-    if spec.syncer.standby and spec.syncer.storage.type is not StorageType.OBJECT_STORE:
+    if spec.syncer.standby and not spec.syncer.storage.is_shared:
         problem = "needs storage that two pods of a shard reach"
         remedy = f"use spec.syncer.storage.type {StorageType.OBJECT_STORE}, or leave it out"
         return SpecError("spec.syncer.standby", problem, remedy)

@@ -114,7 +114,8 @@ class JobChildren:
 
     def _context(self, role: str, region: str, file: str, **more: Any) -> pods.RoleContext:
         job = self.job
-        name_of = names.processes_name if job.spec.syncer.standby else names.shard_name
+        shared = job.spec.syncer.storage.is_shared
+        name_of = names.processes_name if shared else names.shard_name
         shards = [
             f"{name_of(job.name, number)}.{self.owner.namespace}.svc:{names.SHARD_PORT}"
             for number in range(job.spec.syncer.shards)
@@ -211,7 +212,8 @@ class JobChildren:
         run all the same, because the older is cut off, the store refuses its commits. Two
         Deployments and not one of two pods, because the pod that waits is not Ready, and a rollout
         of a Deployment waits for Ready pods. The Service of one name has the pod that is Ready;
-        that of all processes has both, so that who dials finds the next one without a probe.
+        that of all processes has both, so that who dials finds the next one without a probe. It is
+        there wherever a second process may come: one that comes or goes restarts no learner.
         """
         job, name = self.job, names.shard_name(self.owner.name, number)
         shard = {Label.SHARD: str(number)}
@@ -226,7 +228,7 @@ class JobChildren:
         found = [exposed(self.owner.child("Service", "v1", name, labels, spec=spec), job)]
         if job.spec.syncer.storage.has_claims and claim == name:
             found.append(self._claim(name, labels))
-        if job.spec.syncer.standby:
+        if job.spec.syncer.storage.is_shared:
             both = names.processes_name(self.owner.name, number)
             found.append(self._headless(both, labels, match))
         return [*found, *(self._process(number, each, claim) for each in names.processes_of(job))]

@@ -1,0 +1,168 @@
+"""Checkpoints in a bucket: asked for by a person, taken up by other jobs, and a record of merges.
+
+One job trains all the while; the others begin with what it has left there.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_protos.exits import ExitCode
+from cluster.conftest import a_bucket, storage_in
+from cluster.kubectl import Kubectl, until
+from cluster.training import Job, manifest, pace
+from local.stores.servers import Place
+
+ATOLL = Path(sys.executable).with_name("atoll")
+RECORDED = 3  # merges of each slice
+ONE = {"us-east": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """The place of all jobs of this file, and a person who has its keys."""
+
+    kube: Kubectl
+    namespace: str
+    place: Place
+
+    @property
+    def checkpoints(self) -> str:
+        return f"{self.place.url}/checkpoints"
+
+    def begins(self, name: str, place: str, *options: str) -> Job:
+        """A job that begins with a checkpoint, of a learner with these options."""
+        spec = self.spec(pace(100, *options)) | {"checkpoint": {"from": place}}
+        self.kube.apply(self.namespace, manifest(name, ONE, **spec))
+        return Job(kube=self.kube, namespace=self.namespace, name=name)
+
+    def spec(self, learner: object) -> dict[str, Any]:
+        syncer = {"region": "us-east", "shards": 1, "storage": storage_in(self.place)}
+        return {"learner": learner, "syncer": syncer}
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self.place.environment, "KUBECONFIG": self.kube.kubeconfig}
+
+    def types(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [ATOLL, *words], env=self.environment(), capture_output=True, text=True, check=False
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The job that trains, and the command that waits for its checkpoint."""
+
+    job: Job
+    command: "subprocess.Popen[str]"
+
+    def printed(self) -> str:
+        said, troubles = self.command.communicate()
+        assert self.command.returncode == 0, said + troubles
+        return said.strip()
+
+
+@pytest.fixture(scope="module")
+def bucket(
+    kube: Kubectl, lab: object, shared_namespace: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Bucket]:
+    with a_bucket(kube, shared_namespace, tmp_path_factory.mktemp("moto")) as place:
+        yield Bucket(kube=kube, namespace=shared_namespace, place=place)
+
+
+@pytest.fixture(scope="module")
+def nowhere(bucket: Bucket, atoll: object) -> Job:
+    """A job whose checkpoint is not there: it begins beside the other one."""
+    return bucket.begins("nowhere", f"{bucket.place.url}/no-such-place")
+
+
+@pytest.fixture(scope="module")
+def asked(bucket: Bucket, nowhere: Job, train_for_all: Callable[..., Job]) -> Asked:
+    """It takes up to a minute until the shards hear of the wish."""
+    spec = bucket.spec(pace(100))
+    spec["checkpoint"] = {"url": bucket.checkpoints, "record": RECORDED}
+    job = train_for_all("taken", ONE, **spec)
+    words = ("checkpoint", job.name, "-n", job.namespace)
+    command = subprocess.Popen(
+        [ATOLL, *words],
+        env=bucket.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return Asked(job=job, command=command)
+
+
+@pytest.fixture(scope="module")
+def url(asked: Asked) -> str:
+    return asked.printed()
+
+
+def test_a_job_without_a_place_for_checkpoints_takes_none(
+    bucket: Bucket, asked: Asked, nowhere: Job
+) -> None:
+    done = bucket.types("checkpoint", nowhere.name, "-n", nowhere.namespace)
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert "spec.checkpoint.url" in done.stderr
+
+
+def test_a_record_in_a_bucket_is_replayed(bucket: Bucket, asked: Asked) -> None:
+    whole = RECORDED * 4  # slices
+
+    def replays() -> bool:
+        done = bucket.types("replay", bucket.checkpoints, "--endpoint", bucket.place.endpoint)
+        if done.returncode:  # nothing is recorded yet
+            assert done.returncode in (ExitCode.BAD_INPUT, ExitCode.TRY_AGAIN), done.stdout
+            return False
+        return int(done.stdout.splitlines()[-1].split()[0]) >= whole
+
+    until("all recorded merges have equal bits", replays)
+
+
+def test_a_checkpoint_that_a_person_asks_for_is_named_when_it_is_whole(
+    asked: Asked, url: str
+) -> None:
+    assert url.startswith(f"{asked.job.get()['spec']['checkpoint']['url']}/step-")
+    assert asked.job.get()["status"]["checkpoint"] == url
+
+
+def test_a_place_without_a_checkpoint_fails_the_job_until_another_one_is_given(
+    bucket: Bucket, nowhere: Job, url: str
+) -> None:
+    failed = is_refused(nowhere)
+    assert f"{bucket.place.url}/no-such-place: there is no whole checkpoint" in failed
+    assert nowhere.pods() == {}  # nothing starts again for ever
+    nowhere.patch(checkpoint={"from": url})
+    nowhere.trains(1)
+    assert begins_at(nowhere) >= int(url.rpartition("-")[2])
+    assert nowhere.condition("Failed")["status"] == "False"
+
+
+def test_another_model_than_the_checkpoints_fails_the_job_until_the_learners_are_right(
+    bucket: Bucket, url: str
+) -> None:
+    job = bucket.begins("another", url, "--layers=13")
+    failed = is_refused(job)
+    assert "layer.12" in failed
+    job.patch(learner=pace(100))
+    job.trains(1)
+    assert begins_at(job) >= int(url.rpartition("-")[2])
+
+
+def is_refused(job: Job) -> str:
+    """What is said of it."""
+    until("Failed", lambda: job.is_true("Failed"))
+    failed = job.condition("Failed")
+    assert failed["reason"] == "RestoreRefused", failed
+    return failed["message"]
+
+
+def begins_at(job: Job) -> int:
+    """The tick of a job that trains."""
+    return int(job.answer().tick)
