@@ -11,7 +11,8 @@ from typing import Any
 
 from atoll_operator.local.folder.run_files import read_lines, read_tapes
 
-AFTER_SECONDS = 2.0  # behind a fault's effect: not quiet yet
+BEFORE_SECONDS = 5.0  # the first fault: all is quiet
+AFTER_SECONDS = 1.0  # behind a fault's effect: not quiet yet
 GRACE_MORE_SECONDS = 0.5
 
 Line = Mapping[str, Any]
@@ -154,8 +155,10 @@ def _quiet_gaps(times: Sequence[float], busy: Iterable[tuple[float, float]]) -> 
 
 
 def _quiet_rate(run: Observed, busy: Sequence[tuple[float, float]]) -> float:
-    """Steps a second of all learners while nothing is wrong, from the first fault to the last."""
+    """Steps a second of all learners while nothing is wrong, until the last fault."""
+    first = busy[0][0]
     spans = [(end, start) for (_, end), (start, _) in pairwise(busy) if start > end]
+    spans.append((first - BEFORE_SECONDS, first))
     seconds = sum(end - start for start, end in spans)
     count = sum(_count(each, *span) for span in spans for each in run.steps.values())
     return count / seconds

@@ -31,6 +31,7 @@ STEP_MILLISECONDS = 200  # no step is faster
 QUIET_SECONDS = 6.0  # behind a fault, before the next one
 WARM_SECONDS = 8.0
 MORE_STEPS = 40
+SECONDS_MAX = 300.0
 
 
 class Kind(StrEnum):
@@ -94,7 +95,7 @@ def run(case: Case) -> Result:
         environment = {**os.environ, Env.LENGTH_FILE: str(length)}
         with _running([*words, "--out", str(out)], environment, folder / "said.txt") as process:
             for shard in range(SHARDS):
-                until(partial(_commits, out, shard), f"a commit of shard {shard}")
+                until(partial(_commits, out, shard), f"a commit of shard {shard}", SECONDS_MAX)
             faults = by_hand(case, out, proxy) if in_bucket else planned(case, out)
             time.sleep(QUIET_SECONDS)
             ticks = [x["tick"] for slot in SLOTS for x in _lines(out, slot) if "tick" in x]
@@ -147,7 +148,7 @@ def planned(case: Case, out: Path) -> list[Fault]:
     wanted = [each for fault in case.faults for each in of_plan(*fault)]
     seconds = case.faults[-1][0]
     file = out / CHAOS_FILE
-    until(lambda: len(read_lines(file)) == len(wanted), "the last fault", seconds + 300.0)
+    until(lambda: len(read_lines(file)) == len(wanted), "the last fault", seconds + SECONDS_MAX)
     found: dict[tuple[float, int], Fault] = {}
     for line in read_lines(file):
         assert "not_made" not in line, line

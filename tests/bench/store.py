@@ -3,6 +3,8 @@
 In tests/: python -m bench.store [--delay MILLISECONDS ...] [--steps N]. The server is moto behind a
 proxy that adds half of the delay to each request and half to each answer. The same job runs once
 for each place: two shards, two learners whose steps take 0.1 s, a slice due every other step.
+"pace" is the learners' rate of steps, of that with files. "100 joins": seconds until 100 learners
+that come at once are admitted.
 
 A second table counts what the shards asked of the bucket, against what docs/object-stores.md says
 that a commit and a second take.
@@ -22,12 +24,14 @@ from typing import Any
 
 import yaml
 
+from bench import admission
 from bench.table import show
 from local.stores.fault_proxy import FaultProxy
 from local.stores.servers import Place, moto
 
 STEP_MILLISECONDS = 100
 SHARDS = 2
+JOINS = 100
 KINDS = {  # by how a request's line begins
     r"PUT \S*/objects/": ("objects", "commit"),
     r"PUT \S*/log/": ("entries", "commit"),
@@ -46,17 +50,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = [row("files", folder / "files", given.steps, None)]
+        rows[0] += (admission.seconds(folder / "join-files", JOINS, None),)
         asked: list[tuple[Any, ...]] = []
         with moto(folder) as server, FaultProxy(server.port).running() as proxy:
             for number, delay in enumerate(given.delay):
                 proxy.delay_seconds, before = delay / 2000, len(proxy.lines)
                 place = server.place().at(proxy.port)
-                rows.append(row(f"{delay} ms", folder / str(number), given.steps, place))
-                asked.append(requests(proxy.lines[before:], *rows[-1][1:3], name=rows[-1][0]))
+                found = row(f"{delay} ms", folder / str(number), given.steps, place)
+                asked.append(requests(proxy.lines[before:], *found[1:3], name=found[0]))
+                joining = server.place().at(proxy.port)
+                os.environ.update(place.environment)
+                seconds = admission.seconds(folder / f"join-{number}", JOINS, joining)
+                rows.append((*found, seconds))
     show(
         "Where the state lies",
-        ("a request takes", "seconds", "commits", "blocked %", "merged %", "close to durable s"),
-        rows,
+        (
+            *("a request takes", "seconds", "commits", "blocked %", "merged %"),
+            *("close to durable s", "pace", f"{JOINS} joins"),
+        ),
+        [(*each[:6], each[6] / rows[0][6], each[7]) for each in rows],
     )
     words = ("a request takes", *(f"{kind} a {of}" for kind, of in KINDS.values()), "others")
     show("Requests", words, [("expected", 1, "up to 1", "up to 1", 0.5, 1.0, ""), *asked])
@@ -114,7 +126,18 @@ def row(name: str, out: Path, steps: int, place: Place | None) -> tuple[Any, ...
         100 * blocked,
         100 * summary["goodput"],
         sum(commits) / len(commits),
+        step_rate(out),
     )
+
+
+def step_rate(out: Path) -> float:
+    """Steps a second of one learner, from the first to the last; the slowest one's."""
+    found = list[float]()
+    for path in out.glob("learners/*.jsonl"):
+        lines = map(json.loads, path.read_text().splitlines())
+        times = [each["time"] for each in lines if each.get("step_seconds")]
+        found.append((len(times) - 1) / (times[-1] - times[0]))
+    return min(found)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ Four things are not as on a file system:
   creators race for a name and refuses a server on which not exactly one of them wins.
 
 Entries of the log are never deleted here. So the name of an entry is taken for ever, and nothing
-has to be looked at after a create (storage/snapshots says what deletion costs).
+has to be looked at after a create (storage/snapshots says what deletion costs). And what a list of
+them shows never changes, so several are read at once: a log may have grown by a thousand entries.
 
 What a process that was killed had sent of an object has no name. The bucket's own rule for
 unfinished uploads removes it (docs/object-stores.md).
@@ -34,8 +35,10 @@ from obstore import exceptions
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.storage.buckets import PART_BYTES, PARTS_AT_ONCE, Bucket, bucket_errors
 from atoll_syncer.storage.store import (
+    LOG,
     MARK,
     TEMPORARY,
+    StoreError,
     StoreMissing,
     StoreUnavailable,
     emptied,
@@ -44,6 +47,7 @@ from atoll_syncer.storage.store import (
 
 CREATORS: Final = 8
 LISTED_AT_ONCE: Final = 1000  # names, in one answer of a server
+READ_AT_ONCE: Final = 16  # entries of the log
 
 
 class ObjectStore:
@@ -59,6 +63,8 @@ class ObjectStore:
         self, bucket: Bucket, url: str, count: Callable[[str, int], None] = lambda kind, n: None
     ) -> None:
         self._bucket, self.url, self.count = bucket, url.rstrip("/"), count
+        self._listed: list[str] = []  # entries that are there, and not read yet, in order
+        self._ahead: dict[str, bytearray] = {}  # those that were read with one before them
 
     def open(self) -> None:
         """Raises StoreUnavailable, for good where the server ignores the condition of a PUT."""
@@ -123,6 +129,27 @@ class ObjectStore:
         return name
 
     def read(self, name: str) -> bytearray:
+        if name in self._listed:
+            self._read_ahead(self._listed.index(name))
+        if (ahead := self._ahead.pop(name, None)) is not None:
+            return ahead
+        return self._read(name)
+
+    def _read_ahead(self, first: int) -> None:
+        """Read an entry and those behind it; one with which there is trouble is asked for again."""
+
+        def entry(name: str) -> bytearray | None:
+            with suppress(StoreError):
+                return self._read(name)
+            return None
+
+        names = self._listed[first : first + READ_AT_ONCE]
+        del self._listed[: first + READ_AT_ONCE]
+        with ThreadPoolExecutor(READ_AT_ONCE) as threads:
+            read = zip(names, threads.map(entry, names), strict=True)
+            self._ahead = {name: data for name, data in read if data is not None}
+
+    def _read(self, name: str) -> bytearray:
         with self._errors(name):
             self.count("get", 1)
             found = obstore.get(self._bucket, name)
@@ -147,6 +174,8 @@ class ObjectStore:
             self.count("list", 1 + len(found) // LISTED_AT_ONCE)
             if not found:
                 self._look_for_mark()
+            if prefix == LOG:
+                self._listed, self._ahead = [*found], {}
             return found
 
     def delete(self, name: str) -> None:

@@ -20,17 +20,23 @@ SLOW = (  # so that the time in which a learner dials again is a small part of a
     LIGHT[1].replace("step-milliseconds-min=30", "step-milliseconds-min=200"),
 )
 STORM = 20  # kills
+SPARE = 2  # planned for each that has to be made
 
 
 def all_are_back(out: Path, count: int) -> bool:
+    """Whether so many faults were made, and their targets do again what they are for.
+
+    One that hits a process that is down already is not made.
+    """
     lines = read_lines(out / CHAOS_FILE)
-    found = effects.in_folder(out, lines) if len(lines) == count else []
-    made = [line for line in found if "not_made" not in line]  # else it was down already
-    return bool(made) and all(line["back_seconds"] is not None for line in made)
+    if sum("not_made" not in line for line in lines) < count:
+        return False
+    made = [line for line in effects.in_folder(out, lines) if "not_made" not in line]
+    return all(line["back_seconds"] is not None for line in made[:count])
 
 
 def conserved(tmp_path: Path, plan: str, count: int, *more: str) -> Path:
-    """A run under a plan of so many faults until all are over and every shard commits again."""
+    """A run under a plan until so many faults were made, and every shard commits again."""
     out, file = tmp_path / "out", tmp_path / "plan.yaml"
     file.write_text(plan)
     with running(TINY, out, "--chaos-plan", str(file), *ENDLESS, *LIGHT, *more) as run:
@@ -45,31 +51,31 @@ def conserved(tmp_path: Path, plan: str, count: int, *more: str) -> Path:
     check_law(out)
     check_none_is_left(out)
     summary = json.loads((out / "summary.json").read_text())["chaos"]
-    assert summary["faults"] == count
+    assert summary["faults"] - summary["not_made"] >= count
     return out
 
 
 def kills(count: int, seconds: float) -> str:
-    """One every so many seconds, of learners and shards as they come."""
+    """So many of learners and shards as they come, one every so many seconds."""
     until = (count + 0.5) * seconds
     return f"seed: 5\nfaults:\n  - {{every: {seconds}s..{seconds}s, until: {until}s, kill: any}}\n"
 
 
 def test_six_kills_in_half_a_minute_lose_nothing_that_is_not_counted(tmp_path: Path) -> None:
-    out = conserved(tmp_path, kills(6, 5.0), 6, *TWO_LEARNERS)
+    out = conserved(tmp_path, kills(SPARE * 6, 5.0), 6, *TWO_LEARNERS)
     assert any(tokens.lost for tokens in conserve(learners_lines(out), tapes(out)).values())
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_twenty_kills_in_five_minutes_lose_nothing_that_is_not_counted(tmp_path: Path) -> None:
-    conserved(tmp_path, kills(STORM, 14.0), STORM)
+    conserved(tmp_path, kills(SPARE * STORM, 14.0), STORM)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_twenty_kills_with_a_standby_of_each_shard_lose_nothing(tmp_path: Path) -> None:
-    out = conserved(tmp_path, kills(STORM, 14.0), STORM, "--standby")
+    out = conserved(tmp_path, kills(SPARE * STORM, 14.0), STORM, "--standby")
     assert max(line["epoch"] for line in commits(out)) > 1
 
 

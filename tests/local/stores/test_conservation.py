@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from local.command import TWO_LEARNERS
-from local.failures.test_conservation import conserved, kills
+from local.failures.test_conservation import SPARE, conserved, kills
 from local.stores.servers import Server
 
 
@@ -20,4 +20,4 @@ def test_kills_of_a_run_in_a_bucket_lose_nothing_that_is_not_counted(
         monkeypatch.setenv(name, value)
     storage = f"{{type: ObjectStore, url: '{place.url}', endpoint: '{place.endpoint}'}}"
     more = (*TWO_LEARNERS, *standby, "--set", f"spec.syncer.storage={storage}")
-    conserved(tmp_path, kills(10, 8.0), 10, *more)
+    conserved(tmp_path, kills(SPARE * 10, 8.0), 10, *more)

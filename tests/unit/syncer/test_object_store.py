@@ -5,6 +5,7 @@ tests/local/stores has the same against servers, over HTTP and through a proxy t
 
 import socket
 from collections import Counter
+from threading import Barrier
 from typing import Any
 
 import obstore
@@ -14,15 +15,24 @@ from obstore.store import MemoryStore
 
 from atoll_protos.errors import SpecError
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.model.log import RunStarted, TermBegun
+from atoll_syncer.model.log import Begun, RunStarted, TermBegun
 from atoll_syncer.storage import object_store
 from atoll_syncer.storage.buckets import bucket_errors, is_url, open_bucket
 from atoll_syncer.storage.journal import DeposedError, Journal
-from atoll_syncer.storage.object_store import CREATORS, ObjectStore
-from atoll_syncer.storage.store import MARK, StoreMissing, StoreUnavailable, epoch_of, read_object
+from atoll_syncer.storage.object_store import CREATORS, READ_AT_ONCE, ObjectStore
+from atoll_syncer.storage.snapshots import entry_name
+from atoll_syncer.storage.store import (
+    LOG,
+    MARK,
+    StoreMissing,
+    StoreUnavailable,
+    epoch_of,
+    read_object,
+)
 
 TERM = TermBegun(epoch=1, pod="p", instance="p-1")
 Put = Any  # obstore.put
+GET = obstore.get
 
 
 @pytest.fixture
@@ -154,6 +164,54 @@ def test_an_append_and_a_heartbeat_cost_few_requests(
     requests.clear()
     assert not journal.is_deposed()
     assert requests == {"get": 2}  # the next entry, and the mark, since it is not there
+
+
+def test_a_log_that_has_grown_is_read_several_entries_at_once(
+    store: ObjectStore, requests: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Journal(store, lambda: 7.0)
+    owner.append(TERM)
+    for number in range(2 * READ_AT_ONCE - 1):
+        owner.append(Begun(shard=number))
+    newcomer, together = Journal(store, lambda: 8.0), Barrier(READ_AT_ONCE, timeout=20)
+
+    def get_together(bucket: MemoryStore, name: str) -> Any:
+        if name.startswith(LOG) and name <= entry_name(2 * READ_AT_ONCE):
+            together.wait()
+        return GET(bucket, name)
+
+    monkeypatch.setattr(obstore, "get", get_together)
+    requests.clear()
+    assert newcomer.read().epoch == 1
+    assert newcomer.position == owner.position == 2 * READ_AT_ONCE
+    assert requests["get"] == 2 * READ_AT_ONCE + 3  # what is not there, and MARK for it
+    monkeypatch.undo()
+    owner.append(Begun(shard=0))
+    assert newcomer.read().epoch == 1
+    assert newcomer.position == owner.position
+
+
+def test_trouble_with_an_entry_that_is_read_ahead_is_told_when_it_is_its_turn(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Journal(store, lambda: 7.0)
+    owner.append(TERM)
+    for number in range(3):
+        owner.append(Begun(shard=number))
+    newcomer = Journal(store, lambda: 8.0)
+
+    def get_but_the_third(bucket: MemoryStore, name: str) -> Any:
+        if name == entry_name(3):
+            raise exceptions.GenericError("away")
+        return GET(bucket, name)
+
+    monkeypatch.setattr(obstore, "get", get_but_the_third)
+    with pytest.raises(StoreUnavailable, match="away"):
+        newcomer.read()
+    assert newcomer.position == 2
+    monkeypatch.undo()
+    newcomer.read()
+    assert newcomer.position == 4
 
 
 def test_trouble_names_the_place_and_the_remedy() -> None:
