@@ -1,6 +1,7 @@
 """Local mode starts what a template names, as its image would, and again when it ends."""
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -98,6 +99,8 @@ def run_of(tmp_path: Path) -> Iterator[Start]:
     yield make
     for run in runs:
         run.supervisor.stop()
+        for keeper in (each for one in run.supervisor.children for each in one.closing):
+            keeper.wait(60)
 
 
 def test_back_off_grows_with_every_end(run_of: Start) -> None:
@@ -111,6 +114,21 @@ def test_back_off_grows_with_every_end(run_of: Start) -> None:
         run.look()
     assert waits == pytest.approx([0.0, 0.5, 1.0, 2.0])
     assert backoff_seconds(8) == backoff_seconds(10_000) == 30.0
+
+
+def test_the_keeper_of_a_log_that_is_held_open_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or that is slow: Python warns of a process that nobody waits for."""
+    monkeypatch.setattr(child, "LOG_SECONDS_MAX", 0.0)
+    one = Child(exiting(0), tmp_path / "here-0.log")
+    keeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    one.keeper = keeper
+    one.close_log()
+    assert (one.keeper, one.closing) == (None, [keeper])
+    keeper.communicate(b"\n")
+    one.close_log()
+    assert one.closing == []
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ class Child:
     telemetry: Path | None = None  # what it writes of its steps or evaluations
     process: subprocess.Popen[bytes] | None = None
     keeper: subprocess.Popen[bytes] | None = None  # of its log
+    closing: list[subprocess.Popen[bytes]] = field(default_factory=list)  # keepers that still write
     instance: str = ""
     restarts: int = -1
     started_at: float = 0.0
@@ -64,7 +65,9 @@ class Child:
         if self.keeper is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.keeper.wait(LOG_SECONDS_MAX)
+            self.closing.append(self.keeper)
             self.keeper = None
+        self.closing = [each for each in self.closing if each.poll() is None]
 
 
 def by_slot(children: Iterable[Child]) -> dict[str, list[Child]]:
