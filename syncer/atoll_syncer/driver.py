@@ -1,7 +1,7 @@
 """Runs one shard: feeds the rules with what happens and performs the effects that they answer.
 
 The rules (`rules.shard.Shard`) are a machine without I/O: an input and the time go in, a list of
-effects comes out. The driver is the other half. It has nine duties:
+effects comes out. The driver is the other half. It has ten duties:
 
 1. `feed` performs the effects of one input in order and at once. It never waits: what takes long
    becomes a task or work for a thread, and its result is the next input.
@@ -19,6 +19,7 @@ effects comes out. The driver is the other half. It has nine duties:
 7. Calls to the registrar (`Ask`) are repeated until it answers, calls of others are answered.
 8. Time: `Shard.tick_time` is fed when `Shard.deadline` is reached, and the gauges follow.
 9. Once a second the heartbeat is renewed and the end of the log is looked at (duties/beating).
+10. Once the term has begun, the values are read back, slice after slice (duties/reading).
 
 Why the effects of an entry wait for `appended` (rule 19): everything that others hear of an entry
 must survive this process. So the rules answer an input that changes something durable with an
@@ -51,6 +52,7 @@ from atoll_syncer.duties.keeping_merges import KeepingMerges
 from atoll_syncer.duties.log_queue import LogQueue
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.duties.port import SessionPort
+from atoll_syncer.duties.reading import ReadingBack
 from atoll_syncer.duties.recording import Recording
 from atoll_syncer.duties.restoring import Restoring
 from atoll_syncer.duties.tidying import Tidying
@@ -111,32 +113,24 @@ class Driver:
         self._keeping = Keeping(machine, self.background)
         self._keeping_merges = KeepingMerges(self.state, machine, self.background)
         self._restoring = Restoring(shard, machine, self.background, self.feed)
+        self._reading = ReadingBack(shard, machine, self.background, self.feed)
         self.recording = Recording(self.state, machine, self.background)
         self._beating = Beating(self.state, machine, self.background, self._end, self._deposed)
 
     async def start(self) -> None:
-        """Restore the values, ask for the term, which has `begun` later, and go on until `stop`."""
-        effects = self.shard.start(self.now())
+        """Ask for the term, which has `begun` later, and go on until `stop`.
+
+        A Welcome brings a data state, so these are read first; values come later (rule 45).
+        """
         if self.state.history.tensors:
-            effects += await self._restore()
+            self._allocate(self.state.layout)
+            named = self.state.history.data_states
+            self.shard.data_states_read(await self._keeping.read_data_states(named))
+        effects = self.shard.start(self.now())
         works = [each.work for each in (self._log, self._tidying, self.checkpoints)]
         for work in (*works, self._tidying.look_for_leftovers, self._keep_time):
             self.background.spawn(work())
         self.feed(effects)
-
-    async def _restore(self) -> list[Effect]:
-        """Read the heads back. While the store cannot be reached this waits."""
-        values = self._allocate(self.state.layout)
-        lost = await self.background.until_stored(
-            Thread.MERGE, lambda: values.restore(self.state.history, self.store)
-        )
-        for fragment, trouble in lost.items():
-            log.error("committed data is lost", slice=fragment, trouble=str(trouble))
-            self.metrics.store_troubles.labels(trouble.kind).inc()
-        effects = self.shard.data_states_read(
-            await self._keeping.read_data_states(self.state.history.data_states)
-        )
-        return [*effects, *self.shard.lost(set(lost), self.now())]
 
     async def stop(self) -> None:
         """Write what was trained since, finish the log's queue, say goodbye, end.
@@ -348,6 +342,9 @@ class Driver:
         self.begun.set_result(None)
         for work in (self._beating.work, self._beating.watch):
             self.background.spawn(work())
+        if self.state.reading.unread:
+            assert self.values is not None, "versions without a layout"
+            self.background.spawn(self._reading.work(self.values))
 
     async def _export_part(self) -> None:
         values, history = self.values, self.state.history

@@ -51,6 +51,7 @@ KINDS = (
     "damage",
 )
 EDITS_SHARE, OBJECT_STORE_SHARE, STANDBY_SHARE = 0.25, 0.3, 0.33  # of the seeds
+READ_SECONDS = (0.05, 0.05, 2.0, 15.0)  # of a slice; some come back when others are merged
 SLOW_BEATS_SHARE, STOPS_SHARE = 0.15, 0.5  # of those with a standby
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
@@ -109,6 +110,7 @@ class Scenario:
     disk_seconds: float
     merge_seconds: float
     examine_seconds: float
+    read_seconds: float  # of one slice, when a process starts
     delay_seconds: float
     slice_seconds: float
     leaves_when_finished: bool
@@ -228,6 +230,7 @@ def draw(seed: int) -> Scenario:
         beat_seconds=max(4 * slow_store, 0.05),
         merge_seconds=rng.choice((0.01, 0.1, 0.4)),
         examine_seconds=more.choice((0.02, 0.02, 0.3, 1.0)),
+        read_seconds=random.Random(f"{seed}/reads").choice(READ_SECONDS),
         delay_seconds=network,
         slice_seconds=network * rng.choice((1.0, 5.0)),
         leaves_when_finished=rng.random() < 0.5,

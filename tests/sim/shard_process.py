@@ -103,6 +103,7 @@ class ShardProcess(Process):
             Thread.LOG: VirtualThread(self, drawn(2 * disk), drawn(0.01)),
             Thread.BEAT: VirtualThread(self, drawn(world.scenario.beat_seconds), drawn(0.01)),
             Thread.MERGE: VirtualThread(self, drawn(merge), drawn(0.01)),
+            Thread.READ: VirtualThread(self, drawn(world.scenario.read_seconds), drawn(0.01)),
             Thread.EXAMINE: VirtualThread(
                 self, drawn(world.scenario.examine_seconds), drawn(0.001)
             ),
@@ -272,7 +273,7 @@ TOLD = {
 }
 # Methods that answer with no effects.
 HEARS = frozenset({"length_heard", "answered", "registrar_request"})
-READ = frozenset({"deadline", "publish"})
+READ = frozenset({"deadline", "publish", "next_unread"})
 
 
 class MemoryTape:

@@ -20,11 +20,11 @@ from atoll_syncer.model.effects import (
     StorePrevious,
     StoreSeed,
 )
-from atoll_syncer.model.history import HeadVersion, History
+from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Payload, StoredVersion
 from atoll_syncer.storage.objects import decode_header, encode_header
-from atoll_syncer.storage.store import Store, StoreCorrupt, StoreMissing
+from atoll_syncer.storage.store import Store
 from sim.symbols import Change, Difference, Norms, Symbol, Value, Works, merge, norms_of
 
 if TYPE_CHECKING:
@@ -172,16 +172,10 @@ class ShardValues:
     def exported(self) -> Mapping[int, Value]:
         return self.heads
 
-    def restore(self, history: History, store: Store) -> Mapping[int, StoreCorrupt | StoreMissing]:
-        lost: dict[int, StoreCorrupt | StoreMissing] = {}
-        for fragment, head in history.heads.items():
-            try:
-                value = self._read(head, store)
-            except StoreMissing as trouble:
-                lost[fragment] = trouble
-            else:
-                self.versions[fragment] = Version(number=head.number, value=value)
-        return lost
+    def restore(self, fragment: int, head: HeadVersion, store: Store) -> None:
+        self.world.watchers.tell("slice_read", self.process, fragment)
+        value = self._read(head, store)
+        self.versions[fragment] = Version(number=head.number, value=value)
 
 
 class Making:

@@ -39,10 +39,10 @@ Of a learner of several ranks, production's are `Control` (which commands at whi
 What a seed may contain beside faults: up to 4 shards and 8 learners, learners of 2 or 3 ranks or
 lanes, all wires, lengths in ticks or in tokens, an evaluator, learners and observers of a former
 run that dial again, words of the operator that come late, examinations of offers that take a
-second, Ends that cannot be written for seconds, so that an ended session's messages go on to
-arrive, and links on which a slice takes 20 to 60 s, longer than the limits of 30 s. A fault comes
-at a time, or at the moment at which a program performs an effect of a kind: a learner dies as the
-shard begins to write its seed.
+second, slices that are read back after others are merged, Ends that cannot be written for seconds,
+so that an ended session's messages go on to arrive, and links on which a slice takes 20 to 60 s,
+longer than the limits of 30 s. A fault comes at a time, or at the moment at which a program
+performs an effect of a kind: a learner dies as the shard begins to write its seed.
 
 Checkers (`checkers`, called by `watch`) look at what crosses an edge: entries in a store, messages,
 effects, values that a learner adopts. They do not ask the programs whether all is well. Each has at

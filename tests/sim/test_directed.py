@@ -9,6 +9,7 @@ import pytest
 
 from atoll_protos.exits import ExitCode
 from atoll_protos.job.expected import Expected, Limit
+from atoll_protos.job.layout import TensorSpec
 from atoll_syncer.model.log import CompanionStored, Seeded
 from atoll_syncer.storage.store import LOG, OBJECTS, StoreUnavailable
 from sim import damage
@@ -86,6 +87,50 @@ def test_a_store_that_is_away_while_a_shard_restores_is_waited_for(
     world.sim.at(DURING, restart)
     assert run(world).result == "Complete"
     assert failed
+
+
+def test_a_shard_commits_while_most_of_its_values_are_still_to_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rule 45: it does so before the fifth slice of many is read."""
+    drawn = draw(QUIET)
+    sync = replace(drawn.run_file.sync, fragments=8, period=16)
+    run_file = replace(drawn.run_file, shards=1, steps=64, sync=sync)
+    tensors = [
+        TensorSpec(name=f"t{n}", shape=(60,), dtype="float32", merge="average") for n in range(8)
+    ]
+    scenario = replace(drawn, run_file=run_file, layout=run_file.layout(tensors))
+    with logs_into(None):
+        many = World(scenario, ALL)
+    heads, opened, read = set[str](), set[str](), MemoryStore.read
+    commits, newest = list[int](), list[int]()
+
+    def read_some(self: MemoryStore, name: str) -> bytearray:
+        """Only four of the newest versions, until the new process has committed."""
+        if name in heads - opened and len(opened) == 4:
+            process = many.shards[0].shard
+            newest.append(0 if process is None else process.state.history.commits)
+            if newest[-1] == commits[0]:
+                raise StoreUnavailable(name, "the store is away", "try again")
+        opened.update({name} & heads)
+        return read(self, name)
+
+    def restart() -> None:
+        process = many.shards[0].shard
+        assert process is not None
+        heads.update(each.object for each in process.state.history.heads.values())
+        commits.append(process.state.history.commits)
+        many.shards[0].kill("killed")
+        many.shards[0] = many.start_shard(0, many.shards[0].pod)
+
+    monkeypatch.setattr(MemoryStore, "read", read_some)
+    with logs_into(None):
+        many.sim.at(2 * LATE, restart)
+        assert run(many).result == "Complete"
+        many.close()
+    assert commits[0] > 0
+    assert len(opened) >= 5
+    assert newest[0] == commits[0] < newest[-1]
 
 
 def test_a_process_that_waits_for_its_turn_ends_when_it_is_told_to(world: World) -> None:

@@ -94,6 +94,9 @@ class Watcher:
     def length_heard(self, shard: "ShardProcess", length: Length) -> None:
         """A shard reads its file, or another shard's Hello or the answer to it."""
 
+    def slice_read(self, shard: "ShardProcess", fragment: int) -> None:
+        """A process of a shard has looked for the newest version of a slice in its store."""
+
     def merging(
         self, shard: "ShardProcess", merge: MergeOffers, offers: tuple[Difference | None, ...]
     ) -> None:

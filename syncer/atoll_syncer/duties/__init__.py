@@ -4,6 +4,7 @@
 
     beating            says that the process lives, and ends one that has the shard no more
     checkpointing      parts of checkpoints, and the removal of older ones
+    reading            values are read back, slice after slice
     restoring          a run begins with a checkpoint
     tidying            snapshots of the log, and the removal of what nobody needs
     keeping            what is stored beside versions: data states, companion, export

@@ -28,6 +28,7 @@ class Thread(StrEnum):
     LOG = "log"  # appends entries
     BEAT = "beat"  # says that the process lives, and looks whether another has followed
     MERGE = "merge"  # makes versions, and writes their objects
+    READ = "read"  # reads values back
     EXAMINE = "examine"  # looks through what has arrived
     RENDER = "render"  # writes the models of checkpoints
     TIDY = "tidy"  # writes snapshots of the log, and removes what nobody needs any more

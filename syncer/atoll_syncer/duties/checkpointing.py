@@ -82,9 +82,9 @@ class Checkpointing:
         return max(planned, asked if asked <= tick else 0)
 
     def _may_be_taken(self, due: int) -> bool:
-        """Not while values are lost, and not at the end, where the export is."""
+        """Not while values are lost or unread, and not at the end, where the export is."""
         state, end = self._state, self._state.ending.length.steps
-        whole = state.recovery is None and state.history.heads.keys() >= set(state.fragments)
+        whole = state.is_whole and state.history.heads.keys() >= set(state.fragments)
         return whole and not state.over and (end is None or due < end)
 
     def _attempt(self, step: int) -> Attempt:

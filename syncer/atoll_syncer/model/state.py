@@ -10,6 +10,7 @@
     clock        rounds/clock        the tick, the learners' positions, the rate of the clock
     rounds       rounds/             open rounds, starts of slices, moving means, finished slices
     data_states  rounds/data_states  what scripts keep with the cursors of the history
+    reading      rounds/reading      which slices are still to be read from the store
     recovery     recovery            what is lost and on its way back; None while nothing is lost
     failures     recovery            whose claims to hold a version are not believed any more
     companion    companions          what an export needs beside the values, on its way
@@ -45,6 +46,7 @@ from atoll_syncer.model.state_parts import (
     Seed,
     ShardTerm,
     ShutOut,
+    UnreadSlices,
 )
 
 
@@ -82,6 +84,7 @@ class ShardState:
     clock: JobClock
     rounds: Rounds
     data_states: DataStates
+    reading: UnreadSlices
     recovery: Recovery | None
     failures: Failures
     companion: CompanionTransfer
@@ -121,6 +124,16 @@ class ShardState:
 
     def is_lost(self, fragment: int) -> bool:
         return self.recovery is not None and fragment in self.recovery.lost
+
+    def is_here(self, fragment: int) -> bool:
+        """Whether the values of the slice's newest version can be merged with and sent."""
+        known = fragment in self.history.heads and not self.is_lost(fragment)
+        return known and fragment not in self.reading.unread
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no value is lost, or still to be read."""
+        return self.recovery is None and not self.reading.unread
 
     @property
     def over(self) -> bool:
@@ -213,6 +226,7 @@ def new_state(beginning: Beginning, history: History, now: float) -> ShardState:
         clock=JobClock(period=run_file.sync.period, tick=history.tick, drawn_at=history.tick),
         rounds=Rounds(starts=dict(history.due)),
         data_states=DataStates(),
+        reading=UnreadSlices(unread=set(history.heads)),
         recovery=None,
         failures=Failures(),
         companion=CompanionTransfer(),

@@ -146,6 +146,13 @@ class Rounds:
 
 
 @dataclass(slots=True, kw_only=True)
+class UnreadSlices:
+    """What this process has yet to read from the store (rule 45)."""
+
+    unread: set[int]  # slices: their newest version is known from the log, its values are not here
+
+
+@dataclass(slots=True, kw_only=True)
 class DataStates:
     """What learners' scripts keep with the cursors of the history (rule 28)."""
 

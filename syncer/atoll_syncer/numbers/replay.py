@@ -19,7 +19,6 @@ from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.checkpoints import merge_records
 from atoll_syncer.checkpoints.merge_records import RecordedMerge, RecordStart
 from atoll_syncer.model.effects import MergeOffers, Stage
-from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Participant
 from atoll_syncer.model.round import weight
 from atoll_syncer.numbers.arrivals import TransferError
@@ -98,9 +97,11 @@ def _begun(store: Store, start: RecordStart) -> TensorValues:
         values = TensorValues.allocate(layout, start.shard, sync, start.slice)
     except MemoryError as error:
         raise DifferenceError(start.head.number, str(error)) from error
-    lost = values.restore(History(heads={start.slice: start.head}), store)
-    for trouble in lost.values():
-        raise DifferenceError(start.head.number, f"{trouble.path}: {trouble.reason}")
+    try:
+        values.restore(start.slice, start.head, store)
+    except (StoreCorrupt, StoreMissing) as trouble:
+        reason = f"{trouble.path}: {trouble.reason}"
+        raise DifferenceError(start.head.number, reason) from trouble
     return values
 
 

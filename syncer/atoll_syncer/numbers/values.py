@@ -65,7 +65,7 @@ from atoll_syncer.model.effects import (
     StorePrevious,
     StoreSeed,
 )
-from atoll_syncer.model.history import HeadVersion, History
+from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.round import NOTHING_FOUND, MergeFindings
 from atoll_syncer.model.slices import SliceTensors, round_master
 from atoll_syncer.numbers.arrivals import Arrived, examine
@@ -74,7 +74,7 @@ from atoll_syncer.numbers.merge import rounding
 from atoll_syncer.numbers.outliers import NormHistory, cosines, norm_of
 from atoll_syncer.numbers.workers import Workers
 from atoll_syncer.storage.export import as_learners_hold
-from atoll_syncer.storage.store import Objects, Store, StoreCorrupt, StoreMissing
+from atoll_syncer.storage.store import Objects, Store
 from atoll_syncer.storage.versions import VersionOrigin, read_slice, write_slice
 
 NOT_FINITE: Final = "its values would have made the version not finite"
@@ -341,20 +341,13 @@ class TensorValues:
         """What the export is made of: the bases [n]."""
         return {fragment: as_learners_hold(base) for fragment, base in self.bases().items()}
 
-    def restore(self, history: History, store: Store) -> dict[int, StoreCorrupt | StoreMissing]:
-        """Read the head of every slice back, to the bit. Takes long; may run in a thread.
+    def restore(self, fragment: int, head: HeadVersion, store: Store) -> None:
+        """Read the head of a slice back, to the bit. Takes long; may run in a thread.
 
-        Returns the slices whose object is gone or damaged, with the trouble: committed data is
-        lost there (rule 22). Raises StoreUnavailable: call again.
+        Raises StoreMissing and StoreCorrupt (committed data is lost), StoreUnavailable (try again).
         """
-        lost: dict[int, StoreCorrupt | StoreMissing] = {}
-        for fragment, head in history.heads.items():
-            part = self.slices[fragment]
-            try:
-                part.head = Version(number=head.number, base=_read(part, head, store))
-            except (StoreCorrupt, StoreMissing) as trouble:
-                lost[fragment] = trouble
-        return lost
+        part = self.slices[fragment]
+        part.head = Version(number=head.number, base=_read(part, head, store))
 
     def _adopting(
         self, part: SliceValues, arrived: Arrived, encoding: pb.Encoding

@@ -12,6 +12,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.effects import Effect, StorePrevious
 from atoll_syncer.model.recovery import AskedHolder, Holder, Recovery
 from atoll_syncer.model.state import ShardState
+from atoll_syncer.rules.rounds import publishing
 
 NO_SESSION: Final = -1
 ITS_STORE: Final = "the shard's own store"
@@ -27,16 +28,8 @@ def serve(state: ShardState, recovery: Recovery, fragment: int, now: float) -> l
     history = state.history
     head, before = history.heads[fragment], history.previous[fragment]
     version = pb.Version(run=history.run, number=before.number, epoch=before.epoch)
-    lineage = [
-        pb.SlotMerged(
-            slot=each.slot,
-            incarnation=each.incarnation,
-            base=each.base,
-            capture=each.capture,
-            cursor=each.cursor,
-        )
-        for each in history.previous_merged.get(fragment, {}).values()
-    ]
+    merged = history.previous_merged.get(fragment, {}).values()
+    lineage = [publishing.said(each) for each in merged]
     recovery.asked[fragment] = AskedHolder(
         holder=Holder(
             session=NO_SESSION,

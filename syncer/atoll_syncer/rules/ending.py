@@ -112,6 +112,8 @@ def end_when_finished(state: ShardState) -> list[Effect]:
     finished = len(state.rounds.finished) >= len(state.fragments)
     if state.ending.began_at in (None, LOGGED) or not finished or state.history.ended:
         return []
+    if not state.is_whole:
+        return []
     state.ending.began_at = LOGGED
     return [Append(log.Ended(tick=state.clock.tick))]
 
@@ -136,7 +138,12 @@ def appended(state: ShardState, entry: log.Ended | log.ShardFinal | log.Closed) 
 
 
 def say_final(state: ShardState) -> list[Effect]:
-    """A learner leaves once it is finished, so what it is to give then is asked for before."""
+    """At the end, once all values are here: Final to all, and this shard's part of the export.
+
+    A learner leaves once it is finished, so what it is to give then is asked for before.
+    """
+    if not (state.history.ended and state.is_whole):
+        return []
     finals: list[Effect] = [Send(number, final(state)) for number in state.sessions.welcomed]
     return [*companions.ask(state), *finals, WritePart()]
 

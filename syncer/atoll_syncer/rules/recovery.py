@@ -2,8 +2,8 @@
 
 A slice is lost when its newest version is not here:
 
-- an object that the log names is gone or damaged, or an entry of the log is, which may have
-  named a newer version (`restored`, before the first session);
+- an object that the log names is gone or damaged (`found_damaged`, when it is read);
+- an entry of the log is, which may have named a newer version (`suspected`, at the start);
 - the shard is marked begun and its log names no version of a slice (`found_empty`): the whole
   store is gone, since the mark precedes every commit;
 - an admitted learner holds a version above the head (`versions_claimed`): the store went back to
@@ -60,10 +60,15 @@ REMEDY: Final = REFUSALS[pb.STORE_LOST].remedy
 # ------------------------------------------------------------ how a loss is found
 
 
-def restored(state: ShardState, fragments: set[int], now: float) -> list[Effect]:
-    """The objects of these heads are gone or damaged, or entries of the log are."""
-    lost = fragments | state.history.suspect
-    return _begin(state, lost, fragments, now) if lost else []
+def found_damaged(state: ShardState, fragments: set[int], now: float) -> list[Effect]:
+    """The objects of these heads are gone or damaged."""
+    return _begin(state, fragments, fragments, now) if fragments else []
+
+
+def suspected(state: ShardState, now: float) -> list[Effect]:
+    """Entries of the log are damaged or gone, which may have named newer versions."""
+    suspect = state.history.suspect
+    return _begin(state, set(suspect), set(), now) if suspect else []
 
 
 def found_empty(state: ShardState, now: float) -> list[Effect]:
@@ -155,14 +160,15 @@ def move(state: ShardState, now: float) -> list[Effect]:
         or why_wait(recovery, joined(state), now)
     ):
         return effects
-    for fragment in sorted(recovery.lost - recovery.asked.keys() - state.rounds.open.keys()):
+    busy = recovery.asked.keys() | state.rounds.open.keys() | state.reading.unread
+    for fragment in sorted(recovery.lost - busy):
         effects += _ask(state, recovery, fragment, now)
     _count_all(state, recovery)
     effects += _go_on_without_learners(state, recovery, now)
     if recovery.lost:
         return effects
     state.recovery = None
-    return [*effects, *(ending.say_final(state) if state.history.ended else [])]
+    return [*effects, *ending.say_final(state)]
 
 
 def holders(state: ShardState, fragment: int) -> list[Holder]:

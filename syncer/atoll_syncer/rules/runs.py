@@ -76,7 +76,7 @@ def term_begun(state: ShardState, now: float) -> list[Effect]:
     effects: list[Effect] = []
     if known:
         effects += [*seeding.mark(state), *recovery.found_empty(state, now)]
-    if state.history.ended and state.recovery is None:
+    if state.history.ended and state.is_whole:
         effects.append(WritePart())
     return effects
 

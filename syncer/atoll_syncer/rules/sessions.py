@@ -151,7 +151,7 @@ def welcome(state: ShardState, session: int, incarnation: int, now: float) -> li
     if not (joined.slot and state.seed.kept_back):
         effects += publishing.lacking(state, joined)
     effects += [*seeding.ask(state), *companions.ask(state)]
-    if history.ended and state.recovery is None:
+    if history.ended and state.is_whole:
         effects.append(Send(session, ending.final(state)))
     return effects
 

@@ -5,7 +5,8 @@ waits for nothing and starts nothing, so a simulation runs it unchanged. Its dri
 model/effects says for each effect which input follows:
 
 1. Read the whole log, and only then make a Shard with the history (storage/takeover says when).
-   Call `start` once, then `lost` with the slices that the store did not give back, then the rest.
+   Call `start` once, then the rest. Read the slices of the history in the order of `next_unread`,
+   and call for each `read_back`, or `lost` where the store does not give it back.
 2. Call the inputs one at a time, from one thread, with a monotonic `now` that never goes back, and
    perform the effects of an input in order, before the next input.
 3. Append one entry at a time, in order, and call `appended` when it is durable: the rules return
@@ -52,7 +53,7 @@ from atoll_syncer.rules import (
     transfers,
     validation,
 )
-from atoll_syncer.rules.rounds import calls, clock, data_states, publishing, rounds
+from atoll_syncer.rules.rounds import calls, clock, data_states, publishing, reading, rounds
 
 PERIODIC_SECONDS: Final = 0.25
 P = ParamSpec("P")
@@ -81,7 +82,8 @@ class Shard:
     def start(self, now: float) -> list[Effect]:
         history = self.state.history  # each lost entry may have been the record of a term
         record = runs.begin_term(self.state, history.epoch + history.lost_entries + 1)
-        return [record, *runs.first(self.state), *self.tick_time(now)]
+        begun = [record, *runs.first(self.state), *self.tick_time(now)]
+        return [*begun, *recovery.suspected(self.state, now)]
 
     @ends_sessions
     def appended(self, entry: log.Entry, now: float) -> list[Effect]:
@@ -228,9 +230,19 @@ class Shard:
 
     # ------------------------------------------------------------ inputs: values
 
+    def next_unread(self) -> int | None:
+        """The slice whose head is to be read next; None: all are here."""
+        return reading.next_unread(self.state)
+
+    def read_back(self, fragment: int, now: float) -> list[Effect]:
+        """The slice's head has been read from the store."""
+        effects = reading.is_here(self.state, fragment)
+        return [*effects, *ending.say_final(self.state), *self._move(now)]
+
     def lost(self, fragments: set[int], now: float) -> list[Effect]:
-        """The slices whose heads the store does not give back; before the first session."""
-        return recovery.restored(self.state, fragments, now)
+        """The slices whose heads the store does not give back."""
+        reading.are_lost(self.state, fragments)
+        return recovery.found_damaged(self.state, fragments, now)
 
     def previous_lost(self, fragment: int, now: float) -> list[Effect]:
         """The version before the head is gone or damaged, too."""

@@ -74,7 +74,9 @@ def why_no_export(state: ShardState, run_hash: str, now: float) -> str:
     if run_hash != state.run_file.hash:
         return "spec.sync, seed or syncer.shards differ from this shard's"
     _, reason = _state(state, now)
-    return "" if state.history.heads and state.recovery is None else reason
+    if state.reading.unread:
+        reason = reason or "the shard reads its values back"
+    return "" if state.history.heads and state.is_whole else reason
 
 
 def _slot(state: ShardState, slot: Slot, now: float) -> pb.SlotStatus:

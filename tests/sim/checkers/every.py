@@ -1,6 +1,7 @@
 """All checkers, each run over every seed."""
 
 from sim.checkers import (
+    back,
     checkpoints,
     claims,
     export,
@@ -28,6 +29,7 @@ MODULES = (
     *(start, rounds, values, momentum, tape, progress, kept, length, export),
     *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints, restored, terms),
     silence,
+    back,
 )
 ALL: tuple[type[Watcher], ...] = tuple(
     each

@@ -181,6 +181,11 @@ class RoundWatcher(Watcher):
         """Rule 27: t >= T."""
         return shard.shard is not None and shard.shard.state.over
 
+    def is_unread(self, shard: ShardProcess, fragment: int) -> bool:
+        """Rule 45: such a slice is called for, and merged only when it is back."""
+        assert shard.shard is not None
+        return fragment in shard.shard.state.reading.unread
+
     def under_way(self, shard: ShardProcess, facts: Facts, fragment: int) -> bool:
         """Whether a commit of the slice is not durable yet."""
         assert shard.shard is not None

@@ -91,16 +91,21 @@ class CloseChecker(RoundWatcher):
         super().__init__(world)
         self.quorum_at: dict[tuple[str, int], float] = {}
         self.all_since: dict[tuple[str, int], float] = {}
+        self.here_since: dict[tuple[str, int], float] = {}  # a slice that was read back
 
     def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
         assert shard.shard is not None
         for fragment, head in shard.shard.state.history.heads.items():
             key = shard.name, fragment
             count = len(facts.complete[fragment])
-            if self.under_way(shard, facts, fragment) or count < self.quorum:
+            unread = self.is_unread(shard, fragment)
+            if unread:
+                self.here_since[key] = now
+            if unread or self.under_way(shard, facts, fragment) or count < self.quorum:
                 self.all_since.pop(key, None)
                 continue
-            since = max(self._kth(facts, fragment), shard.woke_at)
+            here = self.here_since.get(key, 0.0)
+            since = max(self._kth(facts, fragment), shard.woke_at, here)
             bound = since + self._step_seconds_max(facts) * self.sync.grace + PROMPT_SECONDS
             self.require(now <= bound, f"{key} has its quorum since {since:.2f} and stays open")
             if list(self._awaited(facts, fragment, head.number, now)):
@@ -213,7 +218,8 @@ class ProgressChecker(SteadyWatcher):
         well = self.steady(shard, facts, now)
         for fragment, head in shard.shard.state.history.heads.items():
             key = shard.name, fragment
-            if self.moved.get(key, (-1, 0.0))[0] != head.number or self._behind(facts):
+            unread = self.is_unread(shard, fragment)
+            if self.moved.get(key, (-1, 0.0))[0] != head.number or self._behind(facts) or unread:
                 self.moved[key] = head.number, now
             if len(well) < self.quorum:
                 self.moved[key] = head.number, now
@@ -253,7 +259,8 @@ class LastRoundChecker(SteadyWatcher):
         began = self.over_at.setdefault(shard.name, now)
         well = self.steady(shard, facts, now)
         slots = len(self.world.run_file.slots)
-        if len(well) < slots or well[-1] > began:
+        assert shard.shard is not None
+        if len(well) < slots or well[-1] > began or not shard.shard.state.is_whole:
             self.disturbed.add(shard.name)
         if shard.name not in self.disturbed and self.seconds(facts) < LAST_ROUND_SECONDS:
             late = now - began > max(self.seconds(facts), LAST_ROUND_SECONDS - 1.0)

@@ -136,6 +136,7 @@ class QuorumChecker(Watcher):
                 taken = shard.shard.state.history.taken[effect.slot].incarnation
                 reason = taken > effect.incarnation or (effect.slot, effect.slice) in staged
                 reason |= bool(self.world.scenario.lists)  # who is shut out (rule 41)
+                reason |= shard.shard.state.is_lost(effect.slice)  # as it was read back (rule 45)
                 self.require(reason, f"{shard.name} drops a complete offer: {effect}")
             if isinstance(effect, EndSession) and effect.end.code == pb.BAD_TRANSFER:
                 self.damaged[shard.name, shard.peers[effect.session].learner.slot] += 1

@@ -17,6 +17,7 @@ from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.store import OBJECTS, Store
 from atoll_syncer.storage.versions import Collector
 from unit.syncer.test_killed_commit import LAYOUT, SYNC, append, begin, commit
+from unit.syncer.values_side import restore
 
 COMMITS = 5
 SNAPSHOTS_AFTER = (2, 3, 4)  # commits
@@ -84,7 +85,7 @@ def life(store: Store) -> tuple[History, TensorValues]:
     history = journal.read()
     values = TensorValues.allocate(LAYOUT, 0, SYNC)
     append(journal, history, TermBegun(epoch=history.epoch + 1, pod="p", instance="i"))
-    assert values.restore(history, store) == {}
+    assert restore(values, history, store) == {}
     collector = Collector(store)
     collector.note(history.live_objects())
     collector.sweep(history.live_objects(), history.epoch)

@@ -149,6 +149,16 @@ class Words:
     def restart(self, **fields: Any) -> None:
         self.process(**{"entries": tuple(self.one.entries), "job": self.one.job, **fields})
 
+    def restart_unread(self, **fields: Any) -> None:
+        """Its values are not read yet."""
+        self.restart(started=False, **fields)
+        self.one.reads = False
+        self.one.start()
+
+    def read(self, *fragments: int) -> None:
+        for fragment in fragments:
+            self.one.read(fragment)
+
     def empty(self, *alive: str, **sync: Any) -> None:
         """Shard 1 of a job that had begun, with a new store."""
         self.one = recovery_side.empty_shard(*alive, **sync)

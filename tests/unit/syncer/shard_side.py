@@ -76,6 +76,7 @@ class Side:
     durable: bool = True  # entries are, at once
     skip_merges: bool = False  # the test answers them
     lingering: bool = False  # streams of an ended session stay open
+    reads: bool = True  # all values at the start
     now: float = 100.0
     entries: list[Entry] = field(default_factory=list)
     queue: list[Entry] = field(default_factory=list)
@@ -148,7 +149,14 @@ class Side:
     # ------------------------------------------------------------ what happens
 
     def start(self) -> "Side":
-        return self.feed(self.shard.start(self.now))
+        self.feed(self.shard.start(self.now))
+        while self.reads and (fragment := self.shard.next_unread()) is not None:
+            self.read(fragment)
+        return self
+
+    def read(self, fragment: int) -> None:
+        """The slice's values are read from the store."""
+        self.feed(self.shard.read_back(fragment, self.now))
 
     def wait(self, seconds: float) -> "Side":
         """Time passes, in the steps in which the driver looks."""

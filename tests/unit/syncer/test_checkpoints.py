@@ -233,7 +233,7 @@ class Side:
             number=shard,
             layout=parent.layout,
             fragments=range(parent.layout.fragments),
-            recovery=None,
+            is_whole=True,
             over=False,
             expected=NOBODY,
             ending=SimpleNamespace(length=SimpleNamespace(steps=end)),
@@ -292,10 +292,10 @@ def test_one_is_taken_when_the_tick_has_passed_a_multiple(tmp_path: Path) -> Non
         for side in sides:
             await side.until_latest(20)
             side.reach(39)
-        sides[0].state.recovery = object()  # what is lost comes back first
+        sides[0].state.is_whole = False  # what is lost or unread comes back first
         sides[0].reach(40)
         assert sides[0].duty.is_free
-        sides[0].state.recovery = None
+        sides[0].state.is_whole = True
         assert place.steps() == [20]
         for side in sides:
             side.reach(43)

@@ -15,7 +15,7 @@ from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.duties.restoring import Restoring
 from atoll_syncer.model.effects import Effect, StorePrevious
 from atoll_syncer.numbers.values import TensorValues
-from unit.syncer.values_side import Bench
+from unit.syncer.values_side import Bench, restore
 
 
 class Rules:
@@ -56,7 +56,7 @@ def test_it_comes_back_to_the_bit_with_its_momentum(tmp_path: Path, wire: Wire) 
     bench.round(0, 2)
     bench.store.delete(bench.history.heads[0].object)
     again = TensorValues.allocate(bench.layout, 0, sync)
-    assert [*again.restore(bench.history, bench.store)] == [0]
+    assert [*restore(again, bench.history, bench.store)] == [0]
     before = bench.history.previous[0]
     kind, fragment, digest, name, now = asyncio.run(perform(bench, again, 3))
     assert (kind, fragment, digest, now) == ("merged", 0, before.digest, 7.0)

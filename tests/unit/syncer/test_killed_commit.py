@@ -28,6 +28,7 @@ from atoll_syncer.storage.store import FileStore, Store
 from atoll_syncer.storage.versions import Collector
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 from unit.syncer.replay import Replay
+from unit.syncer.values_side import restore
 
 TESTS = Path(__file__).parents[2]
 
@@ -66,7 +67,7 @@ def serve(folder: Path) -> None:
     history = journal.read()
     values = TensorValues.allocate(LAYOUT, 0, SYNC)
     append(journal, history, TermBegun(epoch=history.epoch + 1, pod="p", instance="i"))
-    assert values.restore(history, store) == {}
+    assert restore(values, history, store) == {}
     collector = Collector(store)
     collector.note(history.live_objects())
     collector.sweep(history.live_objects(), history.epoch)
@@ -168,7 +169,7 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
     assert history.epoch == 5
     assert history.commits >= 10
     restored = TensorValues.allocate(LAYOUT, 0, SYNC)
-    assert restored.restore(history, store) == {}
+    assert restore(restored, history, store) == {}
 
     replay = Replay(LAYOUT, 0, SYNC)
     digests = replay.seed(seed(replay.values, fragment) for fragment in range(LAYOUT.fragments))

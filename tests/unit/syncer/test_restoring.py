@@ -39,7 +39,7 @@ from atoll_syncer.storage.store import FileStore
 from unit.syncer.checkpoint_side import RUN, STATE, Parent, a_place, gathered
 from unit.syncer.shard_side import RUN as NEW_RUN
 from unit.syncer.shard_side import Side, digest, run_file, side
-from unit.syncer.values_side import TENSORS
+from unit.syncer.values_side import TENSORS, restore
 
 
 def open_place(url: str) -> FolderPlace:
@@ -252,7 +252,7 @@ def test_a_shard_writes_version_0_and_the_data_states_into_its_store(tmp_path: P
         )
     )
     again = TensorValues.allocate(layout, 0, sync)
-    assert again.restore(history, store) == {}
+    assert restore(again, history, store) == {}
     for had, has in zip(
         parent.whole["momentum"], gathered(layout, [again], "momentum"), strict=True
     ):

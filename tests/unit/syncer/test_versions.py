@@ -11,7 +11,7 @@ from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.numbers.values import TensorValues
 from atoll_syncer.storage.store import StoreCorrupt, StoreFull, StoreMissing
 from atoll_syncer.storage.versions import Collector
-from unit.syncer.values_side import LAYOUT, WIRES, Bench, bits, committed
+from unit.syncer.values_side import LAYOUT, WIRES, Bench, bits, committed, restore
 
 
 @pytest.mark.parametrize("wire_up", WIRES)
@@ -41,15 +41,15 @@ def test_a_damaged_or_missing_object_costs_its_slice_and_no_other(tmp_path: Path
     damaged[-1] ^= 1
     path.write_bytes(damaged)
     values = TensorValues.allocate(LAYOUT, 0, bench.sync)
-    lost = values.restore(bench.history, bench.store)
+    lost = restore(values, bench.history, bench.store)
     assert {f: type(trouble) for f, trouble in lost.items()} == {0: StoreCorrupt}
     path.unlink()
-    lost = values.restore(bench.history, bench.store)
+    lost = restore(values, bench.history, bench.store)
     assert {f: type(trouble) for f, trouble in lost.items()} == {0: StoreMissing}
     assert bits(values, 1) == bits(bench.values, 1)
     heads = bench.history.heads
     heads[0], heads[1] = heads[1], heads[1]  # an object of another layout
-    lost = TensorValues.allocate(LAYOUT, 0, bench.sync).restore(bench.history, bench.store)
+    lost = restore(TensorValues.allocate(LAYOUT, 0, bench.sync), bench.history, bench.store)
     assert ["another layout" in str(trouble) for trouble in lost.values()] == [True]
 
 

@@ -18,7 +18,7 @@ from atoll_syncer.model.log import Committed, Participant, TermBegun
 from atoll_syncer.model.round import momentum
 from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.values import StoredVersion, TensorValues
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.store import FileStore, Store, StoreCorrupt, StoreMissing
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 
 WIRES = [Wire.F32, Wire.BF16, Wire.INT8, Wire.INT4]
@@ -117,8 +117,21 @@ class Bench:
 
     def restored(self) -> TensorValues:
         values = TensorValues.allocate(self.layout, 0, self.sync)
-        assert values.restore(self.history, self.store) == {}
+        assert restore(values, self.history, self.store) == {}
         return values
+
+
+def restore(
+    values: TensorValues, history: History, store: Store
+) -> dict[int, StoreCorrupt | StoreMissing]:
+    """Read the head of every slice back; what is lost, by slice."""
+    lost: dict[int, StoreCorrupt | StoreMissing] = {}
+    for fragment, head in history.heads.items():
+        try:
+            values.restore(fragment, head, store)
+        except (StoreCorrupt, StoreMissing) as trouble:
+            lost[fragment] = trouble
+    return lost
 
 
 def committed(outcome: StoredVersion, base: int, participants: Sequence[Participant]) -> Committed:

@@ -10,7 +10,7 @@ from atoll_syncer.model.roster import CallCredit, Session, Slot
 from atoll_syncer.model.round import Round
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.model.state_parts import RefusedOffers
-from atoll_syncer.rules.rounds import offers
+from atoll_syncer.rules.rounds import offers, reading
 
 DAMAGED_OFFERS_MAX: Final = 3  # in a row of one slot, until a round does without it
 
@@ -25,6 +25,8 @@ def start_due(state: ShardState, now: float) -> list[Effect]:
         open_round = state.rounds.open.get(fragment)
         if open_round is not None and open_round.closed_at is not None:
             continue  # its commit is under way: the round of this tick begins after it
+        if open_round is None and not reading.may_begin(state, fragment):
+            continue
         state.rounds.starts[fragment] = due
         if open_round is None:
             effects += begin(state, fragment, due, now)

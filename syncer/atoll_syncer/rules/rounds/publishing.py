@@ -16,14 +16,15 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import DIGEST_DIGITS
 from atoll_syncer.model.effects import Effect, PublishHead
 from atoll_syncer.model.history import NONE_TRAINED, HeadVersion
+from atoll_syncer.model.log import Merged
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import ShardState
 
 
 def publish(state: ShardState, session: int, fragment: int) -> pb.Publish | None:
-    """The head as this session gets it; None when the session is closed or the version is lost."""
+    """The head as this session gets it; None when the session is closed or it is not here."""
     receiver, head = state.sessions.open.get(session), state.history.heads.get(fragment)
-    if receiver is None or head is None or state.is_lost(fragment):
+    if receiver is None or head is None or not state.is_here(fragment):
         return None
     message = pb.Publish(version=state.head(fragment), tick=state.clock.tick, last=head.last)
     merged = state.history.merged.get(fragment, {}).get(receiver.slot)
@@ -32,17 +33,21 @@ def publish(state: ShardState, session: int, fragment: int) -> pb.Publish | None
         message.merged.base, message.merged.capture = merged.base, merged.capture
     if receiver.slot:
         message.lineage.extend(
-            pb.SlotMerged(
-                slot=each.slot,
-                incarnation=each.incarnation,
-                base=each.base,
-                capture=each.capture,
-                cursor=each.cursor,
-                trained=_trained(state, each.slot),
-            )
-            for each in state.history.lineage(fragment)
+            said(each, _trained(state, each.slot)) for each in state.history.lineage(fragment)
         )
     return message
+
+
+def said(merged: Merged, trained: pb.Trained | None = None) -> pb.SlotMerged:
+    """A part of a version's lineage, as messages have it."""
+    return pb.SlotMerged(
+        slot=merged.slot,
+        incarnation=merged.incarnation,
+        base=merged.base,
+        capture=merged.capture,
+        cursor=merged.cursor,
+        trained=trained,
+    )
 
 
 def _trained(state: ShardState, slot: str) -> pb.Trained:
@@ -93,7 +98,7 @@ def lacking(state: ShardState, joined: Session) -> list[Effect]:
     return [
         PublishHead(joined.number, fragment)
         for fragment, head in sorted(state.history.heads.items())
-        if joined.held.get(fragment) != head.number and not state.is_lost(fragment)
+        if joined.held.get(fragment) != head.number and state.is_here(fragment)
     ]
 
 
@@ -102,12 +107,13 @@ def all_to(state: ShardState, session: int) -> list[Effect]:
 
 
 def to_lacking(state: ShardState, fragment: int) -> list[Effect]:
-    """One slice's head to the sessions that do not hold it."""
-    number = state.history.heads[fragment].number
+    """One slice's head to the sessions that do not hold it, unless it is kept back (rule 1)."""
+    number, kept_back = state.history.heads[fragment].number, state.seed.kept_back
     return [
         PublishHead(session, fragment)
         for session in state.sessions.welcomed
         if state.sessions.open[session].held.get(fragment) != number
+        if not (kept_back and state.sessions.open[session].slot)
     ]
 
 

@@ -15,7 +15,7 @@
    once, with its newest capture. The K-th offer starts the grace. A complete offer outlives its
    session; only a higher incarnation of its slot removes it (`withdraw`, rule 5).
 4. `look` asks model/round.closes after every complete offer, and for every open round after every
-   input, since a learner that is lost may be the one awaited.
+   input, since a learner that is lost may be the one awaited. Only a slice that is here is merged.
 5. `_close`: the effect MergeOffers, with the offers in slot order, so that a replay sums in the
    same order. From here on the round takes no offer.
 6. `merged`: the new version's objects are written, and its entry is appended.
@@ -164,6 +164,8 @@ def look(
             effects += calls.call(state, each, now, only, newcomers=each.last)
     if not serving or (len(each.complete) < quorum and not each.last):
         return effects
+    if not state.is_here(fragment):
+        return effects
     over = each.is_over(now)
     if not over and offers.waits(state, each, standing):
         return effects
@@ -289,7 +291,7 @@ def deadlines(state: ShardState) -> list[float]:
     """When open rounds close at the latest, whatever comes."""
     found: list[float] = []
     for each in state.rounds.open.values():
-        if each.closed_at is None and state.serving:
+        if each.closed_at is None and state.serving and state.is_here(each.slice):
             if each.deadline is not None:
                 found.append(each.deadline)
             elif each.quorum_at is not None and not state.sync.lockstep:
