@@ -21,8 +21,9 @@ FAULTS_AN_HOUR = 125
 KINDS = ("kill learner", "kill learner", "kill shard", "drop")  # of machines, and connections
 STEP_SECONDS = 5.0
 LEARNERS, SHARDS = 3, 2
-# Of three learners one is killed every 40 s; its start, and the step that it was in, are lost.
-THROUGHPUT_MIN, PARTICIPATION_MIN = 0.9, 0.9
+# Of three learners one is killed every 58 s; its start, and the step that it was in, are lost.
+THROUGHPUT_MIN, PARTICIPATION_MIN = 0.97, 0.92
+THROUGHPUT_MAX = 1.01  # else learners that join again drive the clock (rule 8)
 
 
 def scenario(seed: int, hours: float, *, storm: bool) -> Scenario:
@@ -64,13 +65,14 @@ def scenario(seed: int, hours: float, *, storm: bool) -> Scenario:
 
 
 def played(one: Scenario, hours: float) -> tuple[float, float]:
-    """Virtual seconds until the end, and the mean share of learners in a version."""
+    """Virtual seconds until the end, and the mean share of learners in a version with offers."""
     end, merged = 3600 * hours, list[int]()
 
     def created(name: str, data: bytes) -> None:
         if name.startswith(LOG):
             records = json.loads(data)["records"]
-            merged.extend(len(x["participants"]) for x in records if x["kind"] == "Committed")
+            parts = (x["participants"] for x in records if x["kind"] == "Committed")
+            merged.extend(len(each) for each in parts if each)
 
     with logs_into(None), constant(faults, "FAULTS_END", end):
         world = World(one, ALL)
@@ -92,7 +94,8 @@ def played(one: Scenario, hours: float) -> tuple[float, float]:
 def check(seed: int, hours: float) -> None:
     quiet, _ = played(scenario(seed, hours, storm=False), hours)
     stormy, participation = played(scenario(seed, hours, storm=True), hours)
-    assert quiet / stormy >= THROUGHPUT_MIN, f"seed {seed}: {stormy:.0f} s, not {quiet:.0f} s"
+    pace = f"seed {seed}: {stormy:.0f} s, not {quiet:.0f} s"
+    assert THROUGHPUT_MIN <= quiet / stormy <= THROUGHPUT_MAX, pace
     assert participation >= PARTICIPATION_MIN, f"seed {seed}: {participation:.3f}"
 
 

@@ -35,6 +35,7 @@ class JobClock:
     ahead: int | None = None  # positions above the tick; None: to be counted
     training: frozenset[str] = frozenset()  # as it was last given
     positions: dict[str, int] = field(default_factory=dict)
+    reached: dict[str, int] = field(default_factory=dict)  # by slot: as it counts; 0: unknown
     drawn_at: int = 0
     announced: int = 0  # the last tick that all sessions have got
     announced_at: float = 0.0
@@ -59,7 +60,7 @@ class JobClock:
             self.ahead += 1
 
     def set_training(self, slots: frozenset[str]) -> None:
-        """A joiner enters at t-1, and a change draws all positions in."""
+        """A joiner enters where it says that it is, from t-1 to t; a change draws all in."""
         if slots is self.training:
             return
         self.training = slots
@@ -67,6 +68,15 @@ class JobClock:
             return
         self.ahead = None
         self.positions = {slot: self.positions.get(slot, self.tick - 1) for slot in sorted(slots)}
+        self.take_in()
+
+    def take_in(self) -> None:
+        """All positions, up to what their learners say, which is never above the tick."""
+        self.ahead = None
+        self.positions = {
+            slot: max(position, min(self.reached.get(slot, 0) or self.tick - 1, self.tick))
+            for slot, position in self.positions.items()
+        }
         self._draw_in()
 
     def raise_to(self, tick: int) -> None:

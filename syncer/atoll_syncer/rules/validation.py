@@ -72,7 +72,7 @@ def of_message(state: ShardState, sender: Session, message: pb.ToShard) -> str:
 def of_report(state: ShardState, report: pb.Report) -> str:
     """The loss is for people and may be anything: a learner that diverges says so."""
     return (
-        _of_counters(report, "t_m", "tokens", "cursor", "tick_seen")
+        _of_counters(report, "t_m", "tokens", "cursor", "tick_seen", "reached")
         or _most("late", report.late, report.tokens)
         or _of_seconds(report, "step_seconds", "publish_seconds", "busy_share", "blocked_seconds")
         or _of_text([report.trouble], TEXT_LETTERS_MAX)

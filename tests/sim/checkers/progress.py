@@ -9,8 +9,10 @@ from typing import Any
 
 from atoll_protos.job.schedule import start_distance
 from atoll_syncer.model.effects import MergeOffers
+from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.log import Committed, Entry, Seeded
 from atoll_syncer.rules.ending import LAST_ROUND_SECONDS
+from atoll_syncer.rules.rounds import publishing
 from sim.checkers.facts import Facts, RoundWatcher, Told
 from sim.scenario import SLOW_SECONDS
 from sim.shard_process import ShardProcess
@@ -108,7 +110,8 @@ class CloseChecker(RoundWatcher):
             since = max(self._kth(facts, fragment), shard.woke_at, here)
             bound = since + self._step_seconds_max(facts) * self.sync.grace + PROMPT_SECONDS
             self.require(now <= bound, f"{key} has its quorum since {since:.2f} and stays open")
-            if list(self._awaited(facts, fragment, head.number, now)):
+            awaited = [*self._awaited(facts, fragment, head.number, now)]
+            if awaited or self._first_steps(facts, fragment, head):
                 self.all_since.pop(key, None)
                 continue
             began = max(self.all_since.setdefault(key, now), shard.woke_at)
@@ -121,10 +124,11 @@ class CloseChecker(RoundWatcher):
         assert shard.shard is not None
         now, state = self.world.sim.now, shard.shard.state
         each = state.rounds.open[merge.slice]
+        new = self._first_steps(facts, merge.slice, state.history.heads[merge.slice])
+        those = [*self._awaited(facts, merge.slice, each.base, now)]
+        those += [told for told in new if told.trains(now) and told.slot not in each.refused]
         awaited = [
-            told.slot
-            for told in self._awaited(facts, merge.slice, each.base, now)
-            if not state.is_too_slow(state.sessions.slots[told.slot])
+            told.slot for told in those if not state.is_too_slow(state.sessions.slots[told.slot])
         ]
         if awaited:
             over = self._kth(facts, merge.slice) + each.grace_seconds
@@ -142,6 +146,17 @@ class CloseChecker(RoundWatcher):
             missing = slot not in facts.complete[fragment]
             if missing and told.owes(fragment, base) and told.trains(now):
                 yield told
+
+    def _first_steps(self, facts: Facts, fragment: int, head: HeadVersion) -> list[Told]:
+        """Those who hold the base and train, and have made no step since."""
+        found = []
+        for slot, told in facts.current().items():
+            progress = {each.slice: each for each in told.report.slices}.get(fragment)
+            if progress is None or progress.since.steps or slot in facts.complete[fragment]:
+                continue
+            if told.report.training and publishing.is_version(progress, head):
+                found.append(told)
+        return found
 
     def _step_seconds_max(self, facts: Facts) -> float:
         return max((told.report.step_seconds for told in facts.sessions.values()), default=0.0)

@@ -17,7 +17,7 @@ DAMAGED_MAX = 3  # transfers of a slot, until rounds do without it
 
 
 class TickChecker(Watcher):
-    """Rule 8: no tick goes back, and the clock is no faster than its learners."""
+    """Rule 8: no tick goes back, joining does not move it, and it is no faster than learners."""
 
     rule = "8"
 
@@ -27,6 +27,7 @@ class TickChecker(Watcher):
         self.logged: dict[int, int] = {}  # by shard
         self.seen: dict[tuple[str, int], int] = {}  # process, session: tick_seen of its Join
         self.last_tick: dict[str, int] = {}
+        self.joins: dict[str, tuple[str, int]] = {}  # process: who reports first; the tick
 
     def store_lost(self, shard: int) -> None:
         self.logged.pop(shard, None)
@@ -41,7 +42,18 @@ class TickChecker(Watcher):
             assert shard.shard is not None
             self.said[shard.name] = self.logged.get(shard.number, 0)
 
+    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
+        assert shard.shard is not None
+        state = shard.shard.state
+        sender = state.sessions.open.get(session)
+        if sender is not None and sender.slot not in state.clock.positions:
+            self.joins[shard.name] = sender.slot, state.clock.tick
+
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
+        slot, tick = self.joins.pop(shard.name, ("", 0))
+        clock = None if shard.shard is None else shard.shard.state.clock
+        if clock is not None and slot in clock.positions and not self.world.run_file.sync.lockstep:
+            self.require(clock.tick == tick, f"{shard.name}: {slot} joins, and it is {clock.tick}")
         for effect in effects:
             if not isinstance(effect, Send):
                 continue

@@ -68,6 +68,18 @@ def test_a_report_is_due_two_seconds_after_the_last_and_says_what_was_seen_rules
     assert (report.tick_seen, list(report.epochs_seen)) == (9, [1, 4])
 
 
+def test_a_learner_counts_its_position_from_the_ticks_of_all_shards_rule_8() -> None:
+    side = learner_side().begin()
+    side.step()
+    assert side.messages("report")[-1][1].reached == 0
+    side.play("tick 1 9; step; step")
+    assert side.messages("report")[-1][1].reached == 10
+    side.play("tick 0 10; step; lose 0; welcome 0 tick=4 epoch=2")
+    assert side.messages("report")[-1][1].reached == 11
+    side.play("tick 1 40; step")
+    assert side.messages("report")[-1][1].reached == 40
+
+
 def test_who_finishes_names_all_slices_to_be_adopted_again_rule_27() -> None:
     side = learner_side().play("begin; final 0 0; final 1 0")
     assert side.take(Finished) == [Finished(again=tuple(side.exchange.state.slices))]

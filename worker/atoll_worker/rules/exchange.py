@@ -174,6 +174,7 @@ class Exchange:
         """For this learner and for every slice, before anything else happens."""
         state = self.state
         state.progress.count(boundary)
+        state.clock.reached += 1
         if state.sync.lockstep:
             handover.catch_up(state)
         for each in state.slices.values():
@@ -233,6 +234,7 @@ class Exchange:
     def _tick(self, shard: int, tick: int, now: float) -> list[Effect]:
         state, known = self.state, self.state.shards[shard]
         known.tick = max(known.tick, tick)
+        state.clock.reached = max(state.clock.reached, known.tick - 1)
         moved = state.clock.move(min(each.tick for each in state.shards), now)
         return [Command(Tick(tick=state.clock.tick))] if moved else []
 

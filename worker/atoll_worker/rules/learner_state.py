@@ -59,6 +59,7 @@ class Clock:
 
     tick: int = 0
     times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=TICKS_KEPT))
+    reached: int = -1  # this learner's position by the highest tick over the shards
 
     def move(self, lowest: int, now: float) -> bool:
         if lowest <= self.tick:

@@ -38,6 +38,7 @@ def report_to(state: LearnerState, shard: int) -> pb.Report:
             if each.held is not None and not each.orphaned
         ],
         tick_seen=state.tick_seen,
+        reached=max(0, state.clock.reached),
         epochs_seen=state.epochs_seen,
         publish_seconds=progress.publish_seconds.or_else(0.0),
         training=state.started,

@@ -31,9 +31,12 @@ def advance(state: ShardState, slot: str, steps: int, now: float) -> None:
     the tick, and so other learners' jumps.
     """
     clock, period = state.clock, state.sync.period
+    report = state.sessions.slots[slot].report
+    if not state.sync.lockstep:
+        clock.reached[slot] = report.reached
     if slot not in clock.positions:
         return
-    report, position = state.sessions.slots[slot].report, clock.positions[slot]
+    position = clock.positions[slot]
     if not state.sync.lockstep:
         credit = clock.credits.setdefault(slot, StepCredit(steps=period, at=now))
         steps = credit.spend(steps, now, _shortest_step(state, report), period)
@@ -135,6 +138,8 @@ def jump(state: ShardState, tick: int) -> None:
     """To a tick that was missed; it says nothing about this clock's rate."""
     if tick > state.clock.tick:
         state.clock.raise_to(tick)
+        if not state.sync.lockstep:
+            state.clock.take_in()
         state.clock.times.clear()
 
 

@@ -11,7 +11,7 @@ from atoll_protos.job import schedule
 from atoll_protos.job.shown_states import slot_text
 from atoll_protos.names import DATA_STATE_BYTES_MAX, split_slot
 from atoll_syncer.model.log import Participant
-from atoll_syncer.model.roster import Session, Slot
+from atoll_syncer.model.roster import STALL_STEPS, Session, Slot
 from atoll_syncer.model.round import Round, weight
 from atoll_syncer.model.state import ShardState, Standing
 from atoll_syncer.rules.rounds import publishing
@@ -31,15 +31,13 @@ def usable(state: ShardState, slot: Slot, each: Round, now: float) -> bool:
     )
 
 
-def missing(state: ShardState, each: Round, standing: Standing) -> list[str]:
-    names: Set[str] = standing.training
-    if not state.sync.lockstep:
-        names = state.sessions.slots.keys() if each.last else each.called.keys()
+def missing(state: ShardState, each: Round, standing: Standing, now: float) -> list[str]:
+    names: Set[str] = standing.training if state.sync.lockstep else state.sessions.slots.keys()
     others = sorted(names - each.complete.keys())
-    return [name for name in others if _may_come(state, each, standing, name)]
+    return [name for name in others if _may_come(state, each, standing, name, now)]
 
 
-def _may_come(state: ShardState, each: Round, standing: Standing, name: str) -> bool:
+def _may_come(state: ShardState, each: Round, standing: Standing, name: str, now: float) -> bool:
     slot = state.sessions.slots[name]
     if name in each.refused:
         return False
@@ -47,18 +45,35 @@ def _may_come(state: ShardState, each: Round, standing: Standing, name: str) -> 
         return name in standing.training and _may_hand_over(slot, each)
     if name in each.called:
         return name in standing.training and (each.last or not state.is_too_slow(slot))
-    return each.last and is_newcomer(state, slot)
+    return is_newcomer(state, slot) if each.last else _makes_first_step(state, each, slot, now)
 
 
-def waits(state: ShardState, each: Round, standing: Standing) -> bool:
+def _makes_first_step(state: ShardState, each: Round, slot: Slot, now: float) -> bool:
+    """Whether it lacks only a step on the round's base: it may be called within the grace.
+
+    How long its very first step takes nobody knows, so as long as steps of the others.
+    """
+    progress, makes = slot.steps_since(each.slice), slot.state(now) == pb.SLOT_TRAINING
+    if slot.report.training and not slot.report.step_seconds and slot.session is not None:
+        makes = now - slot.stepped_at <= STALL_STEPS * state.clock.step_seconds
+    return (
+        makes
+        and progress is not None
+        and progress.since.steps == 0
+        and publishing.is_version(progress, state.history.heads[each.slice])
+        and not state.is_too_slow(slot)
+    )
+
+
+def waits(state: ShardState, each: Round, standing: Standing, now: float) -> bool:
     """Whether an offer is missing. As long as it is the same one, nobody else is asked."""
     known = each.waits_for
     while known:
         name = known[-1]
-        if name not in each.complete and _may_come(state, each, standing, name):
+        if name not in each.complete and _may_come(state, each, standing, name, now):
             return True
         known.pop()
-    known.extend(reversed(missing(state, each, standing)))
+    known.extend(reversed(missing(state, each, standing, now)))
     return bool(known)
 
 

@@ -121,7 +121,6 @@ def withdraw(state: ShardState, slot: str, standing: Standing) -> list[Effect]:
                 each.quorum_at = None
             each.count_grace_again(offers.quorum(state, each, standing))
             effects.append(drop(each.slice, offer))
-            state.rounds.seen = None  # others may be called again
     return effects
 
 
@@ -160,16 +159,16 @@ def look(
     if not state.sync.lockstep:  # there it has its quorum when nobody is missing
         quorum = offers.quorum(state, each, standing)
         each.note_quorum(quorum, standing.grace_seconds, now)
-        if serving and (len(each.complete) < quorum or each.last):
+        if serving:
             effects += calls.call(state, each, now, only, newcomers=each.last)
     if not serving or (len(each.complete) < quorum and not each.last):
         return effects
     if not state.is_here(fragment):
         return effects
     over = each.is_over(now)
-    if not over and offers.waits(state, each, standing):
+    if not over and offers.waits(state, each, standing, now):
         return effects
-    missing = offers.missing(state, each, standing) if over else []
+    missing = offers.missing(state, each, standing, now) if over else []
     decision = closes(each, missing=missing, quorum=quorum, now=now)
     if not decision.close:
         return effects

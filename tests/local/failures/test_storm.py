@@ -1,0 +1,198 @@
+"""A storm of every fault that a plan knows: the job ends well, as if there had been none."""
+
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+import pytest
+
+from atoll_operator.local.chaos import plan
+from atoll_operator.local.folder.run_files import write_whole
+from atoll_operator.local.show.run_summary import conserve
+from atoll_protos.environment import Env
+from atoll_protos.job.length import LengthFile
+from local.background import Running, running
+from local.command import TINY, commits, json_lines, tapes
+from local.failures.test_conservation import SLOW, all_are_back
+from local.law import balanced, check_merges, learners_lines
+from local.leftovers import check_none_is_left
+
+SECONDS = float(os.environ.get("STORM_SECONDS", "1800"))
+FAULTS_AN_HOUR = 125
+ENDLESS, MORE_STEPS = 1_000_000, 40
+SLOTS, SHARDS = ("us-east-0", "eu-west-0", "ap-south-0"), ("shard-0", "shard-1")
+LOSS_DIFFERENCE_MAX = 0.05  # nats per byte, at equal merged tokens
+GOODPUT_MIN, IN_STORM_MIN = 0.95, 0.8  # of the quiet run's; a loaded machine is late as well
+QUIET_SHARE = 1 / 6  # of the storm's time
+LOOK_SECONDS = 2.0
+LIVED_SHARE = 0.2  # of the storm: a process that lived so long may not have grown
+GROWTH_MAX = 0.08  # of a process's memory, in the second half of its life
+WORDS = (
+    "kill: any",
+    "pause: any, for: 5s",
+    "slowCpu: any, to: 30%, for: 10s",
+    "cut: [any, any], for: 8s",
+    "delay: 80ms, of: [any, any], for: 10s",
+    "rate: 500kB/s, of: [any, any], for: 10s",
+    "corrupt: 1 of 100, of: [any, any], for: 5s",
+    "fillDisk: any, for: 8s",
+    "loseStore: any, for: 5s",
+    "emptyStore: any",
+    "flipByte: any",
+    "truncate: any",
+)
+
+
+def written(seed: int, seconds: float, faults: int) -> str:
+    """A plan of about so many faults, of each word as many; the first comes after a whole pause."""
+    mean = seconds / (faults / len(WORDS) + 0.45)
+    every = f"every: {0.6 * mean:.1f}s..{1.4 * mean:.1f}s, until: {seconds:.0f}s"
+    return "\n".join([f"seed: {seed}", "faults:", *(f"  - {{{every}, {word}}}" for word in WORDS)])
+
+
+@dataclass(slots=True)
+class Memory:
+    """What each process of a run had of the machine's, by name and pid; in bytes, by seconds."""
+
+    seen: dict[tuple[str, int], list[tuple[float, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def look(self, run: Running) -> None:
+        rows = json.loads((run.out / "processes.json").read_text())
+        named = [(row.get("name") or row.get("slot") or row["role"], row["pid"]) for row in rows]
+        for name, pid in [("atoll run", run.process.pid), *named]:
+            if pid is not None and (held := resident_bytes(pid)):
+                self.seen[name, pid].append((time.monotonic(), held))
+
+    def growth(self, seconds: float) -> dict[str, float]:
+        """Of those that lived so long, in the second half of their lives, as a share."""
+        found = {}
+        for (name, pid), samples in self.seen.items():
+            half = samples[len(samples) // 2 :]
+            if samples[-1][0] - samples[0][0] >= seconds and len(half) > 2:
+                thin = half[:: max(1, len(half) // 60)]
+                slopes = [(b - a) / (t - s) for (s, a), (t, b) in combinations(thin, 2)]
+                span = half[-1][0] - half[0][0]
+                found[f"{name} {pid}"] = median(slopes) * span / half[0][1]
+        return found
+
+
+def resident_bytes(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended
+        return 0
+    return next((int(x.split()[1]) * 1024 for x in status.splitlines() if "VmRSS" in x), 0)
+
+
+def complete(
+    out: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
+) -> dict[str, float]:
+    """A run until the plan is over, or for so long, that is then made shorter; its summary."""
+    length, temporary = out.with_suffix(".length"), out.with_suffix(".tmp")
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv(Env.LENGTH_FILE, str(length))
+    write_whole(length, LengthFile(revision=1, steps=ENDLESS).to_json())
+    out.with_suffix(".yaml").write_text(text)
+    count = len(plan.drawn(plan.read(text), SLOTS, SHARDS, "")) if text else 0
+    chaos = ("--chaos-plan", str(out.with_suffix(".yaml")), "--standby") if text else ()
+    steps = ("--set", f"spec.steps={ENDLESS}", *SLOW)
+    with running(TINY, out, *steps, *chaos) as run:
+        run.until(lambda: run.commits(0) and run.commits(1), "commits")
+        until = time.monotonic() + seconds
+        while not (all_are_back(out, count) if text else time.monotonic() > until):
+            assert run.process.poll() is None, f"it has ended\n{run.logs()}"
+            memory.look(run)
+            time.sleep(LOOK_SECONDS)
+        end = max(line["tick"] for line in commits(out)) + MORE_STEPS
+        write_whole(length, LengthFile(revision=2, steps=end).to_json())
+        code, stderr = run.finish()
+    assert code == 0, stderr
+    assert "Traceback" not in stderr
+    check_none_is_left(out)
+    assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
+    found: dict[str, float] = json.loads((out / "summary.json").read_text())
+    return found
+
+
+def losses(out: Path) -> Iterator[tuple[float, float]]:
+    """Tokens merged, as a mean over slices, and the held-out loss of what was read then."""
+    lines = sorted(commits(out), key=lambda line: line["time"])
+    slices = len({(line["shard"], line["slice"]) for line in lines})
+    merged = 0
+    for each in json_lines(out / "evaluations.jsonl"):
+        while lines and lines[0]["time"] <= each["time"] - each["seconds"]:
+            merged += sum(part["tokens"] for part in lines.pop(0)["participants"])
+        yield merged / slices, each["loss"]
+
+
+def loss_difference(stormy: Path, quiet: Path) -> float:
+    """How much higher the loss was in the storm, at the merged tokens of the quiet run's end."""
+    tokens, curve = zip(*losses(stormy), strict=True)
+    other = [*losses(quiet)]
+    near_its_end = other[len(other) * 2 // 3 :]
+    return fmean(float(np.interp(at, tokens, curve)) - loss for at, loss in near_its_end)
+
+
+def check_store(out: Path) -> None:
+    """Two versions of each slice, the data states and the companion, and nothing half-written."""
+    for shard in range(len(SHARDS)):
+        folder = out / "commits" / str(shard)
+        slices = {line["slice"] for line in commits(out) if line["shard"] == shard}
+        objects = [*folder.glob("**/objects/*")]
+        most = 2 * len(slices) + len(SLOTS) + 8
+        assert len(objects) <= most, objects
+        assert [*(folder / "tmp").iterdir()] == []
+        assert len([*folder.glob("**/snapshots/*")]) <= 2
+
+
+def check(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    seconds: float,
+    faults: int,
+    goodput_min: float = GOODPUT_MIN,
+) -> None:
+    quiet, stormy, memory = tmp_path / "quiet", tmp_path / "stormy", Memory()
+    calm = complete(quiet, Memory(), monkeypatch, "", seconds * QUIET_SHARE)
+    end = complete(stormy, memory, monkeypatch, written(seed, seconds, faults), seconds)
+    law = conserve(learners_lines(stormy), tapes(stormy))
+    assert all(map(balanced, law.values())), law
+    check_merges(commits(stormy))
+    check_store(stormy)
+    difference, growth = loss_difference(stormy, quiet), memory.growth(LIVED_SHARE * seconds)
+    share = end["goodput"] / calm["goodput"]
+    found = f"goodput {share:.3f} of the quiet run's, loss {difference:+.3f}, memory {growth}"
+    assert difference <= LOSS_DIFFERENCE_MAX, found
+    assert share >= goodput_min, found
+    assert all(each <= GROWTH_MAX for each in growth.values()), found
+
+
+@pytest.mark.long
+@pytest.mark.fresh
+@pytest.mark.timeout(3 * 3600)
+def test_a_storm_of_half_an_hour_leaves_nothing_behind_and_costs_no_quality(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = max(len(WORDS), round(FAULTS_AN_HOUR * SECONDS / 3600))
+    check(tmp_path, monkeypatch, 1, SECONDS, faults, IN_STORM_MIN)
+
+
+@pytest.mark.long
+@pytest.mark.fresh
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_twenty_faults_in_ten_minutes_cost_little_goodput(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(tmp_path, monkeypatch, seed, 600 * SECONDS / 1800, 20)
