@@ -2,10 +2,15 @@
 
 import pytest
 
-from unit.hostile import test_files, test_sent, test_stored
+from unit.hostile import test_files, test_heard, test_sent, test_stored
 from unit.hostile.mutated import FUZZ_SECONDS, check_long
 
-TARGETS = {**test_files.TARGETS, **test_stored.TARGETS, **test_sent.TARGETS}
+TARGETS = {
+    **test_files.TARGETS,
+    **test_stored.TARGETS,
+    **test_sent.TARGETS,
+    **test_heard.TARGETS,
+}
 
 
 @pytest.mark.long

@@ -35,13 +35,20 @@ def values(field: Any) -> st.SearchStrategy[Any]:
     return VALUES[field.type]
 
 
+def several(field: Any) -> st.SearchStrategy[Any]:
+    entry = field.message_type
+    if entry is None or not entry.GetOptions().map_entry:
+        return st.lists(values(field), max_size=3)
+    key, value = (values(entry.fields_by_name[name]) for name in ("key", "value"))
+    return st.dictionaries(key, value, max_size=3)
+
+
 def fields(described: Any) -> st.SearchStrategy[dict[str, Any]]:
     """Some fields of a message, as its constructor takes them; of a oneof at most one."""
     plain = {each.name: each for each in described.fields if each.containing_oneof is None}
     plain |= {each.name: each for each in described.fields if _is_optional(each)}
     given = {
-        name: st.lists(values(each), max_size=3) if each.is_repeated else values(each)
-        for name, each in plain.items()
+        name: several(each) if each.is_repeated else values(each) for name, each in plain.items()
     }
     some = st.fixed_dictionaries({}, optional=given)
     kinds = [

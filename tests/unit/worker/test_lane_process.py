@@ -9,6 +9,7 @@ import pytest
 import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import ExitCode
 from atoll_protos.transfer.division import Share
 from atoll_worker.hosts.lane_process import LaneProcess, LaneSession
 from atoll_worker.link.messages import Boundary
@@ -130,3 +131,27 @@ def test_a_bug_ends_a_lane_process(monkeypatch: pytest.MonkeyPatch) -> None:
         process._hear_training(CAPTURED)
     assert process.gone.is_set()
     assert isinstance(process.bug, AssertionError)
+
+
+async def test_a_lane_process_whose_head_says_nonsense_says_so_and_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, process, _ = lane_process()
+    end: Any = rig.transport.end
+    end.configure = replace(end.configure, head="head:1", secret="s")
+
+    async def ready(*_: Any) -> None:
+        """The head is there."""
+
+    async def run(on_message: Any) -> str:
+        on_message(pb.Prepare(order=1, what=pb.PREPARES_OFFER, shard=7))
+        raise AssertionError("not reached")
+
+    process.ready = ready
+    stream = SimpleNamespace(send=lambda **_: None, run=run)
+    monkeypatch.setattr("atoll_worker.hosts.side.dial", lambda *_: None)
+    monkeypatch.setattr("atoll_worker.hosts.side.followed", lambda *_: stream)
+    with structlog.testing.capture_logs() as lines:
+        assert await process.run() == ExitCode.TRY_AGAIN
+    (line,) = lines
+    assert line["event"].startswith("the transport process of rank 0 has said what cannot be done")

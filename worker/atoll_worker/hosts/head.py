@@ -279,6 +279,8 @@ class Head(Carrier):
             case pb.Verified() if message.opening == self.sessions.get(message.shard):
                 key = message.shard, message.fragment
                 try:
+                    if key not in self.exchange.state.slices:
+                        raise FrameError(f"slice {message.fragment} is unknown")
                     self._judge(process, key, message.number, message.digest)
                 except FrameError as error:
                     self._lanes_lost(message.shard, f"bad transfer: {error}", "")

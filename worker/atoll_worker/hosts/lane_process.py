@@ -114,7 +114,11 @@ class LaneProcess:
             raise self.bug
         if not head.done():
             return int(ending.result())
-        if lost := head.result():
+        try:
+            lost = head.result()
+        except Exception as error:
+            lost = f"has said what cannot be done: {error!r}"
+        if lost:
             log.error(
                 f"the transport process of rank 0 {lost}; this lane process ends",
                 lanes=str(share.lanes),
