@@ -4,13 +4,17 @@ A payload on the wire is real bytes of the right length; in it stands the number
 the world keeps (`World.symbols`). So frames, checksums and sizes are production's.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import Layout
 from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer.arrays import F32, Array
 from atoll_protos.transfer.codecs import BY_WIRE
 from atoll_syncer.model.effects import (
     Drop,
@@ -23,9 +27,20 @@ from atoll_syncer.model.effects import (
 from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.numbers.arrivals import TransferError
 from atoll_syncer.numbers.values import Payload, StoredVersion
-from atoll_syncer.storage.objects import decode_header, encode_header
+from atoll_syncer.storage.objects import decode_header, encode_parts
 from atoll_syncer.storage.store import Store
-from sim.symbols import Change, Difference, Norms, Symbol, Value, Works, merge, norms_of
+from sim.symbols import (
+    Change,
+    Difference,
+    Norms,
+    Symbol,
+    Value,
+    Works,
+    master_of,
+    merge,
+    momentum_of,
+    norms_of,
+)
 
 if TYPE_CHECKING:
     from sim.shard_process import ShardProcess
@@ -40,6 +55,15 @@ class Version:
     number: int
     value: Value
     before: Value | None = None
+    merges: int = 0  # that its momentum has taken in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """A slice that is filled from a checkpoint."""
+
+    master: Array  # f32[n]
+    momentum: Array  # f32[n]
 
 
 class ShardValues:
@@ -51,6 +75,12 @@ class ShardValues:
         self.coming: dict[int, Version] = {}
         self.staged: dict[OfferName, Difference] = {}
         self.kept: dict[tuple[int, int], Value] = {}  # session, slice
+        self.slices = {
+            each.fragment: Filled(
+                master=np.zeros(each.element_count, F32), momentum=np.zeros(each.element_count, F32)
+            )
+            for each in (layout.shard_slices(process.number) if process.world.parent else ())
+        }
 
     @property
     def base_encoding(self) -> pb.Encoding:
@@ -122,7 +152,8 @@ class ShardValues:
         owned, base = self.layout.slice(self.process.number, fragment), self.base_encoding
         wide = self.layout.final_encoding(owned, base) != base
         value = merge(head.value, works, norms, exact=exact and wide)
-        return Version(number=head.number + 1, value=value, before=head.value)
+        merges = head.merges + bool(works)
+        return Version(number=head.number + 1, value=value, before=head.value, merges=merges)
 
     def begin_seed(self, effect: StoreSeed, run: str, epoch: int) -> Sequence["Making"]:
         seeds = {
@@ -134,6 +165,15 @@ class ShardValues:
             for fragment, value in seeds.items()
         ]
 
+    def begin_restored(self, run: str, epoch: int) -> Sequence["Making"]:
+        """Values of which nothing is known but their elements."""
+        makings = []
+        for fragment, filled in sorted(self.slices.items()):
+            digest = hashlib.sha256(filled.master).hexdigest()[:16]
+            version = Version(number=0, value=Value(digest))
+            makings.append(Making(self, fragment, version, epoch, filled))
+        return makings
+
     def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> "Making":
         value = self.kept.pop((effect.session, effect.slice))
         return Making(self, effect.slice, Version(number=effect.number, value=value), epoch)
@@ -142,7 +182,7 @@ class ShardValues:
         self, head: HeadVersion, effect: StorePrevious, store: Store, run: str, epoch: int
     ) -> "Making":
         value = self._read(head, store)
-        version = Version(number=effect.number, value=value)
+        version = Version(number=effect.number, value=value, merges=head.merges)
         return Making(self, effect.slice, version, epoch)
 
     def _read(self, head: HeadVersion, store: Store) -> Value:
@@ -175,14 +215,24 @@ class ShardValues:
     def restore(self, fragment: int, head: HeadVersion, store: Store) -> None:
         self.world.watchers.tell("slice_read", self.process, fragment)
         value = self._read(head, store)
-        self.versions[fragment] = Version(number=head.number, value=value)
+        self.versions[fragment] = Version(
+            number=head.number, value=value, merges=head.merges
+        )
 
 
 class Making:
     """See numbers.values.Making: an object of its own for each version."""
 
-    def __init__(self, values: ShardValues, fragment: int, version: Version, epoch: int) -> None:
+    def __init__(
+        self,
+        values: ShardValues,
+        fragment: int,
+        version: Version,
+        epoch: int,
+        filled: Filled | None = None,
+    ) -> None:
         self.values, self.fragment, self.version, self.epoch = values, fragment, version, epoch
+        self.filled = filled
 
     def compute(self) -> None:
         self.values.coming[self.fragment] = self.version
@@ -197,6 +247,17 @@ class Making:
             "epoch": self.epoch,
             "digest": digest,
         }
-        header = encode_header({}, {key: str(each) for key, each in origin.items()})
-        name = store.put([header], self.epoch)
+        metadata = {key: str(each) for key, each in origin.items()}
+        name = store.put(encode_parts(self._arrays(), metadata), self.epoch)
         return StoredVersion(slice=self.fragment, number=version.number, digest=digest, object=name)
+
+    def _arrays(self) -> dict[str, Array]:
+        """Elements that stand for the value, where a checkpoint may carry them to another world."""
+        if self.filled is not None:
+            return {"master": self.filled.master, "momentum": self.filled.momentum}
+        if self.values.world.run_file.checkpoint is None:
+            return {}
+        digest = self.version.value.digest
+        count = self.values.layout.slice(self.values.process.number, self.fragment).element_count
+        momentum = momentum_of(digest, self.version.merges, count)
+        return {"master": master_of(digest, count), "momentum": momentum}

@@ -58,7 +58,7 @@ import sys
 import traceback
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -66,7 +66,7 @@ import structlog
 
 from atoll_protos.transfer import frames
 from atoll_syncer.rules import shut_out
-from sim import faults
+from sim import faults, second_world
 from sim.checkers.every import ALL
 from sim.drawn_claims import FAULTS_END
 from sim.scenario import SLOW_SECONDS, Scenario, draw
@@ -91,6 +91,16 @@ class Outcome:
     seconds: float  # virtual
     result: str  # Complete, or Failed where a store was lost
 
+    def then(self, second: "Outcome") -> "Outcome":
+        """With the run that has begun with a checkpoint of this one."""
+        assert second.result == "Complete"
+        return replace(
+            self,
+            digest=self.digest + second.digest,
+            events=self.events + second.events,
+            seconds=self.seconds + second.seconds,
+        )
+
 
 def simulate(
     seed: int, checkers: tuple[type[Watcher], ...] = ALL, *, trace: list[str] | None = None
@@ -102,15 +112,16 @@ def simulate(
     grace = constant(shut_out, "GRACE_SECONDS", grace_of(scenario))
     with logs_into(trace), chunks, grace:
         world = World(scenario, checkers, keep_trace=trace is not None)
-        if trace is not None:
-            world.sim.lines = trace
         try:
-            return run(world)
+            outcome = run_and_close(world, trace)
+            if (parent := second_world.left_by(world)) is None:
+                return outcome
+            scenario = second_world.draw(scenario, parent)
+            world = World(scenario, checkers, keep_trace=trace is not None, parent=parent)
+            return outcome.then(run_and_close(world, trace))
         except Exception as error:
             error.add_note(f"seed {seed}; trace: PYTHONPATH=tests python -m sim.simulate {seed}")
             raise
-        finally:
-            world.close()
 
 
 def grace_of(scenario: Scenario) -> float:
@@ -153,6 +164,15 @@ def logs_into(trace: list[str] | None) -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+
+
+def run_and_close(world: World, trace: list[str] | None) -> Outcome:
+    if trace is not None:
+        world.sim.lines = trace
+    try:
+        return run(world)
+    finally:
+        world.close()
 
 
 def run(world: World) -> Outcome:

@@ -4,7 +4,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+
 from atoll_protos.job.layout import Slice
+from atoll_protos.transfer.arrays import F32, Array
 
 Key: TypeAlias = tuple[int, int]  # (shard, fragment): a slice
 Norms: TypeAlias = tuple[range, ...]  # of which elements of a slice each norm was taken
@@ -55,6 +58,16 @@ class Value:
             if each.parent is None:
                 return values
             each = each.parent
+
+
+def master_of(digest: str, count: int) -> Array:
+    """What an object holds of a value whose elements are looked at: f32[count], any bits."""
+    return np.frombuffer(hashlib.shake_128(digest.encode()).digest(4 * count), F32)
+
+
+def momentum_of(digest: str, merges: int, count: int) -> Array:
+    """Likewise, f32[count]: of so many merges; zeros before the first."""
+    return master_of(f"{digest}/{merges}", count) if merges else np.zeros(count, F32)
 
 
 def seed_value(key: Key, what: str) -> Value:

@@ -6,7 +6,7 @@ from functools import partial
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD, split_slot
-from atoll_syncer.model.log import from_document
+from atoll_syncer.model.log import Committed, from_document
 from atoll_syncer.model.roster import Certificate
 from atoll_syncer.storage.snapshots import newest_position
 from atoll_syncer.storage.store import LOG, OBJECTS
@@ -18,6 +18,7 @@ from sim.memory_store import MemoryStore
 from sim.network import KEEPALIVE_SECONDS, Connection, Weather
 from sim.rank_processes import FollowerProcess, HeadProcess
 from sim.scenario import SLOW_SECONDS, Scenario
+from sim.second_world import Parent
 from sim.shard_process import MemoryTape, ShardProcess
 from sim.symbols import Symbol, Value
 from sim.watch import Watcher, Watchers
@@ -30,8 +31,14 @@ class World:
     """See the module. Checkers hear what happens through `watchers`."""
 
     def __init__(
-        self, scenario: Scenario, checkers: tuple[type[Watcher], ...], *, keep_trace: bool = False
+        self,
+        scenario: Scenario,
+        checkers: tuple[type[Watcher], ...],
+        *,
+        keep_trace: bool = False,
+        parent: Parent | None = None,
     ) -> None:
+        self.parent = parent  # the checkpoint with which it begins
         self.scenario, self.run_file, self.layout = scenario, scenario.run_file, scenario.layout
         self.sim = Simulation(scenario.seed, keep_trace=keep_trace)
         self.rng = self.sim.random("world")
@@ -56,7 +63,9 @@ class World:
         self.guests: list[LearnerProcess] = []  # observers, and processes of a former run
         self.watchers = Watchers([checker(self) for checker in checkers])
         self.tapes = [MemoryTape() for _ in range(count)]
-        self.place = MemoryPlace(self)
+        self.place = MemoryPlace(self) if parent is None else parent.place
+        # By shard, of all entries: the position, a slot and its cursor.
+        self.merged: list[list[tuple[int, str, int]]] = [[] for _ in range(count)]
         self.stores = [self.new_store(number) for number in range(count)]
         self.shards = [self.start_shard(number) for number in range(count)]
         # By shard: the process that waits, while the one in `shards` has it; None: nobody does.
@@ -68,6 +77,11 @@ class World:
         if scenario.observer:
             self.start_guest("", "evaluator", observer=True)
         self.operate()
+
+    @property
+    def first_tick(self) -> int:
+        """At which the run begins."""
+        return self.parent.tick if self.parent is not None else 0
 
     # ------------------------------------------------------------ processes
 
@@ -83,6 +97,8 @@ class World:
                     return  # it was collected: what a deposed process writes there counts nothing
                 for record in document["records"]:
                     entry = from_document(record)
+                    for each in entry.participants if isinstance(entry, Committed) else ():
+                        self.merged[number].append((document["seq"], each.slot, each.cursor))
                     self.watchers.tell("entry_durable", number, entry, document)
 
         def deleted(name: str) -> None:

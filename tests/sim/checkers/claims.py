@@ -68,4 +68,4 @@ class ClaimChecker(Watcher):
     def _known(self) -> int:
         """What other processes have reached, and what learners have seen in truth."""
         seen = (each.exchange.state.tick_seen for each in self.world.all_learners)
-        return max((*self.ticks.values(), *seen), default=0)
+        return max((self.world.first_tick, *self.ticks.values(), *seen))

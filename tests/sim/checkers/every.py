@@ -15,6 +15,7 @@ from sim.checkers import (
     ranks,
     restored,
     rounds,
+    second,
     shut_out,
     silence,
     start,
@@ -30,6 +31,7 @@ MODULES = (
     *(ranks, parts, lanes, still, lies, claims, shut_out, checkpoints, restored, terms),
     silence,
     back,
+    second,
 )
 ALL: tuple[type[Watcher], ...] = tuple(
     each

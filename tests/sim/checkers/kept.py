@@ -6,7 +6,7 @@ from typing import Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Append, Effect, EndSession
-from atoll_syncer.model.log import Committed, Ended, Entry, Owned
+from atoll_syncer.model.log import Committed, Ended, Entry, Owned, Seeded
 from atoll_worker.link.messages import Start
 from sim.learner_process import LearnerProcess
 from sim.shard_process import ShardProcess
@@ -62,6 +62,7 @@ class TokensChecker(Watcher):
         self.written: dict[int, Counter[str]] = defaultdict(Counter)  # by shard, then instance
         self.under_way: dict[tuple[int, int, int, int], Counter[str]] = {}
         self.said: tuple[int, str, int] | None = None  # session, instance, tokens: not yet counted
+        self.before = world.parent.trained if world.parent is not None else 0
 
     def store_lost(self, shard: int) -> None:
         self.written.pop(shard, None)
@@ -86,9 +87,11 @@ class TokensChecker(Watcher):
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         if isinstance(entry, Committed):
             self.written[shard] |= self.under_way.pop(self._key(shard, entry), Counter())
+        if isinstance(entry, Seeded) and self.before:  # by then it knows what it begins with
+            self.written[shard]["the run before"] = self.before
 
     def _look(self, shard: ShardProcess, counted: int, known: Counter[str]) -> None:
-        trained = sum(each.training.tokens for each in self.world.all_learners)
+        trained = self.before + sum(each.training.tokens for each in self.world.all_learners)
         self.require(counted <= trained, f"{shard.name} counts {counted} tokens of {trained}")
         least = known.total()
         self.require(counted >= least, f"{shard.name} counts {counted} tokens, knows of {least}")
@@ -105,7 +108,7 @@ class OldRunChecker(Watcher):
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if shard.shard is not None:
             steps = sum(each.training.t_m for each in self.world.all_learners)
-            most = 2 * steps + 2 * self.world.run_file.sync.period
+            most = self.world.first_tick + 2 * steps + 2 * self.world.run_file.sync.period
             tick = shard.shard.state.clock.tick
             self.require(tick <= most, f"{shard.name}: tick {tick} after {steps} steps in all")
 

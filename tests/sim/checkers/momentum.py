@@ -30,6 +30,7 @@ class MomentumChecker(Watcher):
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         if isinstance(entry, Seeded):  # nobody had a version of a former run
             self.merges = {key: each for key, each in self.merges.items() if key[0] != shard}
+            self.merges |= {(shard, p): each for p, each in enumerate(entry.merges)}  # rule 43
         if not isinstance(entry, Committed):
             return
         key, before = (shard, entry.slice), self.merges.get((shard, entry.slice), 0)

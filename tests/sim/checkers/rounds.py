@@ -82,7 +82,7 @@ class TickChecker(Watcher):
         if not self.world.scenario.faults:
             # A laggard that was drawn in may take the lead, so the bound is not sharp.
             most = max(learner.training.t_m for learner in self.world.all_learners)
-            bound = 1.25 * most + self.world.run_file.sync.period
+            bound = self.world.first_tick + 1.25 * most + self.world.run_file.sync.period
             self.require(tick <= bound, f"tick {tick}, though no learner has done more than {most}")
 
 

@@ -181,7 +181,7 @@ async def take_to_head(said: list[Any]) -> None:
 
 def to_lane_processes() -> st.SearchStrategy[Any]:
     head = pb.Transfer(offer=pb.Offer(slice=0), encoding=pb.F32, byte_count=4 * COUNT)
-    prepare = {"order": 1, "shard": 0, "fragments": [0], "capture": 2}
+    prepare: dict[str, Any] = {"order": 1, "shard": 0, "fragments": [0], "capture": 2}
     numbered = pb.Numbered(order=1, shard=0, fragment=0, number=9, head=head)
     return some(
         pb.ToLaneProcess,
