@@ -215,9 +215,7 @@ class ShardValues:
     def restore(self, fragment: int, head: HeadVersion, store: Store) -> None:
         self.world.watchers.tell("slice_read", self.process, fragment)
         value = self._read(head, store)
-        self.versions[fragment] = Version(
-            number=head.number, value=value, merges=head.merges
-        )
+        self.versions[fragment] = Version(number=head.number, value=value, merges=head.merges)
 
 
 class Making:

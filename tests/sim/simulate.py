@@ -22,6 +22,7 @@ What is simulated, each in a module of its own:
   and what torch.distributed does between them
 - `world`   the job: which process runs where, and who starts one again
 - `scenario`, `faults`  what a seed means, and what goes wrong
+- `second_world`  a run of another form, which begins with the newest checkpoint of the first
 
 How it goes: `Simulation.run` takes the earliest event off the heap and calls it. An event of a
 process goes through `Process.do`, which runs the process' event loop until nothing is ready: so a
