@@ -169,7 +169,7 @@ class ShardValues:
         """Values of which nothing is known but their elements."""
         makings = []
         for fragment, filled in sorted(self.slices.items()):
-            digest = hashlib.sha256(filled.master).hexdigest()[:16]
+            digest = hashlib.sha256(filled.master.tobytes()).hexdigest()[:16]
             version = Version(number=0, value=Value(digest))
             makings.append(Making(self, fragment, version, epoch, filled))
         return makings
