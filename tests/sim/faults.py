@@ -204,6 +204,22 @@ def store_answers(world: World, fault: Fault, learner: LearnerProcess, shard: Sh
     world.sim.after(fault.seconds, lambda: setattr(store, "lost_answers", 0.0))
 
 
+def store_conflicts(
+    world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
+) -> None:
+    """Creates of the store meet others' requests: it says so, and stores nothing (S3's 409)."""
+    store = world.stores[shard.number]
+    store.conflicts = 0.5
+    world.sim.after(fault.seconds, lambda: setattr(store, "conflicts", 0.0))
+
+
+def store_forbids(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """The permission to write is gone for a while."""
+    store = world.stores[shard.number]
+    store.is_forbidden = True
+    world.sim.after(fault.seconds, lambda: setattr(store, "is_forbidden", False))
+
+
 def damage(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     world.weather.damaged_share = DAMAGED_SHARE
     world.sim.after(fault.seconds, lambda: setattr(world.weather, "damaged_share", 0.0))
@@ -365,6 +381,8 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "hiccup": hiccup,
     "store away": store_away,
     "store answers": store_answers,
+    "store conflicts": store_conflicts,
+    "store forbids": store_forbids,
     "damage": damage,
     "kill rank": kill_rank,
     "freeze rank": freeze_rank,
@@ -394,6 +412,7 @@ def stop(world: World) -> None:
         connection.silent_until = [0.0, 0.0]
     for store in world.stores:
         store.away, store.lost_answers = False, 0.0
+        store.is_forbidden, store.conflicts = False, 0.0
     for process in (*world.all_shards, *world.all_learners, *world.followers, *world.guests):
         process.wake()
     for learner in world.all_learners:

@@ -1,11 +1,14 @@
-"""A store in memory with conditional create, that can be slow, away, or lose its answers."""
+"""A store in memory with conditional create, that can be away, refuse, or lose its answers."""
 
 import hashlib
+import math
 import random
 from collections.abc import Callable, Sequence
 
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.storage.store import StoreMissing, StoreUnavailable, object_name
+
+REPLACE_SECONDS_MIN = 1.0
 
 Watcher = Callable[[str, bytes], None]
 
@@ -13,18 +16,29 @@ Watcher = Callable[[str, bytes], None]
 class MemoryStore:
     """See atoll_syncer.storage.store.Store. It outlives the processes that use it."""
 
-    def __init__(self, rng: random.Random, *, keeps_entries: bool = False) -> None:
-        self.rng = rng
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        keeps_entries: bool = False,
+        clock: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        self.rng, self.clock = rng, clock
         self.keeps_entries = keeps_entries  # as an object store does
         self.heartbeat_seconds = 2.0 if keeps_entries else 1.0
         self.data: dict[str, bytes] = {}
         self.away = False
         self.lost_answers = 0.0  # share of creates that happen and yet raise
+        self.conflicts = 0.0  # share of creates that meet others' requests: nothing is stored
+        self.is_forbidden = False  # nothing may be written: a permission is gone
+        self.replaced_at: dict[str, float] = {}
         self.on_create: list[Watcher] = []
         self.on_delete: list[Callable[[str], None]] = []
 
     def create(self, name: str, data: bytes) -> bool:
-        self._check(name)
+        self._check_write(name)
+        if self.conflicts and self.rng.random() < self.conflicts:
+            raise StoreUnavailable(name, "a conflict, after which nothing is there", "try again")
         if name in self.data:
             return False
         self.data[name] = data
@@ -35,13 +49,17 @@ class MemoryStore:
         return True
 
     def replace(self, name: str, data: bytes) -> None:
-        self._check(name)
-        self.data[name] = data
+        """An object store takes one write a second to a name."""
+        self._check_write(name)
+        before, now = self.replaced_at.get(name, -math.inf), self.clock()
+        if self.keeps_entries and now < before + REPLACE_SECONDS_MIN:
+            raise StoreUnavailable(name, "too many writes to this name", "try again")
+        self.data[name], self.replaced_at[name] = data, now
 
     def put(self, parts: Sequence[Buffer], epoch: int) -> str:
         data = b"".join(parts)
         name = object_name(epoch, hashlib.sha256(data).hexdigest())
-        self._check(name)
+        self._check_write(name)
         self.data[name] = data
         return name
 
@@ -56,13 +74,18 @@ class MemoryStore:
         return sorted(name for name in self.data if name.startswith(prefix) and name > after)
 
     def delete(self, name: str) -> None:
-        self._check(name)
+        self._check_write(name)
         if self.data.pop(name, None) is not None:
             for watch in self.on_delete:
                 watch(name)
 
     def tidy(self) -> None:
         """See Store: a writer in memory leaves nothing half-written."""
+
+    def _check_write(self, name: str) -> None:
+        self._check(name)
+        if self.is_forbidden:
+            raise StoreUnavailable(name, "403: no permission to write", "give it back")
 
     def _check(self, name: str) -> None:
         if self.away:

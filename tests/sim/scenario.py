@@ -53,6 +53,7 @@ KINDS = (
 EDITS_SHARE, OBJECT_STORE_SHARE, STANDBY_SHARE = 0.25, 0.3, 0.33  # of the seeds
 READ_SECONDS = (0.05, 0.05, 2.0, 15.0)  # of a slice; some come back when others are merged
 SLOW_BEATS_SHARE, STOPS_SHARE = 0.15, 0.5  # of those with a standby
+STORE_FAULTS_SHARE, STORE_KINDS = 0.15, ("store conflicts", "store forbids")  # of the seeds
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
 LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
@@ -245,6 +246,7 @@ def draw(seed: int) -> Scenario:
             *lane_faults,
             *draw_still(seed),
             *draw_stops(seed),
+            *draw_store_faults(seed),
             *draw_effect_faults(seed),
             *draw_lies(seed),
             *damage.draw(seed),
@@ -277,6 +279,15 @@ def draw_stops(seed: int) -> tuple[Fault, ...]:
     if seed % 8 == 0 or not draw_standby(seed)[0] or rng.random() >= STOPS_SHARE:
         return ()
     return faults_of(rng, ["stop shard"] * rng.choice((1, 2)), end=FAULTS_END)
+
+
+def draw_store_faults(seed: int) -> tuple[Fault, ...]:
+    """What an object store answers now and then."""
+    rng = random.Random(f"{seed}/store faults")
+    if seed % 8 == 0 or rng.random() >= STORE_FAULTS_SHARE:
+        return ()
+    kinds = [rng.choice(STORE_KINDS) for _ in range(rng.choice((1, 2)))]
+    return faults_of(rng, kinds, lambda _: rng.choice((0.5, 3.0, 8.0, 25.0)), end=FAULTS_END)
 
 
 def draw_edits(

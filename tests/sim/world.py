@@ -88,7 +88,8 @@ class World:
     def new_store(self, number: int) -> MemoryStore:
         """An empty store, watched."""
         rng = self.sim.random(f"store {number} {self.sim.now}")
-        store = MemoryStore(rng, keeps_entries=self.scenario.object_store)
+        keeps, clock = self.scenario.object_store, lambda: self.sim.now
+        store = MemoryStore(rng, keeps_entries=keeps, clock=clock)
 
         def created(name: str, data: bytes) -> None:
             if name.startswith(LOG) and self.stores[number] is store:
