@@ -41,7 +41,9 @@ from atoll_syncer.storage.store import (
     StoreError,
     StoreMissing,
     StoreUnavailable,
+    compare_marks,
     emptied,
+    new_mark,
     object_name,
 )
 
@@ -65,11 +67,13 @@ class ObjectStore:
         self._bucket, self.url, self.count = bucket, url.rstrip("/"), count
         self._listed: list[str] = []  # entries that are there, and not read yet, in order
         self._ahead: dict[str, bytearray] = {}  # those that were read with one before them
+        self._mark = b""  # as this process has opened it
 
     def open(self) -> None:
         """Raises StoreUnavailable, for good where the server ignores the condition of a PUT."""
         with self._errors(MARK):
-            self._create(MARK, b"{}")
+            self._create(MARK, new_mark())
+            self._mark = bytes(obstore.get(self._bucket, MARK).bytes())
         winners = self.race()
         if not winners:
             reason = f"none of {CREATORS} creators of one name succeeded"
@@ -218,11 +222,12 @@ class ObjectStore:
         """Raises FileNotFoundError without MARK, but another error without the bucket itself."""
         self.count("get", 1)
         try:
-            obstore.head(self._bucket, MARK)
+            found = bytes(obstore.get(self._bucket, MARK).bytes())
         except FileNotFoundError:
             self.count("list", 1)
             next(obstore.list(self._bucket, TEMPORARY), None)  # of no bucket there is no list
             raise
+        compare_marks(self.url, self._mark, found)
 
 
 def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:

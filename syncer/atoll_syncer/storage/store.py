@@ -39,7 +39,8 @@ from atoll_protos.transfer.frames import Buffer
 LOG = "log/"
 OBJECTS = "objects/"
 SNAPSHOTS = "snapshots/"
-MARK = "atoll.json"  # made by `open`: without it no name is believed to be missing
+# Made by `open`, each time with other bytes: without it no name is believed to be missing.
+MARK = "atoll.json"
 TEMPORARY = "tmp/"
 WRITE_BYTES = 8 << 20  # at most so much per write(2), so that a full disk shows early
 FRESH_SECONDS = 10.0  # a temporary file that is not locked yet
@@ -124,8 +125,18 @@ class Store(Objects, Protocol):
         """Remove what killed writers left half-written; no live writer notices."""
 
 
-def emptied(place: str) -> StoreEmptied:
-    return StoreEmptied(place, f"{MARK} is not there", "put back what was there, if you can")
+def emptied(place: str, how: str = "is not there") -> StoreEmptied:
+    return StoreEmptied(place, f"{MARK} {how}", "put back what was there, if you can")
+
+
+def new_mark() -> bytes:
+    return b'{"mark": "%s"}' % secrets.token_hex(8).encode()
+
+
+def compare_marks(place: str, opened: bytes, found: bytes) -> None:
+    """Raises StoreEmptied: who slept meanwhile would add to a log that began anew without it."""
+    if opened not in (b"", found):
+        raise emptied(place, "is that of a store which was emptied and begun anew")
 
 
 def object_name(epoch: int, digest: str) -> str:
@@ -158,6 +169,7 @@ class FileStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._mark = b""  # as this process has opened it
 
     def open(self) -> None:
         """Raises StoreFull and StoreUnavailable, also where the folders could not be used later."""
@@ -171,7 +183,8 @@ class FileStore:
                     probe = self.root / folder / f".{made.name}"
                     os.link(made, probe)
                     probe.unlink()
-        self.create(MARK, b"{}")
+        self.create(MARK, new_mark())
+        self._mark = bytes(self.read(MARK))
         self.tidy()
 
     def create(self, name: str, data: bytes) -> bool:
@@ -229,10 +242,16 @@ class FileStore:
                     return data
             except FileNotFoundError:
                 path.parent.stat()  # without the folder we do not know: raises StoreUnavailable
-                if not (self.root / MARK).exists():
-                    raise emptied(os.fspath(self.root)) from None
+                self._look_for_mark()
                 remedy = "nothing to do if it was collected; else restore the storage"
                 raise StoreMissing(os.fspath(path), "there is no such name", remedy) from None
+
+    def _look_for_mark(self) -> None:
+        try:
+            found = (self.root / MARK).read_bytes()
+        except FileNotFoundError:
+            raise emptied(os.fspath(self.root)) from None
+        compare_marks(os.fspath(self.root), self._mark, found)
 
     def names(self, prefix: str, after: str = "") -> list[str]:
         folder = self._path(prefix)

@@ -176,8 +176,22 @@ async def test_a_shard_whose_store_was_emptied_ends_and_is_started_again_rule_22
     ((code, reason),) = owner.ended
     assert code is ExitCode.TRY_AGAIN
     assert "atoll.json is not there" in reason
+    follower = FileStore(store.root)
+    follower.open()
+    assert Journal(follower, lambda: 2.0).read().epoch == 0
+
+
+async def test_a_shard_that_slept_while_its_store_was_emptied_and_begun_anew_ends_rule_22(
+    store: FileStore,
+) -> None:
+    """Its place in the log is beyond the new one's, where nobody would be in its way."""
+    owner = Owner(store)
+    shutil.rmtree(store.root)
     FileStore(store.root).open()
-    assert Journal(store, lambda: 2.0).read().epoch == 0
+    await owner.duty.work()
+    ((code, reason),) = owner.ended
+    assert code is ExitCode.TRY_AGAIN
+    assert "atoll.json is that of a store which was emptied and begun anew" in reason
 
 
 def test_a_process_that_appends_meanwhile_is_not_deposed_by_its_own_entry(

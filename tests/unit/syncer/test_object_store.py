@@ -24,6 +24,7 @@ from atoll_syncer.storage.snapshots import entry_name
 from atoll_syncer.storage.store import (
     LOG,
     MARK,
+    StoreEmptied,
     StoreMissing,
     StoreUnavailable,
     epoch_of,
@@ -153,6 +154,19 @@ def test_without_the_mark_the_store_is_away_and_nothing_is_lost(
         store.names("log/")
     store.open()
     assert store.names("log/") == []
+
+
+def test_a_store_that_was_emptied_and_opened_anew_is_not_that_of_who_had_it(
+    bucket: MemoryStore, store: ObjectStore
+) -> None:
+    """Rule 23: a process that slept meanwhile would add to a log that no other one reads."""
+    obstore.delete(bucket, MARK)
+    other = ObjectStore(bucket, store.url)
+    other.open()
+    assert other.names("log/") == []
+    for look in (lambda: store.read("log/1.json"), lambda: store.names("log/")):
+        with pytest.raises(StoreEmptied, match="emptied and begun anew"):
+            look()
 
 
 def test_an_append_and_a_heartbeat_cost_few_requests(
