@@ -39,7 +39,7 @@ import structlog
 
 from atoll_syncer.model.history import History
 from atoll_syncer.storage.journal import Heartbeat, Journal
-from atoll_syncer.storage.store import StoreUnavailable
+from atoll_syncer.storage.store import StoreEmptied, StoreUnavailable
 
 PERIODS_MAX: Final = 2.5  # of a heartbeat, without a sign of life
 PATIENCE_MAX_SECONDS: Final = 30.0
@@ -153,12 +153,14 @@ async def wait_for_turn(
     """What the log adds up to when this pod may take the shard over.
 
     `in_thread` does each look outside of the event loop, because a disk may take long; `clock`
-    counts monotonic seconds. Raises StoreCorrupt for the log of a newer version of Atoll.
+    counts monotonic seconds. Raises StoreEmptied, and StoreCorrupt for the log of a newer version.
     """
     watch, said = HeartbeatWatch(journal, pod, clock, period), ""
     while True:
         try:
             is_its_turn, reason = await in_thread(watch.look)
+        except StoreEmptied:
+            raise  # who is started after this one opens what is there by then
         except StoreUnavailable as error:
             is_its_turn, reason = False, str(error)
         if is_its_turn:

@@ -1,6 +1,7 @@
 """A newcomer waits until it may take a shard over (rule 20): the decision, and the wait."""
 
 import asyncio
+import shutil
 import time
 
 import pytest
@@ -9,7 +10,7 @@ from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Begun, TermBegun
 from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import Heartbeat, Journal
-from atoll_syncer.storage.store import LOG, FileStore
+from atoll_syncer.storage.store import LOG, FileStore, StoreEmptied
 from atoll_syncer.storage.takeover import (
     CATCH_UP_SECONDS,
     HeartbeatWatch,
@@ -97,6 +98,16 @@ def shop(store: FileStore) -> Shop:
 def wait(store: FileStore, pod: str) -> History:
     journal = Journal(store, lambda: 0.0)
     return asyncio.run(wait_for_turn(journal, pod, asyncio.to_thread, time.monotonic, 1.0))
+
+
+def test_who_waits_for_a_store_that_was_emptied_ends_and_the_next_process_opens_it(
+    store: FileStore, shop: Shop
+) -> None:
+    """Rule 23: it would wait for ever where another one has made the mark anew."""
+    shutil.rmtree(store.root)
+    FileStore(store.root).open()
+    with pytest.raises(StoreEmptied, match="emptied and begun anew"):
+        wait(store, "b")
 
 
 def test_the_first_process_and_the_same_pod_begin_at_once(store: FileStore, shop: Shop) -> None:
