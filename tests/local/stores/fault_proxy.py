@@ -58,6 +58,7 @@ class FaultProxy:
         self.port = 0
         self.delay_seconds = 0.0  # of each request, and of each answer
         self.lines: list[str] = []  # of all requests
+        self.byte_counts: list[int] = []  # of their bodies
         self._faults: list[Fault] = []
         self._is_cut = False
         self._held_pid = 0
@@ -158,8 +159,9 @@ class FaultProxy:
     async def _exchange(self, client: Side, server: Side) -> None:
         """One request and its answer. Raises what `_serve` takes for an end."""
         head = await client.reader.readuntil(HEAD_END)
-        line, _ = parsed(head)
+        line, headers = parsed(head)
         self.lines.append(line)
+        self.byte_counts.append(int(headers.get("content-length", "0")))
         fault = self._fault_of(line)
         await asyncio.sleep(self.delay_seconds)
         await self._pass(client)
