@@ -16,6 +16,7 @@ from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.export import export
 from atoll_operator.cli.lifecycle import delete, resume, suspend
 from atoll_operator.cli.logs import logs
+from atoll_operator.cli.plan import plan
 from atoll_operator.cli.plot import plot
 from atoll_operator.cli.replay import replay
 from atoll_operator.cli.run import RECORD, RECORD_DEFAULT, run
@@ -63,7 +64,7 @@ app = typer.Typer(
 )
 VERBS = (
     *(status, top, logs, plot, export, checkpoint, replay),
-    *(credentials, suspend, resume, delete, validate, chaos),
+    *(credentials, suspend, resume, delete, validate, plan, chaos),
 )
 app.command(cls=WithScript)(run)
 for verb in VERBS:

@@ -1,0 +1,180 @@
+"""`atoll plan`: what a job needs of networks and machines, before the first step."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from atoll_operator import sizing
+from atoll_operator.cli.manifest_file import read_job
+from atoll_operator.sizing import Link, Needs
+from atoll_protos.errors import SpecError
+
+NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kMBT]?)")
+TIMES: Final = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+LINK: Final = re.compile(r"([^=]+)=(\d+(?:\.\d+)?),(\d+(?:\.\d+)?)")
+
+
+def plan(
+    file: Annotated[Path, typer.Argument(help="File with a DecoupledTrainingJob.")],
+    step_time: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.001, help="Of a step of the learner that sets the clock."
+        ),
+    ],
+    parameters: Annotated[
+        str, typer.Option(metavar="NUMBER", help="Of the model, as in 350M or 12B.")
+    ] = "",
+    safetensors: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", exists=True, help="The model's files, in place of a number."),
+    ] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGION=GBIT,MS",
+            help="Gbit/s and round-trip time of a region's line to the syncer; once for each.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+) -> None:
+    """Say what a job needs of networks and machines, and what will not hold.
+
+    It only computes: by the formulas of docs/sizing.md, which are averages over a period.
+    """
+    job = read_job(file)
+    if bool(parameters) == (safetensors is not None):
+        raise SpecError(
+            "--parameters", "a model's size is needed", "give --parameters or --safetensors"
+        )
+    count = _number(parameters) if safetensors is None else _parameters_in(safetensors)
+    found = sizing.needs(job.spec, count, step_time, dict(map(_link, link or ())))
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(found), indent=2))
+        return
+    for line in _lines(job.name, job.spec.syncer.shards, found):
+        typer.echo(line)
+
+
+def _number(text: str) -> int:
+    found = NUMBER.fullmatch(text)
+    number = int(float(found[1]) * TIMES[found[2]]) if found else 0
+    if not number:
+        raise SpecError(
+            "--parameters", f"{text!r} is no number", "give one as 350M, 12B or 1000000"
+        )
+    return number
+
+
+def _link(text: str) -> tuple[str, Link]:
+    found = LINK.fullmatch(text)
+    if found is None or not float(found[2]):
+        raise SpecError(
+            "--link", f"{text!r} is no link", "give REGION=GBIT,MS as in eu-west=2.5,80"
+        )
+    return found[1], Link(
+        bits_per_second=float(found[2]) * 1e9, round_trip_seconds=float(found[3]) / 1e3
+    )
+
+
+def _parameters_in(folder: Path) -> int:
+    try:
+        from safetensors import safe_open  # noqa: PLC0415 - no part of the operator
+    except ImportError as error:
+        remedy = "in a clone of Atoll: pip install -e '.[local]'"
+        raise SpecError("--safetensors", "needs safetensors, which is not here", remedy) from error
+    count = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="numpy") as opened:  # type: ignore[no-untyped-call]
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                size = 1
+                for length in opened.get_slice(name).get_shape():
+                    size *= length
+                count += size
+    if not count:
+        raise SpecError(
+            "--safetensors", f"{folder} has no values", "give a folder of *.safetensors"
+        )
+    return count
+
+
+def _lines(name: str, shards: int, found: Needs) -> list[str]:
+    length = "until its tokens are trained" if found.hours is None else f"{found.hours:.3g} hours"
+    lines = [
+        f"{name}: {found.parameters:,} parameters, steps of {found.step_seconds:g} s, {length}",
+        "",
+        *_table(
+            (
+                "region",
+                "learners",
+                "up Gbit/s",
+                "down Gbit/s",
+                "TB a day",
+                "of the link",
+                "way s",
+                "lanes",
+            ),
+            [
+                (
+                    each.region,
+                    str(each.learners),
+                    f"{each.up / 1e9:.3g}",
+                    f"{each.down / 1e9:.3g}",
+                    f"{each.bytes_per_day / 1e12:.3g}",
+                    "" if each.link_share is None else f"{each.link_share:.0%}",
+                    "" if each.way_seconds is None else f"{each.way_seconds:.2g}",
+                    "" if each.lanes is None else str(each.lanes),
+                )
+                for each in found.regions
+            ],
+        ),
+        "",
+        *_table(
+            ("", "memory GB", "cores", "network Gbit/s", "disk GB/s", "room GB"),
+            [
+                (
+                    "each learner, beside its training",
+                    f"{found.learner_memory / 1e9:.3g}",
+                    f"{found.learner_cores:.2g}",
+                    "",
+                    "",
+                    "",
+                ),
+                (
+                    f"each of {shards} shards",
+                    f"{found.shard_memory / 1e9:.3g}",
+                    f"{found.shard_cores:.2g}",
+                    f"{max(found.syncer_up, found.syncer_down) / shards / 1e9:.3g}",
+                    f"{found.shard_writes / 1e9:.2g}",
+                    f"{found.shard_room / 1e9:.3g}",
+                ),
+            ],
+        ),
+    ]
+    if found.store_writes_per_day is not None:
+        lines += [
+            "",
+            f"The bucket gets {found.store_writes_per_day:,.0f} requests that write a day.",
+        ]
+    if found.shards_least > shards:
+        lines += [
+            "",
+            f"{found.shards_least} shards are needed for the merges: raise spec.syncer.shards",
+        ]
+    return [*lines, *(["", *found.advice] if found.advice else [])]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number == 0 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]
