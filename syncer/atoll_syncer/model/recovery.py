@@ -50,6 +50,12 @@ class Recovery:
     damaged: set[int] = field(default_factory=set)  # slices whose version before the head is, too
     failed: str = ""  # why no learner can give back what is lost
 
+    def awaited(self, session: int, fragment: int) -> AskedHolder | None:
+        """What this session was asked for and has not given yet."""
+        asked = self.asked.get(fragment)
+        here = asked is not None and asked.holder.session == session and not asked.storing
+        return asked if here else None
+
 
 @dataclass(slots=True, kw_only=True)
 class Failures:

@@ -10,8 +10,7 @@ A slice is lost when its newest version is not here:
   an older state. At a shard that has never begun nobody can hold one, so the claim is ignored.
 
 While anything is lost no round opens or closes, and no seed is taken. Slices in `gone` have no
-value here at all; the others have an older head, which serves again if no learner turns out to
-hold a newer version.
+value here at all; the others have an older head, which serves again if no learner holds more.
 
     serving --loss found--> waiting --all alive slots joined, or 30 s--> asking --> storing
        ^                                                                   ^  |        |
@@ -292,8 +291,8 @@ def refusal(state: ShardState, join: pb.Join) -> pb.End | None:
 def session_closed(state: ShardState, session: int) -> None:
     recovery = state.recovery
     if recovery is not None:
-        for fragment, asked in list(recovery.asked.items()):
-            if asked.holder.session == session and not asked.storing:
+        for fragment in list(recovery.asked):
+            if asked := recovery.awaited(session, fragment):
                 del recovery.asked[fragment]
                 ends, slot = state.failures.ends, asked.holder.slot
                 ends[slot] = ends.get(slot, 0) + 1
@@ -302,16 +301,14 @@ def session_closed(state: ShardState, session: int) -> None:
 def rejected(state: ShardState, session: int, transfer: pb.Transfer) -> None:
     """What a session sent is damaged; if it was a held version, that counts as a failure."""
     recovery, fragment = state.recovery, transfer.held.version.slice
-    if recovery is None or not transfer.HasField("held"):
-        return
-    if fragment in recovery.asked and recovery.asked[fragment].holder.session == session:
+    if recovery and transfer.HasField("held") and recovery.awaited(session, fragment):
         _count_failure(state, recovery, fragment)
 
 
 def objection(state: ShardState, session: int, held: pb.Held) -> str:
     fragment, version = held.version.slice, held.version.version
-    asked = None if state.recovery is None else state.recovery.asked.get(fragment)
-    if asked is None or asked.storing or asked.holder.session != session:
+    asked = None if state.recovery is None else state.recovery.awaited(session, fragment)
+    if asked is None:
         return f"slice {fragment}: this session was not asked for its version"
     if version.run != state.history.run or version.number < asked.holder.number:
         return f"slice {fragment}: version {version.number}, not {asked.holder.number}, of the run"
@@ -319,9 +316,14 @@ def objection(state: ShardState, session: int, held: pb.Held) -> str:
 
 
 def arrived(state: ShardState, session: int, held: pb.Held) -> list[Effect]:
+    """To be stored, unless a learner with a higher version has come meanwhile: it is asked."""
     fragment, recovery = held.version.slice, state.recovery
-    asked = None if recovery is None else recovery.asked.get(fragment)
-    if asked is None or asked.storing or asked.holder.session != session:
+    asked = None if recovery is None else recovery.awaited(session, fragment)
+    if recovery is None or asked is None:
+        return []
+    best = choose(holders(state, fragment), state.failures)
+    if best is not None and best.number > held.version.version.number:
+        del recovery.asked[fragment]
         return []
     asked.storing, asked.held = True, held
     return [StoreHeld(fragment, session, number(state, held))]
