@@ -284,6 +284,10 @@ class History:
         """An entry may say less than an earlier one: it was on its way when that one was made."""
         for slot, each in trained.items():
             self.trained[slot] = self.trained.get(slot, NONE_TRAINED).also(each)
+            self._name(slot, each.incarnation)
+
+    def _name(self, slot: str, incarnation: int) -> None:
+        self.named[slot] = max(self.named.get(slot, 0), incarnation)
 
     def lineage(self, fragment: int) -> list[Merged]:
         """What the head of a slice holds of every slot; cursors are the largest of any slice."""
@@ -295,7 +299,7 @@ class History:
     def _merge(self, fragment: int, each: Merged, data_state: str = "") -> None:
         """`data_state` is the object that holds the one of this cursor; empty: there is none."""
         self.merged.setdefault(fragment, {})[each.slot] = each
-        self.named[each.slot] = max(self.named.get(each.slot, 0), each.incarnation)
+        self._name(each.slot, each.incarnation)
         if each.cursor <= self.cursors.get(each.slot, -1):
             return
         self.cursors[each.slot] = each.cursor
