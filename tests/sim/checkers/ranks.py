@@ -2,22 +2,25 @@
 
 from collections import defaultdict
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.names import COUNTER_MAX
-from atoll_syncer.model.log import Committed, Entry
+from atoll_protos.names import COUNTER_MAX, REGISTRAR_SHARD
+from atoll_syncer.model.log import Committed, Entry, Taken
 from atoll_worker.link.messages import Start
 from atoll_worker.ranks.control import HEAD
 from atoll_worker.ranks.peers import BEAT_SECONDS, END_SECONDS
 from sim.learner_process import LearnerProcess
 from sim.rank import Part, Rank
+from sim.rank_group import RankGroup
 from sim.shard_process import ShardProcess
 from sim.symbols import Key
 from sim.watch import Watcher
 from sim.world import World
 
+Given = tuple[str, int]  # slot, incarnation
 LATE_SECONDS = 4 * BEAT_SECONDS  # of beats, and of the word that a stream has ended
 
 
@@ -28,7 +31,9 @@ class LostRankChecker(Watcher):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.groups: dict[tuple[str, int], str] = {}  # slot, incarnation: whose
+        self.groups: dict[Given, RankGroup] = {}
+        self.logs: dict[int, set[Given]] = defaultdict(set)  # by shard
+        self.heads: dict[Key, str] = {}  # digests
         self.incarnations: dict[str, int] = {}
         self.steps: dict[str, dict[int, int]] = defaultdict(dict)  # by group and rank
         self.end_seconds_max = world.scenario.silence_seconds + END_SECONDS + LATE_SECONDS
@@ -40,8 +45,32 @@ class LostRankChecker(Watcher):
                 name, found = rank.group.name, command.incarnation
                 known = self.incarnations.setdefault(name, found)
                 self.require(known == found, f"{name} is incarnation {known} and {found}")
-                owner = self.groups.setdefault((rank.slot, found), name)
+                owner = self.groups.setdefault((rank.slot, found), rank.group).name
                 self.require(owner == name, f"{owner} and {name} are incarnation {found}")
+
+    def store_lost(self, shard: int) -> None:
+        self.logs.pop(shard, None)
+        self.heads = {key: digest for key, digest in self.heads.items() if key[0] != shard}
+
+    def _given(self, shard: int, given: Given) -> None:
+        """What was given is given again where no log, process or version names it (rules 2, 4)."""
+        known = any(given in log for log in self.logs.values())
+        if shard == REGISTRAR_SHARD and not known and not self._is_named(given):
+            self.groups.pop(given, None)
+        self.logs[shard].add(given)
+
+    def _is_named(self, given: Given) -> bool:
+        group = self.groups.get(given)
+        if group is not None and any(rank.process.alive for rank in group.ranks):
+            return True
+        held = (each.bases.values() for each in self.world.all_learners if each.alive)
+        values = [*chain(*held), *map(self.world.values.__getitem__, self.heads.values())]
+        return any(
+            (work.slot, work.incarnation) == given
+            for value in values
+            for version in value.lineage()
+            for work in version.merged
+        )
 
     def rank_stepped(self, rank: Rank) -> None:
         self.steps[rank.group.name][rank.number] = rank.counts.own_steps
@@ -59,12 +88,16 @@ class LostRankChecker(Watcher):
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         """What is merged was trained by all ranks: after a loss no step is made by all."""
+        if isinstance(entry, Taken):
+            self._given(shard, (entry.slot, entry.incarnation))
+        if isinstance(entry, Committed):
+            self.heads[shard, entry.slice] = entry.digest
         if not isinstance(entry, Committed) or not entry.participants:
             return
         for work in self.world.values[entry.digest].merged:
-            name = self.groups.get((work.slot, work.incarnation))
-            if name is not None:
-                made = self.steps[name]
+            group = self.groups.get((work.slot, work.incarnation))
+            if group is not None:
+                name, made = group.name, self.steps[group.name]
                 least = min(made.get(n, 0) for n in range(self.world.scenario.ranks[work.slot]))
                 fits = work.last <= least
                 self.require(fits, f"{work} of {name} is merged, some rank made {least} steps")

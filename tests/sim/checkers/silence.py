@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_worker.link.messages import Fail
 from sim.learner_process import LearnerProcess
 from sim.watch import Watcher
 from sim.world import World
@@ -22,11 +23,17 @@ class SilenceChecker(Watcher):
         self.heard: dict[tuple[str, int], float] = {}  # in sessions: instance, shard
         self.sessions: dict[tuple[str, int, int], int] = defaultdict(int)  # and epoch
         self.epochs: dict[tuple[str, int], int] = {}
+        self.refused: set[str] = set()  # instances
 
     def recorded(self, learner: LearnerProcess, fields: dict[str, Any]) -> None:
         """Its session with a shard has ended."""
         if fields.get("event") == "disconnected":
             self.heard.pop((learner.instance, fields["shard"]), None)
+
+    def training_told(self, learner: LearnerProcess, command: Any) -> None:
+        """It dials no more, and ends as soon as its training process moves (rules 2 to 5)."""
+        if isinstance(command, Fail):
+            self.refused.add(learner.instance)
 
     def learner_message(self, learner: LearnerProcess, shard: int, message: pb.ToLearner) -> None:
         key = learner.instance, shard
@@ -42,7 +49,7 @@ class SilenceChecker(Watcher):
             self.heard[learner.instance, shard] = self.world.sim.now
 
     def stepped(self, learner: LearnerProcess) -> None:
-        if not learner.is_whole:
+        if not learner.is_whole or learner.instance in self.refused:
             return
         least, most = SILENT_SECONDS
         for shard in range(self.world.run_file.shards):
