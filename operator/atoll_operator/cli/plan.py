@@ -90,7 +90,7 @@ def _parameters_in(folder: Path) -> int:
         raise SpecError("--safetensors", "needs safetensors, which is not here", remedy) from error
     count = 0
     for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="numpy") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(file, framework="numpy") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
                 size = 1
                 for length in opened.get_slice(name).get_shape():
