@@ -146,6 +146,12 @@ class Seeded:
     due: tuple[int, ...] = ()  # by fragment: the newest due tick, if they are of a checkpoint
     merges: tuple[int, ...] = ()  # likewise, that the momentum has taken in
 
+    def __post_init__(self) -> None:
+        counts = {len(self.digests), len(self.objects)}
+        counts |= {len(each) for each in (self.due, self.merges) if each}
+        if len(counts) > 1:
+            raise ValueError(f"a Seeded of {sorted(counts)} slices")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompanionStored:

@@ -27,7 +27,7 @@ from atoll_syncer.checkpoints.copies import WHOLE
 from atoll_syncer.checkpoints.places import FolderPlace
 from atoll_syncer.checkpoints.restoring import RestoreRefusedError
 from atoll_syncer.model.history import HeadVersion, History
-from atoll_syncer.model.log import Committed, from_document, to_document
+from atoll_syncer.model.log import Committed, Seeded, from_document, to_document
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.storage import companions, data_states, snapshots
 from atoll_syncer.storage.checksums import with_checksum, without_checksum
@@ -371,6 +371,17 @@ def test_a_record_whose_fields_are_of_another_kind_is_damage(field: str, value: 
     documents = copy.deepcopy(list(trained_log()))
     (number,) = [n for n, each in enumerate(documents) if each["records"][0]["kind"] == COMMIT][:1]
     documents[number]["records"][0][field] = value
+    journal = Journal(store_of(documents), lambda: 8.0)
+    journal.read()
+    assert journal.lost_entries >= 1
+
+
+@pytest.mark.parametrize("field", ["digests", "objects", "due", "merges"])
+def test_a_version_0_that_lacks_something_of_a_slice_is_damage(field: str) -> None:
+    documents = copy.deepcopy(list(trained_log()))
+    (seeded,) = [e["records"][0] for e in documents if e["records"][0]["kind"] == Seeded.__name__]
+    seeded |= {"due": [0, 0], "merges": [0, 0]}
+    seeded[field].pop()
     journal = Journal(store_of(documents), lambda: 8.0)
     journal.read()
     assert journal.lost_entries >= 1
