@@ -203,9 +203,10 @@ def _commit(line: bytes) -> tuple[int, int, int] | None:
         record = json_text.mapping(line)
         if record["event"] != "commit":
             return None
-        return record["slice"], record["version"], record["epoch"]
+        found = record["slice"], record["version"], record["epoch"]
     except (ValueError, KeyError, TypeError):
         return None  # not a line of ours
+    return found if all(type(each) is int for each in found) else None
 
 
 def _plain(value: object) -> object:

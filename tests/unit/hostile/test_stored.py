@@ -376,6 +376,17 @@ def test_a_record_whose_fields_are_of_another_kind_is_damage(field: str, value: 
     assert journal.lost_entries >= 1
 
 
+@pytest.mark.parametrize("field", ["slice", "version", "epoch"])
+@pytest.mark.parametrize("value", [None, "1", {}, float("inf"), float("nan")])
+def test_a_line_of_the_tape_whose_numbers_are_none_is_no_commit(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    line = {"event": "commit", "slice": 0, "version": 3, "epoch": 1}
+    path = tmp_path / "tape.jsonl"
+    path.write_text(f"{json.dumps(line)}\n{json.dumps({**line, field: value})}\n")
+    assert Tape(path, lambda: 7.0).commits({0: 1}) == {(0, 3, 1)}
+
+
 @pytest.mark.parametrize("field", ["digests", "objects", "due", "merges"])
 def test_a_version_0_that_lacks_something_of_a_slice_is_damage(field: str) -> None:
     documents = copy.deepcopy(list(trained_log()))
