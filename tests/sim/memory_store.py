@@ -35,6 +35,10 @@ class MemoryStore:
         self.on_create: list[Watcher] = []
         self.on_delete: list[Callable[[str], None]] = []
 
+    @property
+    def is_in_trouble(self) -> bool:
+        return bool(self.away or self.lost_answers or self.conflicts or self.is_forbidden)
+
     def create(self, name: str, data: bytes) -> bool:
         self._check_write(name)
         if self.conflicts and self.rng.random() < self.conflicts:

@@ -203,7 +203,7 @@ class SteadyWatcher(RoundWatcher):
     def _shard_is_well(self, shard: ShardProcess) -> bool:
         store, blocked = self.world.stores[shard.number], self.world.weather.blocked_until
         reached = blocked.get(f"shard{shard.number}", 0.0) <= self.world.sim.now
-        well = not store.away and not store.lost_answers and not self.world.weather.damaged_share
+        well = not store.is_in_trouble and not self.world.weather.damaged_share
         return shard.alive and not shard.paused and reached and well
 
     def _is_well(self, shard: ShardProcess, told: Told, now: float) -> bool:
