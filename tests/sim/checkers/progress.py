@@ -11,6 +11,7 @@ from atoll_protos.job.schedule import start_distance
 from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.log import Committed, Entry, Seeded
+from atoll_syncer.model.roster import STALL_STEPS
 from atoll_syncer.rules.ending import LAST_ROUND_SECONDS
 from atoll_syncer.rules.rounds import publishing
 from sim.checkers.facts import Facts, RoundWatcher, Told
@@ -126,7 +127,14 @@ class CloseChecker(RoundWatcher):
         each = state.rounds.open[merge.slice]
         new = self._first_steps(facts, merge.slice, state.history.heads[merge.slice])
         those = [*self._awaited(facts, merge.slice, each.base, now)]
-        those += [told for told in new if told.trains(now) and told.slot not in each.refused]
+        longest = STALL_STEPS * state.clock.step_seconds  # 0 as long as the shard knows of no step
+        those += [
+            told
+            for told in new
+            if told.trains(now)
+            and told.slot not in each.refused
+            and (told.report.step_seconds or now - told.stepped_at <= longest)
+        ]
         awaited = [
             told.slot for told in those if not state.is_too_slow(state.sessions.slots[told.slot])
         ]
