@@ -120,6 +120,12 @@ def test_the_size_can_come_from_the_models_files(file: Path, tmp_path: Path) -> 
     assert json.loads(said(file, "--safetensors", tmp_path, "--json"))["parameters"] == 17
 
 
+def test_a_file_that_is_no_model_is_named(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
+    with pytest.raises(SpecError, match="is no model"):
+        said(file, "--safetensors", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
