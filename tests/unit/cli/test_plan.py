@@ -115,8 +115,8 @@ def test_the_table_has_the_links_the_machines_and_the_advice(file: Path) -> None
 
 
 def test_the_size_can_come_from_the_models_files(file: Path, tmp_path: Path) -> None:
-    values: dict[str, np.ndarray[Any, Any]] = {"a": np.zeros((3, 4)), "b": np.zeros(5)}
-    save_file(values, tmp_path / "model.safetensors")
+    save_file({"a": np.zeros((3, 4))}, tmp_path / "model-1-of-2.safetensors", {"format": "pt"})
+    save_file({"b": np.zeros(5)}, tmp_path / "model-2-of-2.safetensors")
     assert json.loads(said(file, "--safetensors", tmp_path, "--json"))["parameters"] == 17
 
 
