@@ -184,7 +184,11 @@ class WatchedShard:
 
     def __init__(self, process: ShardProcess, shard: Shard) -> None:
         self._process, self._shard = process, shard
-        self._tell = process.world.watchers.tell
+
+    def _tell(self, hook: str, *what: Any) -> None:
+        """Nothing of a process that has died: Python collects its coroutines at some later time."""
+        if self._process.alive:
+            self._process.world.watchers.tell(hook, *what)
 
     def __getattr__(self, name: str) -> Any:
         """The rules' own; an input's effects are looked at first."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from atoll_protos.job.schedule import start_distance
-from atoll_syncer.model.effects import MergeOffers
+from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.log import Committed, Entry, Seeded
 from atoll_syncer.model.roster import STALL_STEPS
@@ -95,6 +95,12 @@ class CloseChecker(RoundWatcher):
         self.quorum_at: dict[tuple[str, int], float] = {}
         self.all_since: dict[tuple[str, int], float] = {}
         self.here_since: dict[tuple[str, int], float] = {}  # a slice that was read back
+        self.longer_since: dict[str, float] = {}  # a job whose last rounds became ordinary ones
+
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
+        if self.is_over(shard):
+            self.longer_since[shard.name] = self.world.sim.now
+        super().shard_did(shard, effects)
 
     def look(self, shard: ShardProcess, facts: Facts, now: float) -> None:
         assert shard.shard is not None
@@ -107,7 +113,7 @@ class CloseChecker(RoundWatcher):
             if unread or self.under_way(shard, facts, fragment) or count < self.quorum:
                 self.all_since.pop(key, None)
                 continue
-            here = self.here_since.get(key, 0.0)
+            here = max(self.here_since.get(key, 0.0), self.longer_since.get(shard.name, 0.0))
             since = max(self._kth(facts, fragment), shard.woke_at, here)
             bound = since + self._step_seconds_max(facts) * self.sync.grace + PROMPT_SECONDS
             self.require(now <= bound, f"{key} has its quorum since {since:.2f} and stays open")
