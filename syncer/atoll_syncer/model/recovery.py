@@ -46,7 +46,7 @@ class Recovery:
     turned_away: set[str] = field(default_factory=set)  # slots that were told to dial again
     asked: dict[int, AskedHolder] = field(default_factory=dict)  # by slice
     empty_learner_came: bool = False  # a learner joined that holds nothing
-    first_learner_at: float | None = None  # since when a learner could have named a version
+    could_answer_at: float | None = None  # when the first learner came, or one was asked last
     damaged: set[int] = field(default_factory=set)  # slices whose version before the head is, too
     failed: str = ""  # why no learner can give back what is lost
 

@@ -151,8 +151,9 @@ def move(state: ShardState, now: float) -> list[Effect]:
     if recovery is None or not state.term.durable:
         return []
     effects = _give_up_on_silent(state, recovery, now)
-    if recovery.first_learner_at is None and (recovery.empty_learner_came or joined(state)):
-        recovery.first_learner_at = now
+    came = recovery.could_answer_at is None and (recovery.empty_learner_came or joined(state))
+    if came or any(not each.storing for each in recovery.asked.values()):
+        recovery.could_answer_at = now
     if (
         not state.seed.marked
         or state.seed.session is not None
@@ -248,10 +249,9 @@ def _count_failure(state: ShardState, recovery: Recovery, fragment: int) -> None
 
 
 def _go_on_without_learners(state: ShardState, recovery: Recovery, now: float) -> list[Effect]:
-    """30 s after the first learner could have named a version: the one before it, or failed."""
-    waited = recovery.first_learner_at is not None and (
-        now - recovery.first_learner_at >= WAIT_SECONDS
-    )
+    """After 30 s in which learners could have named a version: the one before it, or failed."""
+    since = recovery.could_answer_at
+    waited = since is not None and now - since >= WAIT_SECONDS
     orphans = [
         fragment
         for fragment in sorted(recovery.gone & recovery.lost - recovery.asked.keys())
