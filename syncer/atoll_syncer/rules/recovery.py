@@ -157,7 +157,7 @@ def move(state: ShardState, now: float) -> list[Effect]:
     if (
         not state.seed.marked
         or state.seed.session is not None
-        or why_wait(recovery, joined(state), now)
+        or (recovery.lost and why_wait(recovery, joined(state), now))
     ):
         return effects
     busy = recovery.asked.keys() | state.rounds.open.keys() | state.reading.unread
