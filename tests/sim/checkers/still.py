@@ -28,10 +28,13 @@ class StillChecker(Watcher):
         super().__init__(world)
         self.owes: dict[str, set[Key | str]] = defaultdict(set)  # instance: what it has to say
         self.since: dict[str, float] = {}  # when it began to owe, or said something
+        self.finished = set[str]()  # instances (rule 27)
         self.well: dict[tuple[str, str], float] = {}  # shard process, instance: reaches it since
 
     def training_told(self, learner: LearnerProcess, command: Any) -> None:
-        """In lock-step it waits in step() until it is told something."""
+        """In lock-step it waits in step() until it is told something; finished, it owes no step."""
+        if learner.instance in self.finished:
+            return
         owes, before = self.owes[learner.instance], self.since.get(learner.instance)
         if before is None or not owes:
             self.since[learner.instance] = self.world.sim.now
@@ -44,6 +47,7 @@ class StillChecker(Watcher):
                 owes.add(STEP)
             case Finished():
                 owes.clear()
+                self.finished.add(learner.instance)
 
     def training_said(self, learner: LearnerProcess, message: Any) -> None:
         """A Boundary answers what it names; without lock-step the next step is owed at once."""
