@@ -25,7 +25,7 @@ PART_BYTES: Final = 64 << 20  # of an object, in one request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class RegionLink:
     """The line of one region to the syncer, the same both ways."""
 
     bits_per_second: float
@@ -68,7 +68,9 @@ class Needs:
     advice: tuple[str, ...]
 
 
-def needs(spec: Spec, parameters: int, step_seconds: float, links: Mapping[str, Link]) -> Needs:
+def needs(
+    spec: Spec, parameters: int, step_seconds: float, links: Mapping[str, RegionLink]
+) -> Needs:
     """Raises SpecError for a link of a region that the job does not have."""
     names = [region.name for region in spec.regions]
     for name in links:
@@ -111,7 +113,12 @@ def fragments(spec: Spec) -> int:
 
 
 def _of_region(
-    spec: Spec, name: str, learners: int, parameters: int, step_seconds: float, link: Link | None
+    spec: Spec,
+    name: str,
+    learners: int,
+    parameters: int,
+    step_seconds: float,
+    link: RegionLink | None,
 ) -> RegionNeeds:
     wire, elements = spec.sync.wire, parameters // fragments(spec)
     up, down = (

@@ -12,7 +12,7 @@ import typer
 
 from atoll_operator import sizing
 from atoll_operator.cli.manifest_file import read_job
-from atoll_operator.sizing import Link, Needs
+from atoll_operator.sizing import RegionLink, Needs
 from atoll_protos.errors import SpecError
 
 NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kMBT]?)")
@@ -72,13 +72,13 @@ def _number(text: str) -> int:
     return number
 
 
-def _link(text: str) -> tuple[str, Link]:
+def _link(text: str) -> tuple[str, RegionLink]:
     found = LINK.fullmatch(text)
     if found is None or not float(found[2]):
         raise SpecError(
             "--link", f"{text!r} is no link", "give REGION=GBIT,MS as in eu-west=2.5,80"
         )
-    return found[1], Link(
+    return found[1], RegionLink(
         bits_per_second=float(found[2]) * 1e9, round_trip_seconds=float(found[3]) / 1e3
     )
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from atoll_operator import cli
 from atoll_operator.api.job.spec import Spec
-from atoll_operator.sizing import Link, needs
+from atoll_operator.sizing import RegionLink, needs
 from atoll_protos.errors import SpecError
 
 
@@ -59,7 +59,7 @@ def test_int4_takes_about_a_quarter_of_bf16() -> None:
 
 
 def test_a_link_that_is_too_narrow_is_named_with_a_period_that_holds() -> None:
-    link = {"eu": Link(bits_per_second=1e9, round_trip_seconds=0.01)}
+    link = {"eu": RegionLink(bits_per_second=1e9, round_trip_seconds=0.01)}
     found = needs(spec_of(2), 10**9, 1.0, link)
     (advice,) = found.advice
     assert "eu: 133% of its link" in advice
@@ -69,7 +69,7 @@ def test_a_link_that_is_too_narrow_is_named_with_a_period_that_holds() -> None:
 
 
 def test_a_way_that_the_overlap_does_not_hide_is_named_with_one_that_does() -> None:
-    link = {"eu": Link(bits_per_second=2e9, round_trip_seconds=2.0)}
+    link = {"eu": RegionLink(bits_per_second=2e9, round_trip_seconds=2.0)}
     (advice,) = needs(spec_of(1), 10**9, 1.0, link).advice
     assert "the overlap hides 2 s" in advice
     assert "spec.sync.overlap from 2 to 5" in advice
@@ -77,14 +77,16 @@ def test_a_way_that_the_overlap_does_not_hide_is_named_with_one_that_does() -> N
 
 
 def test_a_long_and_wide_line_asks_for_more_connections() -> None:
-    link = {"eu": Link(bits_per_second=1e9, round_trip_seconds=0.06)}
+    link = {"eu": RegionLink(bits_per_second=1e9, round_trip_seconds=0.06)}
     (region,) = needs(spec_of(1), 10**8, 1.0, link).regions
     assert region.lanes == 3
 
 
 def test_a_link_of_a_region_that_is_not_there_is_refused() -> None:
     with pytest.raises(SpecError, match="no region asia; give one of eu"):
-        needs(spec_of(1), 10**9, 1.0, {"asia": Link(bits_per_second=1e9, round_trip_seconds=0)})
+        needs(
+            spec_of(1), 10**9, 1.0, {"asia": RegionLink(bits_per_second=1e9, round_trip_seconds=0)}
+        )
 
 
 @pytest.fixture
