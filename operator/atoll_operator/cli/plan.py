@@ -12,7 +12,7 @@ import typer
 
 from atoll_operator import sizing
 from atoll_operator.cli.manifest_file import read_job
-from atoll_operator.sizing import RegionLink, Needs
+from atoll_operator.sizing import Needs, RegionLink
 from atoll_protos.errors import SpecError
 
 NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kMBT]?)")
