@@ -66,7 +66,6 @@ class JobClock:
         self.training = slots
         if slots == self.positions.keys():
             return
-        self.ahead = None
         self.positions = {slot: self.positions.get(slot, self.tick - 1) for slot in sorted(slots)}
         self.take_in()
 
