@@ -156,7 +156,7 @@ def _store_writes(spec: Spec, parameters: int, step_seconds: float) -> float:
 
 
 def _advice(spec: Spec, regions: tuple[RegionNeeds, ...], step_seconds: float) -> list[str]:
-    """What will not hold, and the setting that helps, worst first."""
+    """What will not hold, and the setting that helps."""
     found = []
     slack = spec.sync.overlap * step_seconds
     for each in regions:
@@ -170,10 +170,13 @@ def _advice(spec: Spec, regions: tuple[RegionNeeds, ...], step_seconds: float) -
                 "(spec.sync.wire)"
             )
         elif spec.sync.overlap and each.way_seconds > slack:
-            overlap = math.ceil(each.way_seconds / step_seconds)
+            overlap, period = math.ceil(each.way_seconds / step_seconds), spec.sync.period
+            more = f"spec.sync.overlap from {spec.sync.overlap} to {overlap}"
+            if overlap >= period:  # an overlap is less than the period
+                more += f" and spec.sync.period from {period} to more than that"
             found.append(
                 f"{each.region}: a fragment's way takes {each.way_seconds:.2g} s and the overlap "
-                f"hides {slack:.2g} s, so work comes too late; raise spec.sync.overlap from "
-                f"{spec.sync.overlap} to {overlap}, or send fewer bits (spec.sync.wire)"
+                f"hides {slack:.2g} s, so work comes too late; raise {more}, or send fewer bits "
+                "(spec.sync.wire)"
             )
     return found

@@ -12,12 +12,18 @@ import typer
 
 from atoll_operator import sizing
 from atoll_operator.cli.manifest_file import read_job
-from atoll_operator.sizing import Needs, RegionLink
+from atoll_operator.sizing import Needs, RegionLink, RegionNeeds
 from atoll_protos.errors import SpecError
 
-NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)([kMBT]?)")
+NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kMBT]?)")
 TIMES: Final = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-LINK: Final = re.compile(r"([^=]+)=(\d+(?:\.\d+)?),(\d+(?:\.\d+)?)")
+LINK: Final = re.compile(r"([^=]+)=(\d{1,9}(?:\.\d{1,9})?),(\d{1,9}(?:\.\d{1,9})?)")
+
+REGION_COLUMNS: Final = (
+    *("region", "learners", "up Gbit/s", "down Gbit/s", "TB a day"),
+    *("of the link", "way s", "lanes"),
+)
+MACHINE_COLUMNS: Final = ("", "memory GB", "cores", "network Gbit/s", "disk GB/s", "room GB")
 
 
 def plan(
@@ -49,6 +55,8 @@ def plan(
     It only computes: by the formulas of docs/sizing.md, which are averages over a period.
     """
     job = read_job(file)
+    if not math.isfinite(step_time):
+        raise SpecError("--step-time", f"{step_time} is no time", "give seconds, as in 0.5")
     if bool(parameters) == (safetensors is not None):
         raise SpecError(
             "--parameters", "a model's size is needed", "give --parameters or --safetensors"
@@ -89,18 +97,12 @@ def _parameters_in(folder: Path) -> int:
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with path.open("rb") as file:
-                table = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                length = int.from_bytes(file.read(8), "little")
+                table = json.loads(file.read(min(length, path.stat().st_size)))
             shapes = [each["shape"] for name, each in table.items() if name != "__metadata__"]
-        except (
-            OSError,
-            ValueError,
-            OverflowError,
-            AttributeError,
-            LookupError,
-            TypeError,
-        ) as error:
+            count += sum(int(math.prod(shape)) for shape in shapes)
+        except (OSError, ValueError, AttributeError, LookupError, TypeError) as error:
             raise SpecError(str(path), f"is no model ({error!r})", "give whole files") from error
-        count += sum(map(math.prod, shapes))
     if not count:
         remedy = "give a folder of *.safetensors"
         raise SpecError("--safetensors", f"{folder} has no values", remedy)
@@ -108,69 +110,47 @@ def _parameters_in(folder: Path) -> int:
 
 
 def _lines(name: str, shards: int, found: Needs) -> list[str]:
-    length = "until its tokens are trained" if found.hours is None else f"{found.hours:.3g} hours"
+    length = "until its tokens are trained" if found.hours is None else f"{found.hours:.3g} h"
     lines = [
         f"{name}: {found.parameters:,} parameters, steps of {found.step_seconds:g} s, {length}",
         "",
-        *_table(
-            (
-                "region",
-                "learners",
-                "up Gbit/s",
-                "down Gbit/s",
-                "TB a day",
-                "of the link",
-                "way s",
-                "lanes",
-            ),
-            [
-                (
-                    each.region,
-                    str(each.learners),
-                    f"{each.up / 1e9:.3g}",
-                    f"{each.down / 1e9:.3g}",
-                    f"{each.bytes_per_day / 1e12:.3g}",
-                    "" if each.link_share is None else f"{each.link_share:.0%}",
-                    "" if each.way_seconds is None else f"{each.way_seconds:.2g}",
-                    "" if each.lanes is None else str(each.lanes),
-                )
-                for each in found.regions
-            ],
-        ),
+        *_table(REGION_COLUMNS, [_of_region(each) for each in found.regions]),
         "",
-        *_table(
-            ("", "memory GB", "cores", "network Gbit/s", "disk GB/s", "room GB"),
-            [
-                (
-                    "each learner, beside its training",
-                    f"{found.learner_memory / 1e9:.3g}",
-                    f"{found.learner_cores:.2g}",
-                    "",
-                    "",
-                    "",
-                ),
-                (
-                    f"each of {shards} shards",
-                    f"{found.shard_memory / 1e9:.3g}",
-                    f"{found.shard_cores:.2g}",
-                    f"{max(found.syncer_up, found.syncer_down) / shards / 1e9:.3g}",
-                    f"{found.shard_writes / 1e9:.2g}",
-                    f"{found.shard_room / 1e9:.3g}",
-                ),
-            ],
-        ),
+        *_table(MACHINE_COLUMNS, _of_machines(shards, found)),
     ]
     if found.store_writes_per_day is not None:
-        lines += [
-            "",
-            f"The bucket gets {found.store_writes_per_day:,.0f} requests that write a day.",
-        ]
+        count = f"{found.store_writes_per_day:,.0f}"
+        lines += ["", f"The bucket gets {count} requests that write a day."]
     if found.shards_least > shards:
-        lines += [
-            "",
-            f"{found.shards_least} shards are needed for the merges: raise spec.syncer.shards",
-        ]
+        count = f"{found.shards_least} shards"
+        lines += ["", f"{count} are needed for the merges: raise spec.syncer.shards"]
     return [*lines, *(["", *found.advice] if found.advice else [])]
+
+
+def _of_region(each: RegionNeeds) -> Sequence[str]:
+    return (
+        each.region,
+        str(each.learners),
+        f"{each.up / 1e9:.3g}",
+        f"{each.down / 1e9:.3g}",
+        f"{each.bytes_per_day / 1e12:.3g}",
+        "" if each.link_share is None else f"{each.link_share:.0%}",
+        "" if each.way_seconds is None else f"{each.way_seconds:.2g}",
+        "" if each.lanes is None else str(each.lanes),
+    )
+
+
+def _of_machines(shards: int, found: Needs) -> Sequence[Sequence[str]]:
+    learner = (f"{found.learner_memory / 1e9:.3g}", f"{found.learner_cores:.2g}", "", "", "")
+    shard = (
+        f"{found.shard_memory / 1e9:.3g}",
+        f"{found.shard_cores:.2g}",
+        f"{max(found.syncer_up, found.syncer_down) / shards / 1e9:.3g}",
+        f"{found.shard_writes / 1e9:.2g}",
+        f"{found.shard_room / 1e9:.3g}",
+    )
+    each_shard = f"each of {shards} shards" if shards > 1 else "the shard"
+    return ("each learner, beside its training", *learner), (each_shard, *shard)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

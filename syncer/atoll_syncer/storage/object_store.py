@@ -133,13 +133,14 @@ class ObjectStore:
         return name
 
     def read(self, name: str) -> bytearray:
-        if name in self._listed:
-            self._read_ahead(self._listed.index(name))
+        listed = self._listed  # never changed in place: several threads read
+        if name in listed:
+            self._read_ahead(listed, listed.index(name))
         if (ahead := self._ahead.pop(name, None)) is not None:
             return ahead
         return self._read(name)
 
-    def _read_ahead(self, first: int) -> None:
+    def _read_ahead(self, listed: list[str], first: int) -> None:
         """Read an entry and those behind it; one with which there is trouble is asked for again."""
 
         def entry(name: str) -> bytearray | None:
@@ -147,8 +148,8 @@ class ObjectStore:
                 return self._read(name)
             return None
 
-        names = self._listed[first : first + READ_AT_ONCE]
-        del self._listed[: first + READ_AT_ONCE]
+        names = listed[first : first + READ_AT_ONCE]
+        self._listed = listed[first + READ_AT_ONCE :]
         with ThreadPoolExecutor(READ_AT_ONCE) as threads:
             read = zip(names, threads.map(entry, names), strict=True)
             self._ahead = {name: data for name, data in read if data is not None}

@@ -99,7 +99,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def said(*words: str | Path) -> str:
-    done = CliRunner().invoke(cli.app, ["plan", *map(str, words), "--step-time", "1"])
+    done = CliRunner().invoke(cli.app, ["plan", "--step-time", "1", *map(str, words)])
     if done.exception:
         raise done.exception
     return done.stdout
@@ -107,7 +107,7 @@ def said(*words: str | Path) -> str:
 
 def test_the_table_has_the_links_the_machines_and_the_advice(file: Path) -> None:
     text = said(file, "--parameters", "12B", "--link", "eu=20,80")
-    assert text.startswith("big: 12,000,000,000 parameters, steps of 1 s, 1 hours")
+    assert text.startswith("big: 12,000,000,000 parameters, steps of 1 s, 1 h")
     assert "each learner, beside its training" in text
     assert "10 shards are needed" in text
     assert "eu: 160% of its link" in text
@@ -122,8 +122,17 @@ def test_the_size_can_come_from_the_models_files(file: Path, tmp_path: Path) -> 
     assert json.loads(said(file, "--safetensors", tmp_path, "--json"))["parameters"] == 17
 
 
-def test_a_file_that_is_no_model_is_named(file: Path, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
+def test_an_overlap_that_the_period_does_not_allow_is_not_proposed_alone() -> None:
+    link = {"eu": RegionLink(bits_per_second=2e9, round_trip_seconds=20.0)}
+    (advice,) = needs(spec_of(1), 10**9, 1.0, link).advice
+    assert "spec.sync.overlap from 2 to 32 and spec.sync.period from 24 to more" in advice
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff" * 20, b"\x02" + bytes(7) + b"[]", b"\x13" + bytes(7) + b'{"a":{"shape":"x"}}']
+)
+def test_a_file_that_is_no_model_is_named(file: Path, tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(SpecError, match="is no model"):
         said(file, "--safetensors", tmp_path)
 
@@ -135,6 +144,8 @@ def test_a_file_that_is_no_model_is_named(file: Path, tmp_path: Path) -> None:
         (("--parameters", "12B", "--safetensors", "."), "give --parameters or --safetensors"),
         (("--parameters", "many"), "'many' is no number"),
         (("--parameters", "0"), "'0' is no number"),
+        (("--parameters", "9" * 400), "is no number"),
+        (("--parameters", "1B", "--step-time", "inf"), "inf is no time"),
         (("--parameters", "1B", "--link", "eu"), "'eu' is no link"),
         (("--parameters", "1B", "--link", "eu=0,10"), "'eu=0,10' is no link"),
         (("--safetensors", "/proc"), "/proc has no values"),
