@@ -40,7 +40,7 @@ VALUE_BYTES = 8  # of a parameter in an object: f32, and f32 of momentum
 KINDS = {  # by how a request's line begins
     r"PUT \S*(/|%2F)objects(/|%2F)": ("objects", "commit"),
     r"PUT \S*(/|%2F)log(/|%2F)": ("entries", "commit"),
-    r"DELETE |POST \S*\?delete": ("deletes", "commit"),
+    r"DELETE |POST \S*(\?delete|comp=batch)": ("deletes", "commit"),
     r"PUT \S*(/|%2F)heartbeat": ("heartbeats", "s and shard"),
     r"(GET|HEAD) ": ("reads and lists", "s and shard"),
 }
