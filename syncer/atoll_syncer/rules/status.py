@@ -44,6 +44,7 @@ def status(state: ShardState, now: float) -> pb.StatusReply:
         late_share=_late_share(slot.report for slot in state.sessions.slots.values()),
         refused_zombies=state.sessions.zombies_refused,
         learners={each.name: each.learners for each in state.expected.regions},
+        unread=len(state.reading.unread),
     )
 
 

@@ -62,6 +62,8 @@ def test_all_types_are_there_from_the_first_pass() -> None:
         ({"troubles": ("shard 1: full",)}, "Degraded", "True/StoreTrouble"),
         (ONE_STARTS, "SyncerReady", "False/Starting"),
         (ONE_STARTS, "Progressing", "False/WaitingForSyncer"),
+        ({"reading": ("shard 1",)}, "SyncerReady", "False/Starting"),
+        ({"reading": ("shard 1",)}, "Progressing", "True/Training"),
         ({"stalled_seconds": 300.0}, "Progressing", "False/Stalled"),
         ({"held": ("4 of 5",)}, "NodeLossHeld", "True/Storm"),
         ({"drift": ("steps",)}, "SpecDrift", "True/Differs"),

@@ -26,7 +26,7 @@ WRITTEN = (
 
 def replies() -> list[pb.StatusReply]:
     slots = [
-        pb.SlotStatus(slot="a-0", state=pb.SLOT_TRAINING, loss=2.0, tokens=400),
+        pb.SlotStatus(slot="a-0", state=pb.SLOT_TRAINING, loss=2.0, tokens=400, step_seconds=0.1),
         pb.SlotStatus(slot="b-0", state=pb.SLOT_LOST, loss=math.nan),
     ]
     registrar = pb.StatusReply(
@@ -52,6 +52,15 @@ def test_the_newest_checkpoint_is_where_shard_0_says_it_is() -> None:
 
 def test_the_written_form_stays_byte_for_byte() -> None:
     assert json.dumps(seen(*replies()).to_object()) == WRITTEN
+
+
+def test_a_shard_is_counted_as_ready_once_its_values_are_read_back() -> None:
+    registrar, other = replies()
+    other.unread = 1
+    found = seen(registrar, other)
+    assert found.columns is not None
+    assert found.syncer is not None
+    assert (found.columns.syncer, found.syncer.ready) == ("1/2", 1)
 
 
 def test_what_is_written_is_read_back() -> None:

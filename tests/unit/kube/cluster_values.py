@@ -123,7 +123,7 @@ def reply(**slots: str) -> pb.StatusReply:
         pb.SlotStatus(
             slot=name.replace("_", "-"), state=f"SLOT_{state.upper()}",
             uid=f"uid-{name.replace('_', '-')}",
-            loss=2.5, tokens=100, tokens_here=100,
+            loss=2.5, tokens=100, tokens_here=100, step_seconds=0.5,
         )
         for name, state in slots.items()
     ]  # fmt: skip

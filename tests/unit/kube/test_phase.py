@@ -151,7 +151,7 @@ def at_home(before: Before, registrar: pb.StatusReply | None = None, *changes: s
 def test_complete_names_the_learners_that_made_no_step() -> None:
     final = reply(us_east_0="Left", us_east_1="Left")
     final.state, final.epoch = pb.SHARD_COMPLETE, 1
-    final.slots[1].tokens = 0
+    final.slots[1].tokens = final.slots[1].step_seconds = 0
     assert at_home(Before(), final).endswith("; us-east-1, eu-west-0 made no step")
     final.epoch = 2  # a registrar that started again knows only who has joined it since
     assert "no step" not in at_home(Before(), final)

@@ -52,6 +52,14 @@ THREE = "spec.regions=[{name: us-east, learners: 3}, {name: eu-west}]"
             f"{EVERY}; Training us-east-0 eu-west-0; Stalled us-east-1", 1, "us-east-1",
             id="one that makes a pause goes first",
         ),
+        *(
+            pytest.param(
+                f"us-east-0 old; us-east-1 aged=3600; eu-west-0 aged=3600; Training eu-west-0"
+                f" us-east-1; {state} us-east-0:step_seconds=0", 1, "us-east-0",
+                id=f"an edit is the fix of a first step that hangs, which is {state}",
+            )
+            for state in ("Training", "Stalled")
+        ),
         ("us-east-0 aged=10; us-east-1 eu-west-0 old; Training eu-west-0; Stalled us-east-1",
          1, ""),
         pytest.param(f"us-east-0 aged=10 pending; {LATER}", 1, "", id="capacity is waited for"),

@@ -75,9 +75,21 @@ def joining_for_the_first_time() -> Situation:
     return found
 
 
+def in_its_first_step(state: str, tokens: int = 0, **more: Any) -> Situation:
+    """Of the present pod; shards have heard of these tokens of the slot."""
+    found = scene(state, (replace(YOUNG, uid=OLD.uid),), **more)
+    assert found.seen.registrar is not None
+    shown = next(s for s in found.seen.registrar.slots if s.slot == SLOT)
+    shown.tokens_here, shown.step_seconds = tokens, 0.0
+    return found
+
+
 STARTS: dict[str, Situation] = {
     "its first pod has just been made": scene(),
     "it joins for the first time": joining_for_the_first_time(),
+    "it makes its first step": in_its_first_step("Training"),
+    "its first step takes longer than 2 s": in_its_first_step("Stalled"),
+    "so does that of a new template": in_its_first_step("Stalled", 100, deleted_seconds=ROLLED),
     "the job is new": scene(pods=(), running_seconds=5.0),
     "the job has grown": scene(pods=(), wanted_seconds={SLOT: 5.0}),
     "another cluster's region has yet to join": scene(
@@ -123,6 +135,7 @@ MISSED: dict[str, Situation] = {
         "Lost", deleted_seconds={("tiny-us-east-0", OLD_TEMPLATE): 5.0}
     ),
     "and comes back": scene("Joining"),
+    "and makes its first step again": in_its_first_step("Stalled", 100),
     "it has left by itself": scene("Left"),
     "it hangs": scene("Stalled", (OLD,), deleted_seconds=ROLLED),
     "it has been starting for an hour": scene(pods=(OLD,)),

@@ -95,7 +95,7 @@ def first() -> StatusWrite:
 
 def test_a_learner_that_the_manifest_does_not_have_is_told_and_not_counted() -> None:
     registrar = every()
-    registrar.slots.add(slot="eu-west-1", state=pb.SLOT_TRAINING)
+    registrar.slots.add(slot="eu-west-1", state=pb.SLOT_TRAINING, step_seconds=0.5)
     found = said(seen(replies=(registrar, reply())))
     assert found.status["columns"]["learners"] == "3/3"
     live = {each["name"]: each["live"] for each in found.status["regions"]}

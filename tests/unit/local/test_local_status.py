@@ -81,10 +81,10 @@ def message(status: Any, kind: str = "Degraded") -> str:
 
 @pytest.mark.parametrize("known", ["nothing", "joining"])
 def test_learners_that_start_are_no_degradation_and_one_that_was_lost_is(known: str) -> None:
-    def status(b_0: pb.SlotState, *starting: str) -> Any:
+    def status(b_0: pb.SlotState, *starting: str, step_seconds: float = 0.1) -> Any:
         registrar = reply(training=("a-0",))
         del registrar.slots[1:]
-        registrar.slots.add(slot="b-0", state=b_0)
+        registrar.slots.add(slot="b-0", state=b_0, step_seconds=step_seconds)
         if known == "joining":
             registrar.slots.add(slot="a-1", state=pb.SLOT_JOINING)
         return shown([registrar, reply()], ProcessReports(starting=dict.fromkeys(starting, 1.0)))
@@ -95,6 +95,12 @@ def test_learners_that_start_are_no_degradation_and_one_that_was_lost_is(known: 
     found = status(pb.SLOT_JOINING, "a-1", "b-0")
     assert said(found)["LearnersAvailable"] == "False/LearnersStarting"
     assert said(found)["Progressing"] == "False/LearnersStarting"
+    for state in (pb.SLOT_TRAINING, pb.SLOT_STALLED):  # of a long first step
+        found = status(state, "a-1", "b-0", step_seconds=0.0)
+        assert said(found)["Progressing"] == "False/LearnersStarting"
+        assert said(found)["Degraded"] == "False/LearnersStarting"
+    found = status(pb.SLOT_STALLED, "a-1", "b-0")  # it has made steps
+    assert said(found)["Degraded"] == "True/LearnersMissing"
     found = status(pb.SLOT_LOST, "a-1", "b-0")  # its process has not ended, and is not heard
     assert said(found)["LearnersAvailable"] == "False/TooFew"
     assert message(found) == "1 of 3 learners are not in training: b-0"
@@ -165,7 +171,7 @@ def test_the_live_table_has_a_row_for_each_learner_and_shard() -> None:
     _, _, empty, heads, *rows = printed(snapshot([joined, reply()]), 100).splitlines()
     assert (empty.strip(), heads.split()[0]) == ("", "LEARNER")
     assert rows[0].split()[:5] == ["a-0", "Training", "0.10", "s", "100"]
-    assert rows[1].split() == ["b-0", "Training", *"-------"]  # no step since its start
+    assert rows[1].split() == ["b-0", "Starting", *"-------"]  # no step since its start
     assert rows[2].split() == ["a-1", "Lost", *"-------"]
     assert [row.split()[:3] for row in rows[5:]] == [
         ["shard-0", "Serving", "50"],

@@ -45,7 +45,8 @@ ROW = "us-east-0  Training  0.50 s     1,000     88%   1.2 s    12%   67%    2.5
 
 def test_a_row_says_speed_shares_and_node_and_what_is_not_known_is_a_dash() -> None:
     nodes = {"us-east-0": "node-1", "shard-0": "node-2"}
-    answers = [Answer(reply()), Answer(None, "s-1:7700 does not answer (UNAVAILABLE)")]
+    found = reply()
+    answers = [Answer(found), Answer(None, "s-1:7700 does not answer (UNAVAILABLE)")]
     assert table(answers, nodes).splitlines() == [
         "LEARNER    STATE     STEP TIME  TOKENS/S  BUSY  BLOCKED  LATE  SHARE  LOSS   NODE",
         f"{ROW}  node-1",
@@ -57,6 +58,10 @@ def test_a_row_says_speed_shares_and_node_and_what_is_not_known_is_a_dash() -> N
         "",
         "s-1:7700 does not answer (UNAVAILABLE)",
     ]
+    found.slots[1].state, found.unread = pb.SLOT_STALLED, 2
+    text = table(answers, nodes)  # in a first step that takes long, beside a shard that reads
+    assert "eu-west-0  Starting  -" in text
+    assert "shard-0  Reading  12" in text
     diverged = reply()
     diverged.slots[0].loss = math.nan
     assert "nan" not in table([Answer(diverged)], {})

@@ -64,6 +64,7 @@ class Facts:
 
     phase: Phase
     shard_states: tuple[pb.ShardState | None, ...]  # None: no answer
+    reading: tuple[str, ...] = ()  # shards that read their values back, in words
     shard_problems: tuple[str, ...] = ()
     without_standby: tuple[str, ...] = ()  # shards that serve, and whose other pod could not, why
     desired: int = 0
@@ -127,6 +128,19 @@ def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
         for reply in replies
         if reply is not None and reply.reason and reply.state in SERVING
     )
+
+
+def reading(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
+    """The shards that serve before all of their values are read back."""
+    return tuple(
+        f"shard {reply.shard} reads its values back, slices left: {reply.unread}"
+        for reply in replies
+        if reply is not None and reads(reply)
+    )
+
+
+def reads(reply: pb.StatusReply) -> bool:
+    return reply.state in SERVING and reply.unread > 0
 
 
 def refused_offers(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:

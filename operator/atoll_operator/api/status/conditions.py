@@ -122,6 +122,8 @@ def _syncer_ready(facts: Facts) -> Said:
         for i, state in enumerate(states)
     )
     if all(state in SERVING for state in states):
+        if facts.reading:
+            return "Starting", *facts.reading
         if facts.without_standby:
             return "NoStandby", *facts.without_standby
         note = "storage is Ephemeral: a lost shard is restored from the learners"

@@ -76,7 +76,7 @@ SyncerReady True
     > see the pod that the message names: its node, image, resources and log; an edit reaches what
       serves when all that wait can take over
 SyncerReady False
-  Starting: a shard starts, waits for its first values or restores its state
+  Starting: a shard starts, waits for its first values, or reads or restores its state
     > wait; if it stays, see the log of the shard that the message names
   PodsNotReady: a shard's pod does not run
     > see the pod that the message names: its image, volume, resources and log

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.learner_fields import RegionSpec
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.status.condition_facts import SERVING
+from atoll_operator.api.status.condition_facts import SERVING, reads
 from atoll_operator.api.status.job_status import (
     Columns,
     Metric,
@@ -32,12 +32,25 @@ class SeenJob:
     idle: bool = False  # nothing runs, and nothing should run
 
 
+def in_first_step(slot: pb.SlotStatus) -> bool:
+    """Whether its process has made no step yet: the first one may compile for minutes."""
+    return slot.state in (pb.SLOT_TRAINING, pb.SLOT_STALLED) and not slot.step_seconds
+
+
+def starts(slot: pb.SlotStatus) -> bool:
+    return slot.state == pb.SLOT_JOINING or in_first_step(slot)
+
+
 def training(replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | None:
-    """The slots in training, as the registrar says; None when it cannot be asked."""
+    """The slots that have made a step and train, as the registrar says; None: it is silent."""
     registrar = replies[0] if replies else None
     if registrar is None:
         return None
-    return [slot for slot in registrar.slots if slot.state == pb.SLOT_TRAINING]
+    return [
+        slot
+        for slot in registrar.slots
+        if slot.state == pb.SLOT_TRAINING and not in_first_step(slot)
+    ]
 
 
 def listed(job: Job, replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | None:
@@ -71,9 +84,10 @@ def status_of(view: SeenJob) -> Status:
     live = listed(view.job, view.replies)
     if live is None and view.idle:
         live = []
-    ready = sum(reply is not None and reply.state in SERVING for reply in view.replies)
+    answers = [reply for reply in view.replies if reply is not None]
+    ready = sum(reply.state in SERVING and not reads(reply) for reply in answers)
     progress = _progress(view, live)
-    runs = [reply.run for reply in view.replies if reply is not None and reply.run]
+    runs = [reply.run for reply in answers if reply.run]
     if _is_complete(view):
         live = []  # who has yet to leave does not train
     return Status(
@@ -113,12 +127,13 @@ def _region(view: SeenJob, region: RegionSpec) -> RegionStatus:
     name, own, served = region.name, set(region.slots), region.name in view.ready
     registrar = view.replies[0] if view.replies else None
     states = [each.state for each in registrar.slots if each.slot in own] if registrar else []
+    live = [each for each in training(view.replies) or () if each.slot in own]
     return RegionStatus(
         name=name,
         learners=region.learners,
         ready=view.ready[name] if served else None,
         replaced=view.replaced.get(name, 0) if served else None,
-        live=0 if _is_complete(view) else states.count(pb.SLOT_TRAINING) if registrar else None,
+        live=0 if _is_complete(view) else len(live) if registrar else None,
         lost=states.count(pb.SLOT_LOST) if registrar else None,
     )
 

@@ -13,6 +13,7 @@ from atoll_operator.api.status.condition_facts import (
     capped,
     late,
     leading,
+    reading,
     refused_offers,
     some_of,
     tick_seconds,
@@ -24,6 +25,7 @@ from atoll_operator.api.status.reasons import STORE_LOST
 from atoll_operator.api.status.seen_status import (
     SeenJob,
     missing,
+    starts,
     status_of,
     training,
     without_step,
@@ -100,6 +102,7 @@ def facts(job: Job, replies: Replies, ends: ProcessReports, still_seconds: float
     return Facts(
         phase=phase(job, replies),
         shard_states=tuple(reply.state if reply else None for reply in replies),
+        reading=reading(replies),
         desired=job.spec.learners,
         live=None if live is None else len(live),
         missing=away,
@@ -122,9 +125,9 @@ def facts(job: Job, replies: Replies, ends: ProcessReports, still_seconds: float
 
 
 def _is_fresh(slot: str, replies: Replies) -> bool:
-    """Whether the registrar has seen nothing of a learner yet but that it joins."""
+    """Whether the registrar has seen no step of a learner yet."""
     shown = [each for each in (replies[0].slots if replies[0] else []) if each.slot == slot]
-    return all(each.state == pb.SLOT_JOINING and not each.tokens_here for each in shown)
+    return all(starts(each) and not each.tokens_here for each in shown)
 
 
 def failed(status: Status, reason: str, message: str) -> Status:

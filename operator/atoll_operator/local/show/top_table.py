@@ -8,6 +8,7 @@ late       share of its tokens, of this start, that came too late for a merge
 share      of the weight of the last merge that had it, as shard 0 says
 quorum     learners that a merge waits for
 grace      seconds that an open merge waits for more than these
+state      Starting: its process has made no step yet; Reading: a shard reads its values back
 """
 
 import math
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from rich import filesize
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.status.condition_facts import reads
+from atoll_operator.api.status.seen_status import in_first_step
 from atoll_protos.job.shown_states import shard_text, slot_text
 
 LEARNERS = ("LEARNER", "STATE", "STEP TIME", "TOKENS/S", "BUSY", "BLOCKED", "LATE", "SHARE", "LOSS")
@@ -69,7 +72,7 @@ def _learner(slot: pb.SlotStatus) -> list[str]:
     known = slot.t_m and slot.step_seconds  # else its present process has made no step
     return [
         slot.slot,
-        slot_text(slot.state),
+        "Starting" if in_first_step(slot) else slot_text(slot.state),
         f"{slot.step_seconds:.2f} s" if known else NOTHING,
         _rate(slot),
         f"{slot.busy_share:.0%}" if known else NOTHING,
@@ -92,7 +95,7 @@ def _shard(number: int, answer: Answer) -> list[str]:
         return [f"shard-{number}", "silent", *[NOTHING] * (len(SHARDS) - 2)]
     return [
         f"shard-{number}",
-        shard_text(reply.state),
+        "Reading" if reads(reply) else shard_text(reply.state),
         str(reply.tick),
         str(reply.commits),
         str(reply.quorum),

@@ -50,7 +50,7 @@ class Rollout:
     learners: Mapping[str, Sequence[Pod]]  # that may be restarted, by slot
     wanted: Mapping[str, str]  # hash of the template by slot
     training: frozenset[str]  # slots that count as training
-    stalled: frozenset[str]  # those that have trained and make no step at present
+    stalled: frozenset[str]  # those that make no step at present, or have yet to make one
     restarted_seconds: Mapping[str, float]  # since then, by pod's name
 
     def old(self, slot: str) -> list[Pod]:
@@ -77,13 +77,13 @@ def rollout_of(case: Situation) -> Rollout:
         if pod.slot in wanted and pod.slot not in lost and pod.ordinal < counts.get(pod.region, 0):
             learners.setdefault(pod.slot, []).append(pod)
     slots = seen.registrar.slots if seen.registrar is not None else []
-    stalled = [slot for slot in slots if slot.state == pb.SLOT_STALLED]
+    paused = [s for s in slots if s.state == pb.SLOT_STALLED or seen_status.in_first_step(s)]
     return Rollout(
         case=case,
         learners=learners,
         wanted=wanted,
         training=counted(seen_status.training(seen.replies) or [], own, serves),
-        stalled=counted(stalled, own, serves),
+        stalled=counted(paused, own, serves),
         restarted_seconds={
             place: seconds
             for (place, cause), seconds in seen.remembered.deleted_seconds.items()

@@ -12,7 +12,6 @@ last start.
 
 from collections.abc import Collection, Sequence
 
-import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status import seen_status
 from atoll_operator.api.status.condition_facts import STARTING_SECONDS_MAX
 from atoll_operator.kube.names import LEARNER_ROLE, hosts_set
@@ -41,10 +40,10 @@ def _starts(case: Situation, slot: str, pods: Sequence[Pod]) -> bool:
         return False
     slots = case.seen.registrar.slots if case.seen.registrar is not None else ()
     shown = next((each for each in slots if each.slot == slot), None)
-    joining = shown is None or shown.state == pb.SLOT_JOINING
+    joining = shown is None or seen_status.starts(shown)
     if not joining and shown is not None and shown.uid in {pod.uid for pod in present}:
         return False  # this very pod has trained
-    fresh = shown is None or (shown.state == pb.SLOT_JOINING and not shown.tokens_here)
+    fresh = shown is None or (joining and not shown.tokens_here)
     left_seconds = remembered.left_seconds.get(slot)
     if left_seconds is not None and not case.settings.serves(split_slot(slot)[0]):
         return min(left_seconds, running_seconds) < LEFT_ELSEWHERE_SECONDS
