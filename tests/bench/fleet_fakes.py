@@ -97,6 +97,7 @@ class Shard:
                 loss=2.5,
                 tokens=self.tick * 1000,
                 t_m=self.tick,
+                step_seconds=0.5,
                 owner_word=self.words.get(name, 0),
                 owner_uid=self.owners.get(name, ""),
             )
