@@ -5,7 +5,7 @@
     __main__.py   the process `atoll-operator`
     api/          what a job is: fields, defaults, rules, status, conditions; decides, does nothing
     authority/    the authority of a job, and the certificates that it issues
-    sizing.py     what a job needs of networks and machines, by the formulas of docs/sizing.md
+    sizing/       what a job needs of networks and machines, by the formulas of docs/sizing.md
     local/        the executor that starts processes on this machine
     kube/         the executor that makes objects in a Kubernetes cluster
 

@@ -16,7 +16,7 @@ from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.export import export
 from atoll_operator.cli.lifecycle import delete, resume, suspend
 from atoll_operator.cli.logs import logs
-from atoll_operator.cli.plan import plan
+from atoll_operator.cli.plan.command import plan
 from atoll_operator.cli.plot import plot
 from atoll_operator.cli.replay import replay
 from atoll_operator.cli.run import RECORD, RECORD_DEFAULT, run

@@ -1,8 +1,9 @@
-"""`atoll plan`: the figures of docs/sizing.md for a manifest, and what will not hold."""
+"""`atoll plan`: the figures of docs/sizing.md for a manifest, as a person reads them."""
 
 import json
+import re
+import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,87 +12,94 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from atoll_operator import cli
-from atoll_operator.api.job.spec import Spec
-from atoll_operator.sizing import RegionLink, needs
+from atoll_operator.sizing.needs import Chips, needs
+from atoll_operator.sizing.traffic import Given
 from atoll_protos.errors import SpecError
-
-
-def spec_of(learners: int, steps: int = 3600, **more: Any) -> Spec:
-    region = {"name": "eu", "learners": learners}
-    return Spec.model_validate({"steps": steps, "regions": [region], **more})
+from unit.sizing.cases import BILLION, given, spec_of
 
 
 def test_the_two_examples_of_the_documents_come_out() -> None:
-    small = needs(spec_of(4), 10**9, 1.0, {})
-    (region,) = small.regions
-    assert region.up / 4 == pytest.approx(0.67e9, rel=0.01)
-    assert small.learner_memory == pytest.approx(8.8e9, rel=0.01)
-    assert small.learner_cores == pytest.approx(0.25)
-    assert small.syncer_up == small.syncer_down == pytest.approx(2.7e9, rel=0.02)
-    assert small.shard_cores == pytest.approx(1.4, rel=0.02)
-    assert small.shards_least == 1
-    assert small.shard_memory == pytest.approx(11.0e9, rel=0.01)
-    assert small.shard_writes == pytest.approx(0.33e9, rel=0.02)
+    small = needs(spec_of({"eu": 4}), given())
+    machines = small.machines
+    assert small.traffic.up == pytest.approx(0.67e9, rel=0.01)
+    assert machines.learner_memory == pytest.approx(8.8e9, rel=0.01)
+    assert machines.learner_cores == pytest.approx(0.25)
+    assert machines.learner_thread == pytest.approx(0.11, rel=0.02)
+    assert machines.shard_network == pytest.approx(2.7e9, rel=0.02)
+    assert machines.shard_cores == pytest.approx(1.4, rel=0.02)
+    assert machines.shards_least == 1
+    assert machines.shard_memory == pytest.approx(11.0e9, rel=0.01)
+    assert machines.shard_writes == pytest.approx(0.33e9, rel=0.02)
     assert small.hours == 1
-    large = needs(spec_of(8), 12 * 10**9, 10.0, {})
-    assert large.regions[0].up / 8 == pytest.approx(0.8e9)
-    assert large.learner_memory == pytest.approx(106e9)
-    assert large.syncer_up == pytest.approx(6.4e9)
-    assert large.shards_least == 2
-    assert large.shard_memory == pytest.approx(138e9, rel=0.01)
-    assert large.shard_room == pytest.approx(240e9, rel=0.01)
+    large = needs(spec_of({"eu": 8}), Given(parameters=12 * BILLION, step_seconds=10.0))
+    assert large.traffic.up == pytest.approx(0.8e9)
+    assert large.machines.learner_memory == pytest.approx(106e9)
+    assert large.machines.shard_network == pytest.approx(6.4e9)
+    assert large.machines.shards_least == 2
+    assert large.machines.shard_memory == pytest.approx(138e9, rel=0.01)
+    assert large.machines.shard_room == pytest.approx(240e9, rel=0.01)
 
 
 def test_a_job_with_a_bucket_knows_its_requests_as_the_documents_count_them() -> None:
     storage = {"type": "ObjectStore", "url": "s3://bucket/x"}
-    spec = spec_of(8, syncer={"shards": 8, "storage": storage})
-    writes = needs(spec, 12 * 10**9, 10.0, {}).store_writes_per_day
+    asked = Given(parameters=12 * BILLION, step_seconds=10.0)
+    spec = spec_of({"eu": 8}, syncer={"shards": 8, "storage": storage})
+    writes = needs(spec, asked).machines.store_writes_per_day
     assert writes == pytest.approx(8 * 8640 * (8 + 1) + 8 * 43200)
-    assert needs(spec_of(8), 12 * 10**9, 10.0, {}).store_writes_per_day is None
+    assert needs(spec_of({"eu": 8}), asked).machines.store_writes_per_day is None
 
 
-def test_int4_takes_about_a_quarter_of_bf16() -> None:
-    wire = {"wire": {"up": "int4", "down": "int8"}}
-    (exact,) = needs(spec_of(2), 10**9, 1.0, {}).regions
-    (short,) = needs(spec_of(2, sync=wire), 10**9, 1.0, {}).regions
-    assert 0.25 < short.up / exact.up < 0.3
-    assert 0.5 < short.down / exact.down < 0.52
+def test_money_is_for_what_leaves_a_region() -> None:
+    """An int4 offer leaves eu, and the bf16 answer leaves us."""
+    spec = spec_of({"us": 1, "eu": 2}, steps=86_400 * 10, sync={"wire": {"up": "int4"}})
+    found = needs(spec, given(), prices={"us": 0.02, "eu": 0.08})
+    us, eu = found.regions
+    assert eu.money_per_day == pytest.approx(eu.out_bytes_per_day / 1e9 * 0.08)
+    assert us.out_bytes_per_day == pytest.approx(2 * 16 * BILLION / 24 / 8 * 86_400)
+    assert us.money == pytest.approx(10 * us.out_bytes_per_day / 1e9 * 0.02)
+    assert found.money == pytest.approx(10 * found.money_per_day)
+    assert needs(spec, given(), prices={"us": 0.02}).regions[1].money_per_day is None
 
 
-def test_a_link_that_is_too_narrow_is_named_with_a_period_that_holds() -> None:
-    link = {"eu": RegionLink(bits_per_second=1e9, round_trip_seconds=0.01)}
-    found = needs(spec_of(2), 10**9, 1.0, link)
-    (advice,) = found.advice
-    assert "eu: 133% of its link" in advice
-    assert "spec.sync.period from 24 to 40" in advice
-    wider = spec_of(2, sync={"period": 40, "fragments": 24, "overlap": 4})
-    assert not needs(wider, 10**9, 1.0, link).advice
+def test_a_job_in_tokens_ends_by_what_its_learners_train_in_a_step() -> None:
+    regions = [
+        {"name": "us", "learners": 2, "tokensPerStep": 1000},
+        {"name": "eu", "learners": 1},
+    ]
+    spec = spec_of({}, steps=None, tokens=7_200_000, regions=regions)
+    assert needs(spec, given()).hours is None
+    found = needs(spec, given(), tokens_per_step=500)  # of eu alone
+    assert found.tokens_per_second == 2500
+    assert found.hours == pytest.approx(7_200_000 / 2500 / 3600)
 
 
-def test_a_way_that_the_overlap_does_not_hide_is_named_with_one_that_does() -> None:
-    link = {"eu": RegionLink(bits_per_second=2e9, round_trip_seconds=2.0)}
-    (advice,) = needs(spec_of(1), 10**9, 1.0, link).advice
-    assert "the overlap hides 2 s" in advice
-    assert "spec.sync.overlap from 2 to 5" in advice
-    assert not needs(spec_of(1, sync={"overlap": 5}), 10**9, 1.0, link).advice
+def test_recovery_has_the_measured_seconds_and_those_of_the_values_over_the_link() -> None:
+    spec = spec_of({"us": 1, "eu": 2})
+    chips = Chips(per_learner=1000, failures_per_year=1.0)
+    near = needs(spec, given(), chips=chips).goodput
+    far = needs(spec, given({"eu": (4.0, 0.0)}), chips=chips).goodput
+    assert near is not None
+    assert far is not None
+    assert near.away_seconds == 35
+    assert far.away_seconds == pytest.approx(35 + 16 / 2)
+    assert near.hours_between_failures == pytest.approx(8.766)
 
 
-def test_a_long_and_wide_line_asks_for_more_connections() -> None:
-    link = {"eu": RegionLink(bits_per_second=1e9, round_trip_seconds=0.06)}
-    (region,) = needs(spec_of(1), 10**8, 1.0, link).regions
-    assert region.lanes == 3
+@pytest.mark.parametrize("flag", ["--link", "--egress"])
+def test_a_region_that_is_not_there_is_refused(flag: str, file: Path) -> None:
+    with pytest.raises(SpecError, match=f"{flag}: the job has no region asia; give one of us, eu"):
+        said(file, "--parameters", "1B", flag, "asia=1")
 
 
-def test_a_link_of_a_region_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SpecError, match="no region asia; give one of eu"):
-        needs(
-            spec_of(1), 10**9, 1.0, {"asia": RegionLink(bits_per_second=1e9, round_trip_seconds=0)}
-        )
+ROOT = Path(__file__).resolve().parents[3]
+PRINTED = r"<!-- printed -->\n```sh\n(.*?)```\n\n```\n(.*?)```\n"
+CHIPS = ("--chips-per-learner", "8", "--failures-per-chip-year", "1")
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    spec = {"steps": 3600, "regions": [{"name": "eu", "learners": 4}]}
+    regions = [{"name": "us", "learners": 1}, {"name": "eu", "learners": 4}]
+    spec = {"steps": 3600, "regions": regions}
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump({**kind, "metadata": {"name": "big"}, "spec": spec}))
@@ -105,27 +113,45 @@ def said(*words: str | Path) -> str:
     return done.stdout
 
 
-def test_the_table_has_the_links_the_machines_and_the_advice(file: Path) -> None:
-    text = said(file, "--parameters", "12B", "--link", "eu=20,80")
-    assert text.startswith("big: 12,000,000,000 parameters, steps of 1 s, 1 h")
-    assert "each learner, beside its training" in text
-    assert "10 shards are needed" in text
-    assert "eu: 160% of its link" in text
+def test_the_text_has_links_bill_failures_machines_and_what_helps(file: Path) -> None:
+    words = ["--link", "eu=20,80", "--egress", "eu=0.1", "--tokens-per-step", "2k"]
+    words += ["--chips-per-learner", "1k", "--failures-per-chip-year", "1"]
+    text = said(file, "--parameters", "12B", *words)
+    head, *lines = text.splitlines()
+    assert head == (
+        "big: 12,000,000,000 parameters, 5 learners, steps of 1 s, 1 h to the end,"
+        " 10,000 tokens a second"
+    )
+    assert "The busiest site is us, where the shards are." in lines
+    assert any(line.startswith("Learners never wait for the network;") for line in lines)
+    assert any(line.startswith("A learner fails every 8.77 h, is away for 73 s") for line in lines)
+    for name in ("eu", "all", "goodput", "uptime", "each learner, beside its training"):
+        assert any(line.startswith(f"{name} ") for line in lines), name
+    assert "Will not hold: eu: 160% of its link on average" in text
+    assert "spec.syncer.shards from 1 to 13" in text.partition("what helps")[2]
+
+
+def test_the_columns_of_a_table_end_below_each_other(file: Path) -> None:
+    lines = said(file, "--parameters", "1B", "--link", "eu=200,80").splitlines()
+    head, us, eu = lines[2:5]
+    assert len(eu) == len(head) == head.index("lanes") + 5
+    for column in ("learners", "out Gbit/s", "in Gbit/s"):
+        end = head.index(column) + len(column)
+        assert {row[end - 1].isdigit() and row[end] == " " for row in (us, eu)} == {True}
+
+
+def test_json_has_every_figure(file: Path) -> None:
     found = json.loads(said(file, "--parameters", "1.5B", "--json"))
     assert found["parameters"] == 1_500_000_000
-    assert found["regions"][0]["link_share"] is None
+    assert found["regions"][1]["border"]["link_share"] is None
+    assert found["goodput"] is None
+    assert found["limits"][0]["used"] > 0
 
 
 def test_the_size_can_come_from_the_models_files(file: Path, tmp_path: Path) -> None:
     save_file({"a": np.zeros((3, 4))}, tmp_path / "model-1-of-2.safetensors", {"format": "pt"})
     save_file({"b": np.zeros(5)}, tmp_path / "model-2-of-2.safetensors")
     assert json.loads(said(file, "--safetensors", tmp_path, "--json"))["parameters"] == 17
-
-
-def test_an_overlap_that_the_period_does_not_allow_is_not_proposed_alone() -> None:
-    link = {"eu": RegionLink(bits_per_second=2e9, round_trip_seconds=20.0)}
-    (advice,) = needs(spec_of(1), 10**9, 1.0, link).advice
-    assert "spec.sync.overlap from 2 to 32 and spec.sync.period from 24 to more" in advice
 
 
 @pytest.mark.parametrize(
@@ -140,14 +166,29 @@ def test_a_file_that_is_no_model_is_named(file: Path, tmp_path: Path, data: byte
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ((), "give --parameters or --safetensors"),
-        (("--parameters", "12B", "--safetensors", "."), "give --parameters or --safetensors"),
+        ((), "give --parameters, --model or --safetensors"),
+        (("--parameters", "12B", "--safetensors", "."), "give --parameters, --model or"),
+        (("--parameters", "12B", "--model", "a:b"), "give --parameters, --model or"),
         (("--parameters", "many"), "'many' is no number"),
         (("--parameters", "0"), "'0' is no number"),
         (("--parameters", "9" * 400), "is no number"),
-        (("--parameters", "1B", "--step-time", "inf"), "inf is no time"),
+        (("--parameters", "1B", "--step-time", "inf"), "--step-time: 'inf' is no number above 0"),
+        (("--parameters", "1B", "--step-time", "0"), "--step-time: '0' is no number above 0"),
         (("--parameters", "1B", "--link", "eu"), "'eu' is no link"),
         (("--parameters", "1B", "--link", "eu=0,10"), "'eu=0,10' is no link"),
+        (("--parameters", "1B", "--link", "eu=1", "--link", "eu=2"), "eu is given twice"),
+        (("--parameters", "1B", "--egress", "eu=1,2"), "'eu=1,2' is no price"),
+        (("--parameters", "1B", "--egress", "0.08"), "'0.08' is no price"),
+        (("--parameters", "1B", "--tokens-per-step", "x"), "--tokens-per-step: 'x' is no number"),
+        (
+            ("--parameters", "1B", "--chips-per-learner", "8"),
+            "--failures-per-chip-year: is missing",
+        ),
+        (
+            ("--parameters", "1B", "--failures-per-chip-year", "1"),
+            "--chips-per-learner: is missing",
+        ),
+        (("--parameters", "1B", *CHIPS, "--recovery-time", "-1"), "--recovery-time: '-1' is no"),
         (("--safetensors", "/proc"), "/proc has no values"),
     ],
 )
@@ -156,3 +197,16 @@ def test_what_cannot_be_read_is_refused_with_the_remedy(
 ) -> None:
     with pytest.raises(SpecError, match=problem):
         said(file, *words)
+
+
+def test_the_plan_that_the_documents_print_is_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs/sizing.md").read_text()
+    (printed,) = re.findall(
+        r"<!-- printed -->\n```sh\n(.*?)```\n\n```\n(.*?)```\n", page, re.DOTALL
+    )
+    command, text = printed
+    _, *words = shlex.split(command.replace("\\\n", " "))
+    assert CliRunner().invoke(cli.app, words).stdout == text

@@ -6,7 +6,8 @@ the rule names, complex and unsaved buffers stay; the plain mean of embeddings a
 them is as published (arXiv 2604.21428).
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -100,7 +101,22 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, 
                     yield clean(name), module, attribute, tensor, is_buffer
 
 
+def travelling_values(build: Callable[[], object]) -> int:
+    """How many values of the model travel that `build` makes, on a device without memory.
+
+    Raises SpecError for what is no model, and for one that has nothing that travels.
+    """
+    with torch.device("meta"):
+        model = build()
+    if not isinstance(model, nn.Module):
+        problem = f"makes {type(model).__name__}, not a torch.nn.Module"
+        raise SpecError("model", problem, "name a function that returns the model")
+    return sum(math.prod(place.spec.shape) for place in travelling(model))
+
+
 def _is_finite(tensor: Tensor) -> bool:
+    if tensor.is_meta:
+        return True  # it has no values
     values = tensor if tensor.layout == torch.strided else tensor.to_dense()
     return bool(torch.isfinite(values).all())
 

@@ -1,0 +1,62 @@
+"""The text of a flag becomes a number, a link or a price. Each raises SpecError."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from atoll_operator.sizing.traffic import RegionLink
+from atoll_protos.errors import SpecError
+
+NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kMBT]?)")
+TIMES: Final = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+DECIMAL: Final = r"\d{1,9}(?:\.\d{1,9})?"
+REGION: Final = re.compile(rf"([^=]+)=({DECIMAL})(?:,({DECIMAL}))?")
+Value = TypeVar("Value")
+
+
+def count(flag: str, text: str) -> int:
+    """A whole number of at least 1, as in 350M."""
+    found = NUMBER.fullmatch(text)
+    number = int(float(found[1]) * TIMES[found[2]]) if found else 0
+    if not number:
+        raise SpecError(flag, f"{text!r} is no number", "give one as 350M, 12B or 1000000")
+    return number
+
+
+def positive(flag: str, text: str, example: str) -> float:
+    """A decimal number above 0."""
+    number = float(text) if re.fullmatch(DECIMAL, text) else 0.0
+    if not number:
+        raise SpecError(flag, f"{text!r} is no number above 0", f"give one, as in {example}")
+    return number
+
+
+def by_region(read: Callable[[str], tuple[str, Value]], texts: Iterable[str]) -> dict[str, Value]:
+    """A flag that comes once for each region."""
+    found: dict[str, Value] = {}
+    for text in texts:
+        name, value = read(text)
+        if name in found:
+            raise SpecError(text, f"{name} is given twice", "give each region once")
+        found[name] = value
+    return found
+
+
+def link(text: str) -> tuple[str, RegionLink]:
+    found = REGION.fullmatch(text)
+    if found is None or not float(found[2]):
+        raise SpecError(
+            "--link", f"{text!r} is no link", "give REGION=GBIT,MS as in eu-west=2.5,80"
+        )
+    return found[1], RegionLink(
+        bits_per_second=float(found[2]) * 1e9, round_trip_seconds=float(found[3] or 0) / 1e3
+    )
+
+
+def price(text: str) -> tuple[str, float]:
+    found = REGION.fullmatch(text)
+    if found is None or found[3]:
+        raise SpecError(
+            "--egress", f"{text!r} is no price", "give REGION=PRICE of a GB as in eu-west=0.08"
+        )
+    return found[1], float(found[2])
