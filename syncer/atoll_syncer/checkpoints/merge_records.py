@@ -21,7 +21,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.model import documents
 from atoll_syncer.model.history import HeadVersion
-from atoll_syncer.model.log import Participant
+from atoll_syncer.model.log import Participant, check_order
 from atoll_syncer.storage.checksums import DamagedError, with_checksum, without_checksum
 from atoll_syncer.storage.objects import ObjectError, decode, encode_parts
 from atoll_syncer.storage.store import (
@@ -79,6 +79,9 @@ class RecordedMerge:
     offers: tuple[RecordedOffer, ...]
     digest: str  # of the version's base
     object: str  # the name, by content, of what the shard has stored of it
+
+    def __post_init__(self) -> None:
+        check_order(each.participant for each in self.offers)
 
 
 def of_shard(shard: int) -> str:

@@ -5,7 +5,7 @@ new fields have defaults, and an older program ignores fields that it does not k
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, get_args
 
@@ -195,6 +195,9 @@ class Committed:
     tokens: int = 0
     trained: Mapping[str, Trained] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_order(self.participants)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
@@ -242,6 +245,13 @@ Entry = (
     | Closed
 )
 KINDS: Final[Mapping[str, Any]] = {each.__name__: each for each in get_args(Entry)}
+
+
+def check_order(participants: Iterable[Participant]) -> None:
+    """Raises ValueError: they are not in the order of their slots, or one comes twice (rule 12)."""
+    slots = [each.slot for each in participants]
+    if slots != sorted(set(slots)):
+        raise ValueError(f"a merge of {', '.join(slots)}, which are not in order, each once")
 
 
 def of_fields(kind: type[T], source: Any) -> T:

@@ -1,5 +1,7 @@
 """Whatever bytes lie in a record of merges, a replay makes them again or says what is wrong."""
 
+import copy
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +16,8 @@ from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.checkpoints.places import FolderPlace
 from atoll_syncer.edges import replaying
-from atoll_syncer.storage.checksums import without_checksum
+from atoll_syncer.storage.checksums import with_checksum, without_checksum
+from atoll_syncer.storage.journal import Journal
 from unit.hostile.mutated import (
     Target,
     check_long,
@@ -22,7 +25,7 @@ from unit.hostile.mutated import (
     mutated_bytes,
     mutated_documents,
 )
-from unit.hostile.test_stored import with_checksum_again
+from unit.hostile.test_stored import store_of, trained_log, with_checksum_again
 from unit.syncer.record_side import RecordedBench
 
 TENSORS: Final = [
@@ -58,7 +61,8 @@ def records(draw: Any) -> dict[str, bytes]:
     return files
 
 
-def replayed(files: dict[str, bytes]) -> None:
+def replayed(files: dict[str, bytes]) -> list[replaying.Replayed]:
+    """What is said of each slice."""
     with TemporaryDirectory() as folder:
         for name in ("tmp", "log", "snapshots", "objects"):
             Path(folder, "0", name).mkdir(parents=True)
@@ -67,13 +71,15 @@ def replayed(files: dict[str, bytes]) -> None:
         try:
             found = replaying.records(folder, lambda each: FolderPlace(Path(each)))
         except SpecError:
-            return
-        for shard, store in found.items():
-            for each in replaying.replayed(shard, store):
-                assert each.line
+            return []
+        return [each for number in found for each in replaying.replayed(number, found[number])]
 
 
-RECORD: Final[Target] = (records(), replayed)
+def check(files: dict[str, bytes]) -> None:
+    assert all(each.line for each in replayed(files))
+
+
+RECORD: Final[Target] = (records(), check)
 
 
 def test_whatever_is_recorded_is_made_again_or_known_as_damage() -> None:
@@ -83,3 +89,36 @@ def test_whatever_is_recorded_is_made_again_or_known_as_damage() -> None:
 @pytest.mark.long
 def test_more_of_what_may_be_recorded() -> None:
     check_long(RECORD)
+
+
+# ------------------------------------------------------------ what was found
+
+
+def twice(merged: list[Any]) -> list[Any]:
+    return [*merged, merged[-1]]
+
+
+def backwards(merged: list[Any]) -> list[Any]:
+    return merged[::-1]
+
+
+@pytest.mark.parametrize("change", [twice, backwards])
+def test_a_record_with_offers_twice_or_out_of_order_is_damage(
+    change: Callable[[list[Any]], list[Any]],
+) -> None:
+    files = dict(record())
+    merge = without_checksum(files["log/0-2-1.json"])
+    files["log/0-2-1.json"] = with_checksum({**merge, "offers": change(merge["offers"])})
+    found = [each.reason for each in replayed(files) if each.number == 2]
+    assert [reason for reason in found if "in order, each once" in reason] == found != []
+
+
+@pytest.mark.parametrize("slot", [None, "0"], ids=["twice", "out of order"])
+def test_a_commit_with_participants_twice_or_out_of_order_is_damage(slot: str | None) -> None:
+    documents = copy.deepcopy(list(trained_log()))
+    commit = next(r for e in documents for r in e["records"] if r.get("participants"))
+    *_, last = commit["participants"]
+    commit["participants"].append({**last, "slot": slot or last["slot"]})
+    journal = Journal(store_of(documents), lambda: 8.0)
+    journal.read()
+    assert journal.lost_entries >= 1
