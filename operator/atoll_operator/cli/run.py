@@ -23,6 +23,7 @@ from atoll_operator.local.planning.run_manifest import Document
 from atoll_operator.local.progress.last_status import check_same, read_status
 from atoll_operator.local.show.live import Output
 from atoll_operator.local.show.run_summary import RunResult
+from atoll_operator.sizing import expected
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import RunFile
 
@@ -183,6 +184,8 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         changes.append(f"spec.checkpoint.record={record}")
     document = _changed(text, changes, here, gpus_per_learner, processes_per_learner)
     job = checked(document)
+    for warning in expected.warnings(job.spec):
+        typer.echo(f"warning: {warning}", err=True)
     folder = _checked_folder(job, out, resume=resume)
     code = train(
         job,

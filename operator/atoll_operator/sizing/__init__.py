@@ -7,7 +7,7 @@ May import the API alone. Its files:
     traffic.py    rates over the border of each region, and what learners wait for
     machines.py   memory, processors and disks of a learner and of a shard, requests to a bucket
     goodput.py    what failures cost, by simulated jobs
-    expected.py   the same for what a manifest expects, as warnings
+    expected.py   warnings by what the manifest itself expects
 
 The symbols are N parameters that travel, M learners, t seconds of a step, P fragments, H period,
 tau overlap and S shards. E = N / H parameters are due in each tick. A fragment of N / P goes up

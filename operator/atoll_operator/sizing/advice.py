@@ -54,11 +54,12 @@ def limits(spec: Spec, given: Given) -> tuple[LimitUse, ...]:
     """The tightest first; without a link of any region only those of processors."""
     moves = traffic(spec, given)
     needed = machines(spec, given.parameters, moves)
-    found = (*_of_links(spec, moves), *_of_processors(spec, needed, moves.tick_seconds))
+    found = (*of_links(spec, moves), *_of_processors(spec, needed, moves.tick_seconds))
     return tuple(sorted(found, key=lambda each: -each.used))
 
 
-def _of_links(spec: Spec, moves: Traffic) -> Iterator[LimitUse]:
+def of_links(spec: Spec, moves: Traffic) -> Iterator[LimitUse]:
+    """Of lines, of overlaps, and of waits for them."""
     for each in moves.borders:
         if each.link_share is not None:
             yield LimitUse(

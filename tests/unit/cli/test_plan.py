@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,6 +139,54 @@ def test_the_columns_of_a_table_end_below_each_other(file: Path) -> None:
     for column in ("learners", "out Gbit/s", "in Gbit/s"):
         end = head.index(column) + len(column)
         assert {row[end - 1].isdigit() and row[end] == " " for row in (us, eu)} == {True}
+
+
+@pytest.fixture
+def numbered(file: Path) -> Path:
+    """The same job, whose manifest has the numbers itself."""
+    document = yaml.safe_load(file.read_text())
+    document["spec"]["sizing"] = {"parameters": 10**9, "stepMilliseconds": 1000}
+    eu = document["spec"]["regions"][1]
+    eu["link"] = {"megabitsPerSecond": 2000, "roundTripMilliseconds": 90}
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def test_a_manifest_can_have_the_numbers_and_flags_come_first(numbered: Path) -> None:
+    def plan(*words: str) -> Any:
+        found = CliRunner().invoke(cli.app, ["plan", str(numbered), "--json", *words])
+        return json.loads(found.stdout)
+
+    own = plan()
+    assert (own["parameters"], own["step_seconds"]) == (10**9, 1.0)
+    assert own["regions"][1]["border"]["link_share"] == pytest.approx(4 * 16 / 24 / 2)
+    other = plan("--parameters", "2B", "--step-time", "4", "--link", "eu=1")
+    assert (other["parameters"], other["step_seconds"]) == (2 * 10**9, 4.0)
+    assert other["regions"][1]["border"]["link_share"] == pytest.approx(4 * 32 / 24 / 4)
+
+
+def test_a_run_warns_of_what_will_not_hold_and_goes_on(
+    numbered: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = list[Any]()
+
+    def train(*given: Any, **_: Any) -> int:
+        ran.append(given)
+        return 0
+
+    monkeypatch.setattr("atoll_operator.local.atoll_run.train", train)
+    words = ["run", str(numbered), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(cli.app, words)
+    assert "warning: eu: 133% of its link on average" in done.stderr
+    assert len(ran) == 1
+    quiet = CliRunner().invoke(cli.app, [*words, "--set", "spec.sizing="])
+    assert "warning" not in quiet.output
+    assert len(ran) == 2
+
+
+def test_a_step_time_is_needed_somewhere(file: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["plan", str(file), "--parameters", "1B"])
+    assert str(done.exception).startswith("--step-time: is missing; give it, or spec.sizing")
 
 
 def test_json_has_every_figure(file: Path) -> None:

@@ -54,6 +54,15 @@ class RegionPlacement(StrEnum):
     ANYWHERE = "Anywhere"
 
 
+class LinkSpec(Model):
+    """The line of a region to the syncer, as its owner expects it."""
+
+    megabits_per_second: int = Field(ge=1, le=COUNT_MAX)
+    """What it carries in each direction at once."""
+    round_trip_milliseconds: int = Field(default=0, ge=0, le=COUNT_MAX)
+    """Time to the syncer and back. Not used for the region of the syncer."""
+
+
 class RegionSpec(Model):
     """One region and its learners."""
 
@@ -72,6 +81,10 @@ class RegionSpec(Model):
     tokens_per_step: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     """The most tokens that a learner of this region may report for a step. What is above counts as
     that, in the job's length and in merges, and Degraded names it. Absent: no limit."""
+    link: LinkSpec | None = None
+    """The line of this region to the syncer; that of the syncer's region leads to all others. It
+    changes nothing in the training: `atoll plan` reckons with it, and with spec.sizing Accepted and
+    `atoll run` warn of a line that will not hold."""
     pod_overrides: PodOverrides = PodOverrides()
     """What the learners of this region have instead of the template's settings."""
     placement: RegionPlacement = Field(default=RegionPlacement.REGION, strict=False)

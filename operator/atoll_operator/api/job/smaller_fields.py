@@ -76,6 +76,15 @@ class CheckpointSpec(Model):
     shapes of the model's tensors may not. A run that has begun is not changed by it."""
 
 
+class Sizing(Model):
+    """What is expected of the training, for `atoll plan` and for warnings."""
+
+    parameters: int = Field(ge=1, le=COUNT_MAX)
+    """Parameters that travel."""
+    step_milliseconds: int = Field(ge=1, le=COUNT_MAX)
+    """Time of a step of the learner that sets the clock."""
+
+
 class FromJob(Model):
     """A job whose state was kept."""
 

@@ -35,6 +35,7 @@ from atoll_operator.api.job.smaller_fields import (
     ExportSpec,
     FailureSpec,
     Restore,
+    Sizing,
 )
 from atoll_operator.api.job.sync_fields import SyncSpec
 from atoll_operator.api.job.syncer_fields import Syncer
@@ -73,6 +74,9 @@ class Spec(Model):
     evaluator: Evaluator | None = None
     """When given, one more process measures the held-out loss of the merged parameters; the result
     is in status.progress.metrics."""
+    sizing: Sizing | None = None
+    """What `atoll plan` reckons with. Where regions have a link, Accepted and `atoll run` warn of
+    links and overlaps that will not hold. It changes nothing in the training."""
     failure: FailureSpec = FailureSpec()
     """When pods on lost nodes are replaced elsewhere."""
     export: ExportSpec | None = None

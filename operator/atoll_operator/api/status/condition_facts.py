@@ -98,6 +98,7 @@ class Facts:
     leading: tuple[str, ...] = ()  # learners with over half of many merges, in words
     capped: tuple[str, ...] = ()  # those that say more tokens of a step than they may, in words
     refused_offers: tuple[str, ...] = ()  # of learners that train, why nothing of them is merged
+    warnings: tuple[str, ...] = ()  # by the numbers of the manifest itself, in words
     unaccepted: tuple[str, str] | None = None  # why another manifest than the present one is used
     begun: bool = False  # the job has trained since it was started or resumed
     hold: Hold | None = None  # the learners of this cluster wait

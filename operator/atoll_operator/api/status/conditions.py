@@ -103,7 +103,7 @@ def _accepted(facts: Facts) -> Condition:
         return _of(kind, "NotServed", "this install serves none of the job's regions")
     if facts.certificates and not facts.trains:
         return _of(kind, facts.certificates_reason, *facts.certificates)
-    return _of(kind, "Valid")
+    return _of(kind, "Valid", *facts.warnings)
 
 
 def _idle(facts: Facts, kind: str) -> Condition | None:

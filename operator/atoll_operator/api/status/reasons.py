@@ -32,7 +32,9 @@ class ConditionReason:
 
 TABLE = f"""
 Accepted True
-  Valid: the manifest is right and supported
+  Valid: the manifest is right and supported; the message has each link or overlap that will not
+      hold by the manifest's own numbers
+    > nothing; where the message names a link or an overlap, `atoll plan` names settings that hold
   NotServed: the manifest is right, and this install serves none of its regions: nothing is made
     > nothing, if the job's regions are in other clusters; else compare spec.regions with the
       chart's value regions

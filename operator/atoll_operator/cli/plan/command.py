@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from atoll_operator.api.job.spec import Spec
 from atoll_operator.cli.manifest_file import read_job
 from atoll_operator.cli.plan import flags, model_size, tables
+from atoll_operator.sizing import expected
 from atoll_operator.sizing.needs import Chips, needs
 from atoll_operator.sizing.traffic import Given
 from atoll_protos.errors import SpecError, require
@@ -21,12 +23,19 @@ def plan(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     file: Annotated[Path, typer.Argument(help="File with a DecoupledTrainingJob.")],
     step_time: Annotated[
         str,
-        typer.Option(metavar="SECONDS", help="Of a step of the learner that sets the clock."),
-    ],
+        typer.Option(
+            metavar="SECONDS",
+            help="Of a step of the learner that sets the clock.",
+            show_default="spec.sizing.stepMilliseconds",
+        ),
+    ] = "",
     parameters: Annotated[
         str,
         typer.Option(
-            metavar="NUMBER", help="That travel, as in 350M or 12B.", rich_help_panel=OF_MODEL
+            metavar="NUMBER",
+            help="That travel, as in 350M or 12B.",
+            show_default="spec.sizing.parameters",
+            rich_help_panel=OF_MODEL,
         ),
     ] = "",
     model: Annotated[
@@ -49,6 +58,7 @@ def plan(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
             metavar="REGION=GBIT,MS",
             help="Gbit/s of each direction and round-trip time of a region's line to the syncer;"
             " once for each. The syncer's own region needs no MS.",
+            show_default="the link of each region in the manifest",
         ),
     ] = None,
     egress: Annotated[
@@ -91,9 +101,9 @@ def plan(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     """
     job = read_job(file)
     given = Given(
-        parameters=_parameters(parameters, model, safetensors),
-        step_seconds=flags.positive("--step-time", step_time, "0.5"),
-        links=flags.by_region(flags.link, link or ()),
+        parameters=_parameters(job.spec, parameters, model, safetensors),
+        step_seconds=_step_seconds(job.spec, step_time),
+        links=expected.links(job.spec) | flags.by_region(flags.link, link or ()),
     )
     found = needs(
         job.spec,
@@ -111,9 +121,19 @@ def plan(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         typer.echo(line)
 
 
-def _parameters(number: str, model: str, safetensors: Path | None) -> int:
+def _step_seconds(spec: Spec, text: str) -> float:
+    if text or spec.sizing is None:
+        require(bool(text), "--step-time", "is missing", "give it, or spec.sizing in the manifest")
+        return flags.positive("--step-time", text, "0.5")
+    return spec.sizing.step_milliseconds / 1e3
+
+
+def _parameters(spec: Spec, number: str, model: str, safetensors: Path | None) -> int:
+    given = sum((bool(number), bool(model), safetensors is not None))
+    if not given and spec.sizing is not None:
+        return spec.sizing.parameters
     require(
-        sum((bool(number), bool(model), safetensors is not None)) == 1,
+        given == 1,
         "--parameters",
         "a model's size is needed once",
         "give --parameters, --model or --safetensors",

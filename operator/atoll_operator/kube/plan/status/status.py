@@ -50,6 +50,7 @@ from atoll_operator.kube.plan.status.problems import (
 from atoll_operator.kube.plan.status.region_counts import ready_by_region, replaced_by_region
 from atoll_operator.kube.plan.status.starts import starting
 from atoll_operator.kube.plan.workloads import exposure
+from atoll_operator.sizing import expected
 
 WRITE_SECONDS = 10.0  # between two writes of mere progress
 UNREACHABLE_SECONDS = 10.0  # of silence, after which a Ready pod's shard cannot be reached
@@ -189,6 +190,7 @@ def _facts(case: Situation) -> Facts:
                 (losses if shard is None else shard_problems).append(said)
     return Facts(
         phase=case.phase,
+        warnings=expected.warnings(job.spec),
         unaccepted=(seen.reason, seen.error) if seen.error else None,
         shard_states=tuple(reply.state if reply else None for reply in seen.replies),
         reading=reading(seen.replies),
