@@ -1,8 +1,8 @@
 """Memory, processors and disks of a learner and of a shard, and requests to a bucket.
 
-Seconds of a processor for each value were measured with one thread on two busy cores (`python -m
-bench.merge`, `bench.codec` and `bench.offers` in tests/): upper bounds. Bytes are counted in the
-code.
+Seconds of a processor for each value were measured on two busy cores, with gRPC and TLS: upper
+bounds. `python -m bench.sizing` in tests/ measures them again, without these two. Bytes are counted
+in the code.
 """
 
 import math
@@ -11,14 +11,15 @@ from typing import Final
 
 from atoll_operator.api.job.spec import Spec
 from atoll_operator.api.job.syncer_fields import StorageType
-from atoll_operator.sizing.traffic import Traffic, fragments
+from atoll_operator.sizing.traffic import MERGE_SECONDS, Traffic, fragments
 from atoll_protos.transfer import codecs
 from atoll_protos.transfer.codecs import Wire
 
 DAY_SECONDS: Final = 86_400
 SHARD_BYTES: Final = 0.2e9  # of memory, beside the values
 PART_BYTES: Final = 64 << 20  # of an object, in one request
-THREAD_SECONDS: Final = 2.6e-9  # of a learner's busiest thread for each value that is due
+TRANSPORT_SECONDS: Final = 6e-9  # of a learner's processors for each value that is due
+THREAD_SECONDS: Final = 2.6e-9  # of its busiest thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +45,17 @@ def machines(spec: Spec, parameters: int, moves: Traffic) -> Machines:
     shards, learners, due = spec.syncer.shards, spec.learners, parameters / spec.sync.period
     held = 12 if codecs.base_encoding(spec.sync.wire.down) == codecs.encoding_of(Wire.F32) else 8
     hosts, rate = spec.learner.hosts, max(moves.up, moves.down)
-    merging = 5 * learners * due / tick_seconds * 1e-9
+    merging = 5 * learners * due / tick_seconds * MERGE_SECONDS
     bucket = spec.syncer.storage.type is StorageType.OBJECT_STORE
     return Machines(
         learner_memory=(held * parameters + 20 * due) / hosts,
-        learner_cores=6 * due / tick_seconds * 1e-9 / hosts,
+        learner_cores=TRANSPORT_SECONDS * due / tick_seconds / hosts,
         learner_network=rate / hosts,
         learner_thread=THREAD_SECONDS * due / hosts,
         shards_exact=merging,
         shards_least=math.ceil(merging),
         shard_memory=(10 * parameters + 4 * (learners + 1) * due) / shards + SHARD_BYTES,
-        shard_cores=(5 * learners + 13) * due / tick_seconds * 1e-9 / shards,
+        shard_cores=(5 * learners + 13) * due / tick_seconds * MERGE_SECONDS / shards,
         shard_network=learners * rate / shards,
         shard_writes=8 * due / tick_seconds / shards,
         shard_room=20 * parameters / shards + 0.6e9,

@@ -55,7 +55,7 @@ class Border:
     into_peak: float | None
     link_share: float | None  # of the busier direction, on average
     way_seconds: float | None  # of a fragment to the shards and back, with its merge
-    lanes: int | None  # connections of each learner to each shard that the line asks for
+    lanes: int | None  # connections of each host to each shard that the line asks for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +176,10 @@ def _borders(
 ) -> tuple[Border, ...]:
     """In the manifest's order."""
     home, peaks, links = spec.syncer_region, _peaks(spec, given), given.links
+    connected = spec.learner.hosts * spec.syncer.shards  # hosts of a learner, each to each shard
     away = {
         each.name: _away(
-            each, spec.syncer.shards, rates, peaks[each.name], ways[each.name], links.get(each.name)
+            each, connected, rates, peaks[each.name], ways[each.name], links.get(each.name)
         )
         for each in spec.regions
         if each.name != home
@@ -189,7 +190,7 @@ def _borders(
 
 def _away(
     region: RegionSpec,
-    shards: int,
+    connected: int,
     rates: tuple[float, float],
     peak: float | None,
     way: float | None,
@@ -203,7 +204,7 @@ def _away(
         share = max(out, into) / link.bits_per_second
         if count:
             under_way = link.bits_per_second / 8 * link.round_trip_seconds / count
-            lanes = max(1, math.ceil(under_way / LANE_BYTES / shards))
+            lanes = max(1, math.ceil(under_way / LANE_BYTES / connected))
     return Border(
         region=region.name,
         learners=count,

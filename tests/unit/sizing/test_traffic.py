@@ -14,8 +14,10 @@ def test_a_learner_sends_n_b_over_h_t_on_average_where_a_fragment_is_due_at_ever
 
 
 def test_the_border_of_the_syncers_region_carries_what_all_others_exchange() -> None:
-    us, eu, asia = traffic(spec_of({"us": 4, "eu": 2, "asia": 1}), given()).borders
+    sync = {"wire": {"up": "int4"}}
+    us, eu, asia = traffic(spec_of({"us": 4, "eu": 2, "asia": 1}, sync=sync), given()).borders
     assert eu.out == pytest.approx(2 * asia.out)
+    assert eu.out < eu.into / 3
     assert us.out == pytest.approx(eu.into + asia.into)
     assert us.into == pytest.approx(eu.out + asia.out)
     assert us.into_peak == pytest.approx((eu.out_peak or 0) + (asia.out_peak or 0))
@@ -56,8 +58,10 @@ def test_learners_share_the_line_of_their_region_and_that_of_the_syncers() -> No
 
 
 def test_a_long_and_wide_line_asks_for_more_connections() -> None:
-    border = traffic(spec_of({"us": 1, "eu": 1}), given({"eu": (1.0, 0.06)})).borders[1]
-    assert border.lanes == 3
+    line = given({"eu": (1.0, 0.06)})
+    assert traffic(spec_of({"us": 1, "eu": 1}), line).borders[1].lanes == 3
+    hosts = spec_of({"us": 1, "eu": 1}, learner={"hosts": 2})  # each with connections of its own
+    assert traffic(hosts, line).borders[1].lanes == 2
 
 
 def test_free_learners_wait_for_no_link() -> None:
@@ -77,14 +81,17 @@ def test_learners_of_diloco_wait_for_each_fragments_way() -> None:
     assert traffic(spec, given()).waiting_share is None
 
 
-@pytest.mark.parametrize(("overlap", "waits"), [(1, 0.5), (2, 0.0), (4, 0.0)])
-def test_an_overlap_of_learners_that_wait_hides_its_steps(overlap: int, waits: float) -> None:
-    """A way of 2 s: one step hides a half of it, and with two fragments under way nobody waits."""
+@pytest.mark.parametrize(
+    ("overlap", "way", "waits"), [(1, 2.0, 0.5), (2, 2.0, 0.0), (4, 2.0, 0.0), (2, 4.0, 0.5)]
+)
+def test_an_overlap_of_learners_that_wait_hides_its_steps(
+    overlap: int, way: float, waits: float
+) -> None:
+    """With an overlap of 2 two fragments are under way at once, in steps of half their way."""
     shape = {"preset": "StreamingDiLoCo", "period": 8, "fragments": 8, "overlap": overlap}
-    spec = spec_of(
-        {"us": 1, "eu": 1}, sync={**shape, "wire": {"up": "bf16"}}, syncer={"shards": 64}
-    )
+    sync = {**shape, "wire": {"up": "bf16"}}
+    spec = spec_of({"us": 1, "eu": 1}, sync=sync, syncer={"shards": 64})
     merge = 23 / 8 / 64
-    moves = traffic(spec, given({"eu": (2 * 16 / 8 / (2 - merge), 0.0)}))
-    assert moves.borders[1].way_seconds == pytest.approx(2.0)
+    moves = traffic(spec, given({"eu": (2 * 16 / 8 / (way - merge), 0.0)}))
+    assert moves.borders[1].way_seconds == pytest.approx(way)
     assert moves.waiting_share == pytest.approx(waits)
