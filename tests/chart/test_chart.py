@@ -1,5 +1,6 @@
 """The chart renders what it should: least rights, restricted pods, the CRD kept."""
 
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,11 @@ from chart.rendering import CHART, Rendered, hooks, named, of_kind, rights, run,
 from unit.kube.cluster_values import children
 
 OPERATOR = "atoll-system-atoll-operator"  # its cluster-wide objects
+OF_PODS = {
+    "regions", "regionLabel", "namespaces", "images", "serviceAccount", "resources",
+    "priorityClassName", "nodeSelector", "tolerations", "affinity", "podAnnotations", "podLabels",
+    "podSecurityContext", "securityContext", "podUser", "apiServer", "extraEnv", "fullnameOverride",
+}  # fmt: skip
 LEASE = "atoll-operator-lease"  # of the release's namespace
 
 
@@ -98,6 +104,36 @@ def test_values_reach_the_operators_pod(helm: str) -> None:
     assert of_kind(found, "Deployment")[0]["metadata"]["name"] == "trainer"
     assert pod["serviceAccountName"] == account["metadata"]["name"] == "trainer"
     assert account["metadata"]["annotations"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "regions={us-east}", "regionLabel=a", "namespaces={one}", "images.operator=a",
+        "images.worker=a", "images.syncer=a", "images.pullPolicy=Always", "images.pullSecrets={a}",
+        "serviceAccount.annotations.a=b", "resources.limits.memory=1Gi", "priorityClassName=a",
+        "nodeSelector.a=b", "tolerations[0].key=a", "affinity.nodeAffinity.a=b",
+        "podAnnotations.a=b", "podLabels.a=b", "podSecurityContext.fsGroup=1",
+        "securityContext.privileged=false", "podUser=1", "apiServer.requestsPerSecond=1",
+        "apiServer.burst=1", "extraEnv[0].name=X", "fullnameOverride=a",
+    ],
+)  # fmt: skip
+def test_a_value_that_concerns_the_operators_pods_makes_new_ones(
+    helm: str, rendered: Rendered, value: str
+) -> None:
+    """Also one that another object has, which is read only when a pod is made."""
+    assert deployment_of(template(helm, value))["template"] != deployment_of(rendered)["template"]
+
+
+def test_every_other_value_leaves_the_operators_pods_alone(helm: str, rendered: Rendered) -> None:
+    others = (
+        "replicas=1", "crds.install=false", "rbac.aggregate=false",
+        "podDisruptionBudget.enabled=false", "networkPolicy.enabled=true",
+        "metrics.service.enabled=true", "metrics.podMonitor.enabled=true",
+    )  # fmt: skip
+    assert deployment_of(template(helm, *others))["template"] == deployment_of(rendered)["template"]
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert {re.split("[.=]", each)[0] for each in others} == values.keys() - OF_PODS
 
 
 def test_with_named_namespaces_the_operator_has_rights_nowhere_else(helm: str) -> None:

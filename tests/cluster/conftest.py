@@ -262,6 +262,7 @@ def atoll(
     else:
         helm = f"{request.getfixturevalue('lab').status()['programs']}/helm"
         values[r"nodeSelector.kubernetes\.io/hostname"] = OPERATOR_NODE
+        values["podAnnotations.session"] = uuid.uuid4().hex  # new pods: their tag stays the same
     installed = Installed(kube=kube, helm=helm)
     installed.install(values)
     return installed

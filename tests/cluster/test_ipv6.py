@@ -8,7 +8,7 @@ import pytest
 from cluster.conftest import LabCommand
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
-from cluster.test_hosts import HOSTS, SLOTS, TICKS, example
+from cluster.test_hosts import HOSTS, LENGTH, SLOTS, TICKS, example
 from cluster.training import TRAIN_SECONDS_MAX, Job
 
 UP = ("up", "--json", "--ipv6", "--timing", "default", "--nodes", "us-east=2,eu-west=2")
@@ -35,7 +35,7 @@ def test_learners_of_two_hosts_train_to_the_end_where_pods_have_ipv6_alone(
     kube_ipv6: Kubectl,
 ) -> None:
     job = Job(kube=kube_ipv6, namespace=NAMESPACE, name="hosts")
-    kube_ipv6.apply(NAMESPACE, example(steps=TICKS))
+    kube_ipv6.apply(NAMESPACE, example(steps=LENGTH))
     job.trains(len(SLOTS))
     pods = {**job.pods("learner"), **job.pods("shard")}
     assert len(pods) == len(SLOTS) * HOSTS + 1
@@ -46,8 +46,10 @@ def test_learners_of_two_hosts_train_to_the_end_where_pods_have_ipv6_alone(
     where = f"/api/v1/namespaces/{NAMESPACE}/pods/{shard}:9090/proxy/metrics"
     assert "atoll_syncer_" in kube_ipv6("get", "--raw", where)
     until("all probes are answered", lambda: all(map(_is_ready, job.pods().values())))
+    job.patch(steps=TICKS)  # only now: what is looked at above is gone when it has ended
     until("Complete", lambda: job.is_true("Complete"), TRAIN_SECONDS_MAX)
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:
-    return any((c["type"], c["status"]) == ("Ready", "True") for c in pod["status"]["conditions"])
+    conditions = pod["status"].get("conditions", [])
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
