@@ -122,6 +122,7 @@ def test_a_shard_whose_volume_is_attached_to_a_lost_node_is_reported_and_comes_b
     watch.until("reported", lambda: "Multi-Attach error" in message())
     assert "cannot start on" in message()
     assert REFUGE in message()
+    assert f"kubectl taint node {HOME} {TAINT}=nodeshutdown:NoExecute" in message()
     if remedy == "taint":
         kube("taint", "node", HOME, f"{TAINT}=nodeshutdown:NoExecute")
     try:

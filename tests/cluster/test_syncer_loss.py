@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from cluster.conftest import LabCommand
 from cluster.installed import process_of
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
 
 TAKEOVERS_SECONDS = 60.0
 HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
+BOTH = {HOME, REFUGE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
     served.goes_on(keeps=storage in KEPT)  # a bucket's log fills the new pod's tape
     (new,) = job.pods("shard")
     assert job.node_of(new) == REFUGE
+    if storage == "Ephemeral":
+        assert_that_learners_gave_all_back(served.tape, job.tape())
     now = {slot.slot: slot.t_m for slot in job.answer().slots}
     assert all(now[slot] > count for slot, count in steps.items())
     message = job.condition("SyncerReady").get("message", "")
@@ -144,14 +148,14 @@ class Pair:
 
 @pytest.mark.long
 def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
-    bucket: dict[str, str], train: Callable[..., Job], cut: Callable[..., None]
+    bucket: dict[str, str], train: Callable[..., Job], cut: Callable[..., None], lab: LabCommand
 ) -> None:
     syncer = {"region": "us-east", "shards": 1, "storage": bucket, "standby": True}
     job = train("pairs", {"us-east": 0, "eu-west": 2}, syncer=syncer)
     pair = Pair(job=job)
     until("it is whole", pair.is_whole)
     until("some versions", lambda: len(commits(job.tape(pair.owner))) > 8)
-    assert {job.node_of(pod) for pod in job.pods("shard")} == {HOME, REFUGE}
+    assert {job.node_of(pod) for pod in job.pods("shard")} == BOTH
     learners, pods = job.uids("learner"), job.uids("shard")
 
     def killed() -> None:
@@ -173,18 +177,34 @@ def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
         until("it is whole", pair.is_whole)
         job.kubectl("uncordon", HOME)
     assert job.node_of(pair.owner) == HOME
-    assert {job.node_of(pod) for pod in job.pods("shard")} == {HOME, REFUGE}
+    assert {job.node_of(pod) for pod in job.pods("shard")} == BOTH
     pods, pair.lost = job.uids("shard"), HOME
     pass_seconds(TAKEOVERS_SECONDS)  # each takeover of the last minute doubles the wait
     pair.follows("a node's power is cut", lambda: cut(HOME, how="power"))
     until("the lost pod is replaced", lambda: len(job.uids("shard").keys() & pods.keys()) == 1)
     until("it is whole", pair.is_whole)
+    lab("heal", HOME)
+    until("they are apart", lambda: {job.node_of(pod) for pod in job.pods("shard")} == BOTH)
+    until("it is whole", pair.is_whole)
+    assert job.node_of(pair.owner) == REFUGE
     assert job.uids("learner") == learners
     until("the syncer is ready", lambda: job.condition("SyncerReady")["reason"] == "Serving")
 
 
 def commits(tape: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [line for line in tape if line["event"] == "commit"]
+
+
+def assert_that_learners_gave_all_back(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> None:
+    """The tape says so of each slice, with the version, which is not older than the last known."""
+    back = {line["slice"]: line for line in commits(after) if line["recovered"]}
+    newest = {line["slice"]: line["version"] for line in commits(before)}
+    assert back.keys() == newest.keys()
+    for name, line in back.items():
+        assert line["reason"].startswith("StoreRecovered: version ")
+        assert newest[name] <= line["base"] < line["version"]
 
 
 def assert_that_no_version_was_lost(

@@ -9,7 +9,11 @@ from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.observed.cache import EventFailure
 from atoll_operator.kube.observed.memory import REFUSED_SECONDS
 from atoll_operator.kube.observed.objects import rfc3339
+from atoll_operator.kube.plan.losses.nodes import NodeState
+from atoll_operator.kube.plan.losses.replacements import Placement
 from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
+from atoll_operator.kube.plan.status.problems import problems
+from unit.kube.cluster_values import shard
 from unit.kube.world import KEY, World, lost_learner
 
 pytestmark = pytest.mark.usefixtures("still")
@@ -115,6 +119,25 @@ def test_a_pod_that_its_kubelet_cannot_start_is_named_with_what_an_event_says() 
     told = "tiny-syncer-0-x cannot start on n2: Multi-Attach error"
     assert world.said("SyncerReady")["message"] == told
     assert told in world.said("Degraded")["message"]
+
+
+@pytest.mark.parametrize(
+    ("event", "lost", "told"),
+    [
+        ("Multi-Attach error for volume v", ("n1",), True),
+        ("Multi-Attach error for volume v", (), False),  # the other node works: it lets go
+        ('secret "s" not found', ("n1",), False),
+    ],
+)
+def test_a_disk_that_is_attached_to_a_lost_node_is_named_with_the_remedy(
+    event: str, lost: tuple[str, ...], told: bool
+) -> None:
+    pod = shard(0, "n2", ready=False, phase="Pending", held_up=event, excluded=("n0", "n1"))
+    found = problems([pod], Placement(lost=dict.fromkeys(lost, NodeState.SILENT)))
+    said = f"{pod.name} cannot start on n2: {event}"
+    remedy = "; if n1 is off, and not only cut off: kubectl taint node n1"
+    remedy += " node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    assert found.shards == [said + remedy * told]
 
 
 def test_a_pod_that_a_statefulset_cannot_make_is_said_with_the_controllers_words() -> None:

@@ -10,6 +10,7 @@ from atoll_operator.kube.observed.objects import key_of
 from atoll_operator.kube.observed.observation import Observation
 from atoll_operator.kube.plan import pauses
 from atoll_operator.kube.plan.actions import Plan
+from atoll_operator.kube.plan.losses.exclusions import exclusions
 from atoll_operator.kube.plan.losses.sessions import shard_addresses
 from atoll_operator.kube.plan.situation import situation_of
 from atoll_protos.names import Label
@@ -214,6 +215,34 @@ def test_a_pod_on_a_lost_node_moves_though_its_shard_answers_if_another_one_serv
     changed = {*map(key_of, planned(seen).children.apply)}
     of = {"shard": FIRST, "shard-b": SECOND}
     assert changed == ({of[replaced]} if replaced else set())  # it alone keeps off the node
+
+
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("shard @n1; shard-b @n1 waits", "tiny-syncer-0-b"),
+        ("shard @n1 waits; shard-b @n1", "tiny-syncer-0"),
+        ("shard @n1; shard-b @n1 waits; n2 silent=30", ""),  # not yet
+        ("shard @n1; shard-b @n3 waits", ""),  # they are apart
+        ("shard @n1; shard-b @n1", ""),  # both are shown as Ready: perhaps it has taken over
+        ("shard @n1 unready; shard-b @n1 waits", ""),  # it may take over now
+        ("shard @n1 going; shard-b @n1 waits", ""),
+    ],
+)
+def test_a_pod_that_waits_beside_the_one_that_serves_moves_when_the_lost_node_is_well(
+    text: str, moved: str
+) -> None:
+    """Its Deployment forgets the node, and so makes its pod again."""
+    seen = scene(f"{ALL}; {text}", *STANDBY)
+    assert seen.job is not None
+    placement = situation_of(seen, seen.job, SETTINGS, NOW).placement
+    shards = {
+        name: replace(each, excluded=("n2",))
+        for name, each in seen.workloads.items()
+        if "syncer" in name
+    }
+    found = exclusions("tiny", shards, placement, seen.pods, now=NOW).nodes
+    assert {name for name, nodes in found.items() if "n2" not in nodes} == ({moved} - {""})
 
 
 def test_why_it_moves_says_that_another_pod_serves() -> None:

@@ -43,6 +43,15 @@ def state_of(own: Iterable[Pod], pods: Sequence[Pod]) -> ProcessState:
     return ProcessState.DOWN
 
 
+def waits_beside_the_other(pod: Pod, pods: Sequence[Pod]) -> bool:
+    """Whether it only waits, on the node of the one that serves, with which it would be lost."""
+    return state_of([pod], pods) is ProcessState.WAITS and any(
+        each.role == SHARD_ROLE and each.shard == pod.shard and each.node == pod.node
+        for each in pods
+        if serves(each)
+    )
+
+
 def is_wanted(pod: Pod, job: Job) -> bool:
     """Whether the job asks for the shard's process that this pod is."""
     return pod.shard < job.spec.syncer.shards and pod.process in processes_of(job)

@@ -12,7 +12,7 @@ finalizer on a pod until it has ended, and looks at it only when the StatefulSet
 gets the UIDs of such pods as an annotation (`ended`; see KUEUE_MAY_END in `pods`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from atoll_operator.kube.observed import notes
@@ -25,6 +25,7 @@ from atoll_operator.kube.observed.observation import (
 )
 from atoll_operator.kube.plan.losses.nodes import NodeState
 from atoll_operator.kube.plan.losses.replacements import Placement, ToReplace
+from atoll_operator.kube.plan.shard_processes import waits_beside_the_other
 
 SUSPECT_SECONDS = 3600.0
 
@@ -43,7 +44,7 @@ def exclusions(
     job: str,
     workloads: Mapping[str, Workload],
     placement: Placement,
-    pods: Iterable[Pod],
+    pods: Sequence[Pod],
     *,
     now: float,
     known: bool = True,
@@ -52,9 +53,14 @@ def exclusions(
 
     `known`: the nodes have been listed; before that everything stays as it is. A Deployment keeps
     what it has as long as its pod is on a node that is not lost, because a changed template
-    restarts the shard. Nothing can be scheduled on a deleted node, so it is not excluded.
+    restarts the shard. One that only waits beside the process that serves costs nothing: it moves
+    once the lost node is well. Nothing can be scheduled on a deleted node: it is not excluded.
     """
-    stand = {workload_name(job, pod) for pod in pods if pod.node and not pod.ended}
+    stand = {
+        workload_name(job, pod)
+        for pod in pods
+        if pod.node and not pod.ended and not waits_beside_the_other(pod, pods)
+    }
     lost = {n for n, state in placement.lost.items() if state is not NodeState.GONE}
     moved, suspected = (
         by_workload(job, found)

@@ -1,7 +1,7 @@
 """What is wrong with a job's pods and claims, in sentences for its status."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.observed.objects import STARTING_WAITS
@@ -11,6 +11,9 @@ from atoll_operator.kube.plan.losses.replacements import Placement
 from atoll_operator.kube.plan.manifest.phase import said_by
 from atoll_operator.kube.plan.shard_processes import is_spare
 from atoll_protos.exits import RETURNED, ExitCode, is_failure
+
+ATTACHED: Final = "Multi-Attach error"
+OFF: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 
 
 class Problems(NamedTuple):
@@ -43,7 +46,7 @@ def problems(
         elif pod.unschedulable:
             said = f"{pod.name} waits for a node: {pod.unschedulable}"
         elif pod.held_up:
-            said = f"{pod.name} cannot start on {pod.node}: {pod.held_up}"
+            said = f"{pod.name} cannot start on {pod.node}: {pod.held_up}{_detaching(pod, lost)}"
         elif pod.waiting not in STARTING_WAITS:
             own = pod.exit_code is not None and "container " not in pod.waiting
             code = f", last exit code {pod.exit_code}{reason}" if own else ""
@@ -62,6 +65,14 @@ def problems(
         for name in placement.exhausted
     ]
     return Problems(sorted(shards), sorted(learners), sorted(spares))
+
+
+def _detaching(pod: Pod, lost: Collection[str]) -> str:
+    """What frees a disk that is attached to a lost node, which Kubernetes does after 6 minutes."""
+    (node, *_) = (*(each for each in pod.excluded if each in lost), "")
+    if not node or ATTACHED not in pod.held_up:
+        return ""
+    return f"; if {node} is off, and not only cut off: kubectl taint node {node} {OFF}"
 
 
 def without_standby(shard: int, said: str) -> str:
