@@ -70,6 +70,7 @@ class TrainingProcess(Process, abc.ABC):
         self.placed: dict[Key, tuple[pb.Publish, Value]] = {}  # in the adopt regions
         self.training = Training()
         self.slowness = 1.0
+        self.step_tokens = 0  # of the step that is under way
         self.hiccup_seconds = 0.0  # of the next step
         self.still_seconds = 0.0  # from the next time that it waits in step()
         self.stands_still = False  # the training process alone: its transport goes on
@@ -133,11 +134,16 @@ class TrainingProcess(Process, abc.ABC):
             self.tell_boundary(adopted, captured, again=True)
 
     def begin_step(self) -> None:
-        seconds = self.world.scenario.step_seconds[self.slot] * self.slowness
-        seconds = seconds * self.rng.uniform(0.8, 1.25) + self.hiccup_seconds
+        self.step_tokens, seconds = self.next_step()
+        self.training.step_seconds = seconds + self.hiccup_seconds
         self.hiccup_seconds = 0.0
-        self.training.step_seconds = seconds
-        self.after(seconds, self.finish_step)
+        self.after(self.training.step_seconds, self.finish_step)
+
+    def next_step(self) -> tuple[int, float]:
+        """Tokens and seconds of a step that begins."""
+        scenario = self.world.scenario
+        seconds = scenario.step_seconds[self.slot] * self.slowness
+        return scenario.tokens_per_step, seconds * self.rng.uniform(0.8, 1.25)
 
     def finish_step(self) -> None:
         """`learner.step()`: count, adopt, capture, report; in lock-step wait."""
@@ -146,7 +152,7 @@ class TrainingProcess(Process, abc.ABC):
             return
         training = self.training
         training.t_m += 1
-        training.tokens += self.world.scenario.tokens_per_step
+        training.tokens += self.step_tokens
         training.cursor += 1
         training.proceed = False
         self.world.watchers.tell("stepped", self)
@@ -224,7 +230,7 @@ class TrainingProcess(Process, abc.ABC):
         training = self.training
         boundary = Boundary(
             own_steps=training.t_m,
-            tokens=0 if again else self.world.scenario.tokens_per_step,
+            tokens=0 if again else self.step_tokens,
             loss=1.0,
             step_seconds=0.0 if again else training.step_seconds,
             blocked_seconds=0.0 if again else training.blocked_seconds,

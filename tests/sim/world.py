@@ -30,6 +30,8 @@ SET_OWNER = "/atoll_protos.v1.Registrar/SetOwner"
 class World:
     """See the module. Checkers hear what happens through `watchers`."""
 
+    learner_kind: type[LearnerProcess] = LearnerProcess  # of a learner of one process
+
     def __init__(
         self,
         scenario: Scenario,
@@ -125,7 +127,7 @@ class World:
         """A new process of a slot."""
         self.starts += 1
         several = slot in self.scenario.ranks
-        kind = HeadProcess if several else LearnerProcess
+        kind = HeadProcess if several else self.learner_kind
         process = kind(self, slot, uid, f"{uid}-{self.starts}")
         self.all_learners.append(process)
         self.instances[process.instance] = process

@@ -1,0 +1,85 @@
+"""The published goodput: one set of parameters for all cells, and Atoll's rules hold nobody up."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from paper.chips import ATOLL, FITTED, Chips, expected, uptime
+from paper.goodput import SYNC, play
+from paper.published import CHIPS, GOODPUT
+
+POINTS = 3.0  # of a published cell
+UPTIME_MIN = 0.995  # of four learners or more
+FRAGILE = (1_200_000, 8)  # chips and learners: a learner stands every 20 s
+
+
+def points(chips: int, learners: int) -> float:
+    """How far the model of the chips alone is from the published cell; 0 learners: not elastic.
+
+    M learners are M jobs with a part of the chips each.
+    """
+    ours = expected(FITTED, chips / max(1, learners), elastic=learners > 0).trained
+    return 100 * ours - GOODPUT[learners][CHIPS.index(chips)]
+
+
+def test_all_30_cells_come_out_within_3_points_with_one_set_of_parameters() -> None:
+    beside = {(chips, learners): points(chips, learners) for learners in GOODPUT for chips in CHIPS}
+    assert len(beside) == 30
+    assert {at: round(each, 2) for at, each in beside.items() if abs(each) > POINTS} == {}
+
+
+@pytest.mark.parametrize("learners", [m for m in GOODPUT if m >= 4])
+def test_of_four_learners_or_more_one_nearly_always_computes(learners: int) -> None:
+    assert min(uptime(FITTED, chips, learners) for chips in CHIPS) >= UPTIME_MIN
+
+
+@pytest.mark.parametrize(
+    ("chips", "elastic"), [(75_000, True), (2_400_000, True), (300_000, False)]
+)
+def test_the_formula_is_what_the_events_come_to(chips: int, elastic: bool) -> None:
+    group = Chips(FITTED, chips, 200, np.random.default_rng(1), elastic=elastic)
+    rows = [group.step() for _ in range(1000)]
+    computed = 1000 * 200 * FITTED.step_seconds
+    whole = computed + sum(stands.sum() for _, stands in rows)
+    trained = FITTED.step_seconds * sum(share.sum() for share, _ in rows)
+    found = expected(FITTED, chips, elastic=elastic)
+    assert trained / whole == pytest.approx(found.trained, abs=0.006)
+    assert computed / whole == pytest.approx(found.computes, abs=0.006)
+
+
+def test_learners_that_stand_hold_up_nobody() -> None:
+    """K = 1 with grace: no learner ever waits, and the shard counts all that they compute."""
+    chips, learners = FRAGILE
+    played = play(FITTED, chips, learners, seconds=200)
+    assert played.held_up == pytest.approx(0.0, abs=1e-9)
+    assert played.trained == pytest.approx(played.computed, abs=0.01)
+    assert played.uptime >= UPTIME_MIN
+
+
+def test_in_lock_step_the_same_chips_wait_for_each_other() -> None:
+    """So the test above would notice a rule that makes learners wait."""
+    chips, learners = FRAGILE
+    sync = replace(SYNC, lockstep=True, quorum=learners)
+    assert play(FITTED, chips, learners, seconds=200, sync=sync).held_up > 0.05
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("learners", [m for m in GOODPUT if m > 1])
+@pytest.mark.parametrize("chips", CHIPS)
+def test_each_cell_comes_out_with_the_rules_of_shards_and_learners(
+    chips: int, learners: int
+) -> None:
+    played = play(FITTED, chips, learners, seconds=3600)
+    ours = 100 * played.in_the_long_run(FITTED, chips / learners)
+    assert ours == pytest.approx(GOODPUT[learners][CHIPS.index(chips)], abs=POINTS)
+    if learners >= 4:
+        assert played.uptime >= UPTIME_MIN - 0.005  # of an hour: 18 s of noise
+
+
+@pytest.mark.long
+def test_with_atolls_own_recovery_the_small_job_keeps_nine_tenths() -> None:
+    """A loss ends the learner's processes, and what they had not handed over is lost."""
+    played = play(ATOLL, 150_000, 8, seconds=3600, restarts=True)
+    assert played.trained >= 0.92
+    assert played.merged >= 0.90
