@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.job.spec import Spec
-from atoll_operator.sizing import needs
+from atoll_operator.sizing.needs import needs
+from atoll_operator.sizing.traffic import Given
 from paper.published import METHODS, PAIR_5B, PAIR_8_SITES, TABLE_4, UTILISATIONS
 from paper.utilisation import FINE, MODELS, exchanges, interval, table, threshold, utilisation
 
@@ -18,18 +19,19 @@ def data_parallel(parameters: float, step_seconds: float, utilised: float) -> fl
 
 
 def planned(parameters: int, step_seconds: float, **sync: Any) -> tuple[float, float]:
-    """Gbit/s up of one learner as `atoll plan` has them: in all, and of each of tau slices."""
-    region = {"name": "eu", "learners": 1}
-    spec = Spec.model_validate({"steps": 1000, "regions": [region], "sync": sync})
-    rate = needs(spec, parameters, step_seconds, {}).regions[0].up / 1e9
+    """Gbit/s up of one learner as `atoll plan` has them: in all, and of each of tau fragments."""
+    job = {"steps": 1000, "regions": [{"name": "eu", "learners": 1}], "sync": sync}
+    spec = Spec.model_validate(job)
+    given = Given(parameters=parameters, step_seconds=step_seconds)
+    rate = needs(spec, given).traffic.up / 1e9
     return rate, rate / spec.sync.overlap
 
 
 def test_5_billion_parameters_need_1_7_and_not_104_gigabits() -> None:
     """The paper's setting: P = H = 24, tau = 2, t = 1 s, bf16; a CU of 90%.
 
-    The published 1.7 is the rate of one fragment, and two are on their way, so the link carries
-    twice that.
+    The published 1.7 is the rate of one fragment. Two are on their way, so the link carries twice
+    that.
     """
     before, after = PAIR_5B
     assert data_parallel(5e9, 1.0, 0.9) == pytest.approx(before, rel=WITHIN)

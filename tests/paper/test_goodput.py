@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from atoll_operator.sizing.goodput import mean_goodput
 from paper.chips import ATOLL, FITTED, Chips, expected, uptime
 from paper.goodput import SYNC, play
 from paper.published import CHIPS, GOODPUT
@@ -83,3 +84,14 @@ def test_with_atolls_own_recovery_the_small_job_keeps_nine_tenths() -> None:
     played = play(ATOLL, 150_000, 8, seconds=3600, restarts=True)
     assert played.trained >= 0.92
     assert played.merged >= 0.90
+
+
+@pytest.mark.long
+def test_the_formula_of_a_plan_is_what_the_rules_come_to() -> None:
+    """Each failure ends a learner for D seconds; then all its chips are there again."""
+    away, chips, learners = 35.0, 600_000, 8
+    machines = replace(FITTED, repair_seconds=1e-3, loss_seconds=away, return_seconds=0.0)
+    rate = chips / learners / machines.fails_seconds
+    period = SYNC.period * machines.step_seconds
+    played = play(machines, chips, learners, seconds=3600, restarts=True)
+    assert played.merged == pytest.approx(mean_goodput(rate, away, period), abs=0.03)
