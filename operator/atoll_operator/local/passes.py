@@ -34,6 +34,8 @@ from atoll_operator.local.folder.run_files import (
     SLOTS_FILE,
     STATUS_FILE,
     Files,
+    read_tapes,
+    runs_of,
     shown,
 )
 from atoll_operator.local.progress import local_status
@@ -49,6 +51,7 @@ from atoll_protos.exits import EXITS
 from atoll_protos.job.expected import Expected
 
 POLL_SECONDS = 0.5
+BEGIN_WITH = "atoll run MANIFEST --resume-from PLACE"
 CHAOS_SECONDS = 20.0  # in which all train, before the next kill
 LEAVING_SECONDS_MAX = 60.0  # for learners and the evaluator, once the job is complete
 
@@ -77,6 +80,7 @@ class LocalRun:
     chaos_at: float = 0.0
     faults: Chaos | None = None  # the faults of --chaos-plan
     steps_max: int | None = None  # the job's length, which its clock passes by a few
+    run_id: str | None = None  # of the run, as its shards have named it last
     complete_at: float | None = None
 
     def run(self, each_pass: Callable[[], None]) -> None:
@@ -107,6 +111,7 @@ class LocalRun:
             serving=seen.serving,
         )
         self._write_slots()
+        self.say_if_lost(seen.status.run)
         self.write(seen.status)
         self.view.show(replace(seen, merged_share=self.curves.goodput), now)
         if self.faults and not final:
@@ -128,6 +133,18 @@ class LocalRun:
         if all(last.replies):
             self.write(last.status)
         return True
+
+    def say_if_lost(self, run: str | None) -> None:
+        """All that held the run is gone, so shard 0 has begun another one (rule 43)."""
+        if run and self.run_id and run != self.run_id:
+            began = {each["run"]: each for each in runs_of(read_tapes(self.files.out)[0])}
+            place = began.get(run, {}).get("checkpoint")
+            how = f"goes on from {place}" if place else "begins at step 0: no checkpoint was whole"
+            self.view.say(
+                f"lost: no learner and no shard has anything of run {self.run_id}; run {run} {how}."
+                f" To begin with another checkpoint: {BEGIN_WITH}"
+            )
+        self.run_id = run or self.run_id
 
     def write(self, status: Status) -> None:
         self.status = status

@@ -58,6 +58,7 @@ class Attempt:
     shards: int
     layout: Layout
     snapshot: LogSnapshot
+    restore_from: str = ""  # spec.checkpoint.from of the job
 
     @property
     def history(self) -> History:
@@ -161,21 +162,24 @@ def _part_file(attempt: Attempt, sizes: Mapping[str, int]) -> PartFile:
 # ------------------------------------------------------------ whole ones
 
 
-def finish(place: Place, attempt: Attempt, time: Callable[[], float]) -> bool:
-    """Whether the checkpoint is whole; shard 0 says so in its place when all parts are there."""
+def finish(place: Place, attempt: Attempt, time: Callable[[], float]) -> Sequence[int]:
+    """The shards that have no part yet, or shard 0 alone, which says that it is whole; none: it is.
+
+    Shard 0 says so in its place when all parts are there.
+    """
     step, run = attempt.step, attempt.history.run
     if is_whole(place, step, run):
-        return True
-    if attempt.shard:
-        return False
+        return []
     parts = [read_part(place, step, shard) for shard in range(attempt.shards)]
     found = [each for each in parts if each is not None and each.run == run]
-    if len(found) < attempt.shards:
-        return False
+    if len(found) < attempt.shards or attempt.shard:
+        there = {each.shard for each in found}
+        return [shard for shard in range(attempt.shards) if shard not in there] or [0]
     about = {
         "format": 1,
         "run": run,
         "run_hash": attempt.history.run_hash,
+        "from": attempt.restore_from,
         "step": step,
         "time": time(),
         "tick": min(each.tick for each in found),
@@ -186,7 +190,17 @@ def finish(place: Place, attempt: Attempt, time: Callable[[], float]) -> bool:
         "parts": found,
     }
     place.write(f"{step_name(step)}/{WHOLE}", _document(about))
-    return True
+    return []
+
+
+def newer_elsewhere(place: Place, attempt: Attempt) -> int:
+    """The newest step above an attempt's of which another shard has a part; 0: there is none."""
+    run, others = attempt.history.run, [x for x in range(attempt.shards) if x != attempt.shard]
+    for step in reversed(place.steps()):
+        parts = (read_part(place, step, each) for each in others if step > attempt.step)
+        if any(part is not None and part.run == run for part in parts):
+            return step
+    return 0
 
 
 def is_whole(place: Place, step: int, run: str) -> bool:
@@ -203,6 +217,11 @@ def read_whole(place: Place, step: int) -> dict[str, Any] | None:
         if about["shards"] > 0:
             return about
     return None
+
+
+def of_job(about: Mapping[str, Any]) -> tuple[object, object]:
+    """By what the runs of one job are known: the run hash, and spec.checkpoint.from."""
+    return about.get("run_hash"), about.get("from", "")
 
 
 def read_part(place: Place, step: int, shard: int) -> PartFile | None:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import Layout, Piece, Slice, build_layout, specs_of
@@ -126,11 +126,23 @@ def find(url: str, open_place: Callable[[str], Place]) -> Checkpoint:
     raise RestoreRefusedError(url, "there is no whole checkpoint", "give the place of one")
 
 
-def _whole_steps(place: Place) -> list[int]:
+def find_of_job(place: Place, run_hash: str, restore_from: str) -> Checkpoint | None:
+    """The newest whole one that a run of this very job has left; None: there is none.
+
+    A job is known by its run hash, and by what its first run began with. Raises
+    RestoreRefusedError and StoreUnavailable.
+    """
+    steps = _whole_steps(place, lambda about: copies.of_job(about) == (run_hash, restore_from))
+    return _whole(place, steps[-1]) if steps else None
+
+
+def _whole_steps(
+    place: Place, wanted: Callable[[Mapping[str, Any]], bool] = lambda about: True
+) -> list[int]:
     """Of all runs, the newest last: the step of a former run may be higher."""
     times = {step: copies.read_whole(place, step) for step in place.steps()}
-    found = [(about["time"], step) for step, about in times.items() if about is not None]
-    return [step for _, step in sorted(found)]
+    whole = [(step, about) for step, about in times.items() if about is not None]
+    return [step for _, step in sorted((x["time"], step) for step, x in whole if wanted(x))]
 
 
 def _whole(place: Place, step: int) -> Checkpoint:

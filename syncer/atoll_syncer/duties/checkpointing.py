@@ -6,13 +6,18 @@
     then every few seconds: is it whole?             --> what is older is removed
     thread RENDER, of shard 0: its model
 
-It decides nothing, and nobody waits for it: between two objects the thread does other work. What
-fails is logged, counted, shown in the Status, and tried again until the next one is due; a full
-disk gets no second try, since what has to stay would keep it full.
+It decides nothing, and training never waits for it: between two objects the thread does other work.
+What fails is logged, counted, shown in the Status, and tried again until the next one is due; a
+full disk gets no second try, since what has to stay would keep it full.
+
+The next one waits until this one is whole: where copying takes longer than `every`, shards that
+each took what is newest would take no step together. A shard leaves an attempt that is not whole
+only for a newer step of which another shard, started again or cut short, has a part; it takes
+exactly that one. So of two steps that shards begin side by side the newer becomes whole.
 """
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Final, TypeVar
 
@@ -35,7 +40,7 @@ log = structlog.get_logger()
 
 
 class OvertakenError(Exception):
-    """The next checkpoint is due, or this one cannot be taken."""
+    """A part cannot be taken before the next checkpoint is due, or not at all."""
 
 
 class Checkpointing:
@@ -51,25 +56,28 @@ class Checkpointing:
         self._state, self._machine, self._background = state, machine, background
         self._pin = pin  # which objects of the store stay
         self._wanted: asyncio.Queue[Attempt] = asyncio.Queue()
-        self._copying: Attempt | None = None
+        self._attempt: Attempt | None = None  # until it is whole, or is left
         self._tried = 0
+        self._elsewhere = 0  # a newer step, of which another shard has a part: the next one
+        self._late = 0  # the attempt of which was said that the next one is due
         self._trouble = ""
         self.newest = ""
 
     def appended(self) -> None:
         """To be called when all entries of the log are in the history: notes it if one is due."""
-        due, done = self._due, max(self._tried, self._state.history.first_tick)
-        if not self.is_free or due <= done or not self._may_be_taken(due):
+        history, step = self._state.history, self._elsewhere or self._due
+        done = max(self._tried, history.first_tick)
+        if not self.is_free or not done < step <= history.tick or not self._may_be_taken(step):
             return
-        attempt = self._attempt(due)
-        self._tried, self._copying = due, attempt
+        attempt = self._attempt_of(step)
+        self._tried, self._attempt, self._elsewhere = step, attempt, 0
         self._pin(attempt.objects)
         self._wanted.put_nowait(attempt)
 
     @property
     def is_free(self) -> bool:
-        """Whether no part is being copied."""
-        return self._copying is None
+        """Whether no attempt is under way."""
+        return self._attempt is None
 
     @property
     def _due(self) -> int:
@@ -87,7 +95,7 @@ class Checkpointing:
         whole = state.is_whole and state.history.heads.keys() >= set(state.fragments)
         return whole and not state.over and (end is None or due < end)
 
-    def _attempt(self, step: int) -> Attempt:
+    def _attempt_of(self, step: int) -> Attempt:
         state = self._state
         assert state.layout is not None, "versions without a layout"
         return Attempt(
@@ -96,6 +104,7 @@ class Checkpointing:
             shards=state.run_file.shards,
             layout=state.layout,
             snapshot=self._machine.journal.snapshot_of(state.history),
+            restore_from=state.run_file.restore_from,
         )
 
     async def work(self) -> None:
@@ -109,26 +118,19 @@ class Checkpointing:
                 await self._take(place, plan, attempt)
             except OvertakenError:
                 log.warning("a checkpoint was cut short", step=attempt.step, reason=self._trouble)
-            finally:
                 self._release(attempt)
 
     async def _take(self, place: Place, plan: Checkpoints, attempt: Attempt) -> None:
         """Raises OvertakenError."""
-        store, clock = self._machine.store, self._machine.journal.clock
-        if not await self._do(attempt, partial(copies.is_taken, place, attempt)):
-            for each in copies.works(place, store, attempt, clock):
-                await self._do(attempt, each)
-        self._release(attempt)
-        finish = partial(copies.finish, place, attempt, clock)
-        while not await self._do(attempt, finish):
-            if self._due > attempt.step:
-                break
-            await asyncio.sleep(LOOK_SECONDS)
+        await self._copy(place, attempt)
+        self._pin(frozenset())
+        await self._finish(place, attempt)
         newest = await self._do(attempt, partial(copies.prune, place, attempt, plan.keep))
         if newest is not None:
             self.newest = f"{place.url}/{copies.step_name(newest)}"
+        self._release(attempt)
         if newest != attempt.step:
-            log.warning("a checkpoint lacks parts of other shards", step=attempt.step)
+            log.warning("a checkpoint was left for a newer one", step=attempt.step)
             return
         log.info("a checkpoint is whole", url=self.newest)
         if plan.model and not attempt.shard:
@@ -136,13 +138,52 @@ class Checkpointing:
             render = partial(rendering.render, place, attempt, scratch, wire)
             await self._do(attempt, render, Thread.RENDER)
 
+    async def _copy(self, place: Place, attempt: Attempt) -> None:
+        store, clock = self._machine.store, self._machine.journal.clock
+        if await self._do(attempt, partial(copies.is_taken, place, attempt)):
+            return
+        for each in copies.works(place, store, attempt, clock):
+            await self._do(attempt, each)
+            self._say_if_late(attempt, [attempt.shard])
+
+    async def _finish(self, place: Place, attempt: Attempt) -> None:
+        """Until it is whole, or another shard has a part of a newer one instead."""
+        finish = partial(copies.finish, place, attempt, self._machine.journal.clock)
+        while lacking := await self._do(attempt, finish, patient=True):
+            newer = partial(copies.newer_elsewhere, place, attempt)
+            self._elsewhere = await self._do(attempt, newer, patient=True)
+            if self._elsewhere:
+                return
+            self._say_if_late(attempt, lacking)
+            await asyncio.sleep(LOOK_SECONDS)
+
     def _release(self, attempt: Attempt) -> None:
-        if self._copying is attempt:  # else the next one is being copied
-            self._copying = None
+        if self._attempt is attempt:  # else the next one is noted already
+            self._attempt = None
             self._pin(frozenset())
 
-    async def _do(self, attempt: Attempt, work: Callable[[], T], thread: Thread = Thread.TIDY) -> T:
-        """In a thread, again while it fails and no later one is due. Raises OvertakenError."""
+    def _say_if_late(self, attempt: Attempt, lacking: Sequence[int]) -> None:
+        if self._due > attempt.step > self._late:
+            self._late = attempt.step
+            log.warning(
+                "the next checkpoint is due, and waits until this one is whole",
+                step=attempt.step,
+                due=self._due,
+                lacks_parts_of_shards=lacking,
+            )
+
+    async def _do(
+        self,
+        attempt: Attempt,
+        work: Callable[[], T],
+        thread: Thread = Thread.TIDY,
+        *,
+        patient: bool = False,
+    ) -> T:
+        """In a thread, again while the place is away. Raises OvertakenError.
+
+        Where objects wait for it, which is not `patient`, only as long as no later one is due.
+        """
         while True:
             try:
                 done = await self._background.run(thread, work)
@@ -150,7 +191,7 @@ class Checkpointing:
                 self._machine.metrics.store_troubles.labels(error.kind).inc()
                 self._note(f"checkpoint of step {attempt.step}: {error}")
                 final = not isinstance(error, StoreUnavailable)
-                if final or self._due > attempt.step:
+                if final or (not patient and self._due > attempt.step):
                     raise OvertakenError from error
                 await asyncio.sleep(RETRY_SECONDS)
             else:

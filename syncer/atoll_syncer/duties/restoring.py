@@ -84,7 +84,12 @@ class Restoring:
         self._feed(self._shard.merged(effect.slice, digest, name, now))
 
     async def _find(self, effect: FindCheckpoint) -> None:
-        found = await self._open(effect.place)
+        found = await self._of_this_job() if effect.mine else None
+        if found is None and not effect.place:
+            log.warning("nobody and no checkpoint has a run of this job: a new one begins")
+            self._feed(self._shard.no_checkpoint())
+            return
+        found = found or await self._open(effect.place)
         kept = await self._background.until_stored(Thread.MERGE, found.data_states)
         origin = VersionOrigin(
             run=effect.run,
@@ -108,6 +113,20 @@ class Restoring:
             kept=kept,
         )
         self._feed(self._shard.checkpoint_found(about))
+
+    async def _of_this_job(self) -> Checkpoint | None:
+        """The newest one of its own runs, of which no process and no store has anything left."""
+        run_file, open_place = self._machine.run_file, self._machine.open_place
+        assert run_file.checkpoint is not None, "no place of its own"
+        assert open_place is not None, "no place can be opened"
+        place = open_place(run_file.checkpoint.url)
+        find = partial(restoring.find_of_job, place, run_file.hash, run_file.restore_from)
+        found = await self._background.until_stored(Thread.MERGE, find)
+        if found is not None:
+            log.warning(
+                "a run of this job is lost: one begins with its newest checkpoint", lost=found.run
+            )
+        return found
 
     async def _open(self, place: str) -> Checkpoint:
         assert self._machine.open_place is not None, "no place can be opened"

@@ -92,10 +92,15 @@ class RestoreEffect(Effect):
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint(RestoreEffect):
-    """Read what the newest checkpoint of a place says; `Shard.checkpoint_found` follows."""
+    """Read what the newest checkpoint of a place says; `Shard.checkpoint_found` follows.
 
-    place: str  # its URL
+    `mine` first looks for one that a run of this job has left, which is gone (rule 43). With
+    neither, `Shard.no_checkpoint` follows.
+    """
+
+    place: str  # its URL; empty: the job's own place alone
     run: str  # that begins with it
+    mine: bool = False
 
 
 @dataclass(frozen=True, slots=True)

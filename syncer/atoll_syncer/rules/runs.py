@@ -120,14 +120,21 @@ def first(state: ShardState) -> list[Effect]:
     return []
 
 
-def _begin(state: ShardState, run: str, place: str) -> list[Effect]:
-    """A run begins here, with a seed or, with a `place`, when its checkpoint is found (rule 43)."""
-    if not place:
+def _begin(state: ShardState, run: str, place: str, *, mine: bool = False) -> list[Effect]:
+    """A run begins here, with a seed or, when it is found, with a checkpoint (rule 43).
+
+    That is one of a `place` or, if there is one, of a run of this job that is gone (`mine`).
+    """
+    if not place and not mine:
         return [Append(_started(state, run))]
     if state.run.beginning == run:
         return []
     state.run.beginning = run
-    return [FindCheckpoint(place, run)]
+    return [FindCheckpoint(place, run, mine)]
+
+
+def no_checkpoint(state: ShardState) -> list[Effect]:
+    return [Append(_started(state, state.run.beginning))]
 
 
 def checkpoint_found(state: ShardState, found: FoundCheckpoint) -> list[Effect]:
@@ -167,7 +174,8 @@ def mint(state: ShardState, now: float) -> list[Effect]:
     run.fresh = True  # once
     started = _held(state)
     if not started:
-        return _begin(state, run.new_id, state.run_file.restore_from)
+        mine = state.run_file.checkpoint is not None
+        return _begin(state, run.new_id, state.run_file.restore_from, mine=mine)
     began = [each.checkpoint for each in run.stored.values() if each.run == started]
     place = began[0] if began else state.run_file.restore_from
     entry = replace(_started(state, started), carried_on=True, checkpoint=place)

@@ -271,6 +271,10 @@ class Shard:
         """That with which the run is to begin."""
         return runs.checkpoint_found(self.state, found)
 
+    def no_checkpoint(self) -> list[Effect]:
+        """The run begins with a seed."""
+        return runs.no_checkpoint(self.state)
+
     def merged(
         self,
         fragment: int,

@@ -326,3 +326,15 @@ def test_the_newest_checkpoint_is_known_also_when_all_shards_are_gone() -> None:
     assert first["checkpoint"] == "s3://b/step-40"
     gone = said(seen(dict(first), replies=(None, None), unwritten_seconds=WRITE_SECONDS)).status
     assert gone["checkpoint"] == "s3://b/step-40"
+
+
+def test_that_a_job_has_lost_a_run_is_told_with_what_to_do() -> None:
+    for old, expected in ((None, 0), ("r1", 0), ("old", 1)):
+        found: StatusWrite = said(seen({"run": old} if old else None))
+        events = [each for each in found.events if each.reason == "RunLost"]
+        assert len(events) == expected
+        for each in events:
+            assert each.warning
+            assert "run old is lost" in each.message
+            assert "now at step 60" in each.message
+            assert "spec.checkpoint.from" in each.message

@@ -80,7 +80,7 @@ class Parent:
         pieces = self.layout.slice(shard, fragment).pieces
         return np.concatenate([self.whole[name][p.tensor][p.start : p.stop] for p in pieces])
 
-    def attempt(self, shard: int, step: int, *, run: str = RUN) -> Attempt:
+    def attempt(self, shard: int, step: int, *, run: str = RUN, restore_from: str = "") -> Attempt:
         history = replace(self.histories[shard].copy(), run=run)
         return Attempt(
             step=step,
@@ -88,22 +88,34 @@ class Parent:
             shards=len(self.stores),
             layout=self.layout,
             snapshot=LogSnapshot(position=30 + shard, checksum="c", history=history),
+            restore_from=restore_from,
         )
 
-    def take(self, place: Place, shard: int, step: int, *, run: str = RUN) -> Attempt:
+    def take(
+        self, place: Place, shard: int, step: int, *, run: str = RUN, restore_from: str = ""
+    ) -> Attempt:
         """One shard's part, as its process takes it."""
-        attempt = self.attempt(shard, step, run=run)
+        attempt = self.attempt(shard, step, run=run, restore_from=restore_from)
         if not copies.is_taken(place, attempt):
             for work in copies.works(place, self.stores[shard], attempt, lambda: 7.0):
                 work()
         return attempt
 
     def checkpoint(
-        self, place: Place, step: int = 40, *, run: str = RUN, time: float | None = None
+        self,
+        place: Place,
+        step: int = 40,
+        *,
+        run: str = RUN,
+        time: float | None = None,
+        restore_from: str = "",
     ) -> None:
         """A whole one."""
-        taken = [self.take(place, shard, step, run=run) for shard in range(len(self.stores))]
-        assert copies.finish(place, taken[0], lambda: step if time is None else time)
+        taken = [
+            self.take(place, shard, step, run=run, restore_from=restore_from)
+            for shard in range(len(self.stores))
+        ]
+        assert not copies.finish(place, taken[0], lambda: step if time is None else time)
 
 
 def gathered(layout: Layout, shards: list[TensorValues], name: str) -> list[Array]:

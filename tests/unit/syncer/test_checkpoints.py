@@ -4,13 +4,15 @@ import asyncio
 import errno
 import json
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import structlog.testing
 from prometheus_client import CollectorRegistry
 
 from atoll_protos.job.expected import NOBODY, Expected
@@ -25,7 +27,7 @@ from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.objects import decode
 from atoll_syncer.storage.snapshots import LogSnapshot
-from atoll_syncer.storage.store import FileStore, StoreUnavailable, read_object
+from atoll_syncer.storage.store import FileStore, Store, StoreUnavailable, read_object
 from atoll_syncer.storage.versions import Collector
 from unit.syncer.checkpoint_side import RUN, Parent, a_place
 
@@ -58,12 +60,14 @@ def test_the_key_of_proofs_stays_with_the_shards(tmp_path: Path) -> None:
 def test_a_checkpoint_is_whole_with_all_parts_of_one_run(tmp_path: Path) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     first = parent.take(place, 0, 40)
-    assert not copies.finish(place, first, lambda: 7.0)
+    assert copies.finish(place, first, lambda: 7.0) == [1]
     other = parent.take(place, 1, 40, run="another")
-    assert not copies.finish(place, first, lambda: 7.0)
-    assert not copies.finish(place, other, lambda: 7.0)  # it is shard 0 that says so
-    parent.take(place, 1, 40)
-    assert copies.finish(place, first, lambda: 7.0)
+    assert copies.finish(place, first, lambda: 7.0) == [1]
+    assert copies.finish(place, other, lambda: 7.0) == [0]
+    second = parent.take(place, 1, 40)
+    assert copies.finish(place, second, lambda: 7.0) == [0]  # it is shard 0 that says so
+    assert copies.finish(place, first, lambda: 7.0) == []
+    assert copies.finish(place, second, lambda: 7.0) == []
     assert copies.is_whole(place, 40, RUN)
     assert not copies.is_whole(place, 40, "another")
 
@@ -171,7 +175,7 @@ def test_what_another_run_left_stays_but_for_the_same_step(tmp_path: Path) -> No
     assert parent.take(place, 0, 30).step == 30
     assert not copies.is_whole(place, 30, "former")
     parent.take(place, 1, 30)
-    assert copies.finish(place, parent.attempt(0, 30), lambda: 7.0)
+    assert copies.finish(place, parent.attempt(0, 30), lambda: 7.0) == []
     copies.prune(place, parent.attempt(0, 30), 1)
     assert place.steps() == [10, 20, 30]
     assert copies.is_whole(place, 20, "former")
@@ -388,20 +392,110 @@ def test_trouble_is_shown_and_tried_again_and_the_next_one_is_due_as_planned(
     asyncio.run(play())
 
 
+class SlowPlace(FolderPlace):
+    """Copies an object only once it may; may be away for looks."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_copy, self.is_away = threading.Event(), False
+
+    def take(self, store: Store, part: str, name: str) -> int:
+        assert self.may_copy.wait(60)
+        return super().take(store, part, name)
+
+    def steps(self) -> list[int]:
+        if self.is_away:
+            raise StoreUnavailable("there", "is away", "wait")
+        return super().steps()
+
+
 @pytest.mark.usefixtures("short_looks")
-def test_nobody_waits_for_a_shard_that_takes_none(tmp_path: Path) -> None:
+def test_where_copying_takes_longer_than_a_step_the_next_one_waits_until_this_one_is_whole(
+    tmp_path: Path,
+) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    slow_place = SlowPlace(place.folder)
+
+    async def play() -> None:
+        quick, slow = Side(parent, place, 0), Side(parent, slow_place, 1)
+        for tick in range(20, 100, 10):
+            quick.reach(tick)
+            slow.reach(tick)
+            await quick.until_taken(20)
+        await quick.until(lambda: waiting(lines))
+        assert place.steps() == [20]
+        assert not quick.duty.is_free
+        assert not quick.background.troubles
+        slow_place.may_copy.set()
+        for side in (quick, slow):
+            await side.until_latest(20)
+            await side.until(lambda: side.duty.is_free)  # noqa: B023 - it is awaited here
+        for side in (quick, slow):
+            side.reach(91)  # of several that were due meanwhile the newest comes
+        for side in (quick, slow):
+            await side.until_latest(80)
+            side.background.stop()
+
+    with structlog.testing.capture_logs() as lines:
+        asyncio.run(play())
+    assert place.steps() == [80]
+    first, *_ = said = waiting(lines)
+    assert (first["step"], first["lacks_parts_of_shards"]) == (20, [1])
+    assert len(said) == 2  # each shard once
+    assert not any("left for a newer" in line["event"] for line in lines)
+
+
+def waiting(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [each for each in lines if each["event"].startswith("the next checkpoint is due")]
+
+
+@pytest.mark.usefixtures("short_looks")
+def test_one_that_waits_goes_on_with_the_newer_step_of_a_shard_that_began_again(
+    tmp_path: Path,
+) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
 
     async def play() -> None:
-        side = Side(parent, place, 0)
-        for tick in (20, 40, 60):
-            side.reach(tick)
-            await side.until_taken(tick)
-            await side.until(lambda: side.duty.is_free)
-        side.background.stop()
+        waits, again = (Side(parent, place, shard) for shard in range(2))
+        waits.reach(20)
+        await waits.until_taken(20)
+        again.reach(41)  # its process was started after tick 40
+        await again.until_taken(40)
+        waits.history.tick = 39
+        await waits.until(lambda: waits.duty.is_free)
+        waits.reach(39)
+        assert waits.duty.is_free  # not before the step
+        again.reach(61)
+        waits.reach(61)  # where 60 is due, and nobody has it
+        for side in (waits, again):
+            await side.until_latest(40)
+            side.background.stop()
 
     asyncio.run(play())
-    assert not any(copies.is_whole(place, step, RUN) for step in place.steps())
+    assert copies.read_part(place, 60, 0) is None
+
+
+@pytest.mark.usefixtures("short_looks")
+def test_one_that_waits_with_its_part_outlasts_a_place_that_is_away(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), SlowPlace(a_place(tmp_path).folder)
+    place.may_copy.set()
+
+    async def play() -> None:
+        side, other = (Side(parent, place, shard) for shard in range(2))
+        side.reach(20)
+        await side.until_taken(20)
+        place.is_away = True
+        side.reach(41)
+        await side.until(lambda: side.background.troubles)
+        await asyncio.sleep(0.1)
+        assert not side.duty.is_free
+        place.is_away = False
+        other.reach(20)
+        for each in (side, other):
+            await each.until_latest(20)
+            each.background.stop()
+
+    asyncio.run(play())
 
 
 @pytest.mark.usefixtures("short_looks")

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog.testing
 from prometheus_client import CollectorRegistry
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout
-from atoll_protos.job.run_file import Sync
+from atoll_protos.job.run_file import Checkpoints, RunFile, Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.checkpoints import restoring
 from atoll_syncer.checkpoints.places import FILE, FolderPlace
@@ -193,11 +194,16 @@ class Rules:
             history=History(run=NEW_RUN, epoch=1), term=SimpleNamespace(epoch=1)
         )
         self.found: FoundCheckpoint | None = None
+        self.begins_with_a_seed = False
         self.seeded_with: tuple[Any, ...] = ()
         self.refused_with: tuple[Any, ...] = ()
 
     def checkpoint_found(self, found: FoundCheckpoint) -> list[Effect]:
         self.found = found
+        return []
+
+    def no_checkpoint(self) -> list[Effect]:
+        self.begins_with_a_seed = True
         return []
 
     def seeded(self, *given: Any) -> list[Effect]:
@@ -214,11 +220,12 @@ async def perform(
     store: FileStore,
     effect: FindCheckpoint | RestoreSeed,
     values: TensorValues | None = None,
+    run_file: RunFile | None = None,
 ) -> list[Effect]:
     fed: list[Effect] = []
     metrics = ShardMetrics(CollectorRegistry())
     background = Background(start_threads(), metrics, lambda error: None, lambda full: 0)
-    machine: Any = SimpleNamespace(shard=0, store=store, open_place=open_place)
+    machine: Any = SimpleNamespace(shard=0, store=store, open_place=open_place, run_file=run_file)
     shard: Any = rules
     await Restoring(shard, machine, background, fed.extend).perform(effect, values)
     background.stop()
@@ -283,6 +290,49 @@ def test_a_learner_with_another_model_is_refused_and_the_shard_stays(tmp_path: P
 def test_without_memory_for_the_model_nothing_is_read(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     assert asyncio.run(perform(Rules(), store, RestoreSeed())) == []
+
+
+def found_by_a_job(folder: Path, place: FolderPlace, restore_from: str) -> Rules:
+    """What a registrar finds that has lost everything; `restore_from` is that of its manifest."""
+    rules, store = Rules(), FileStore(folder / "new")
+    store.open()
+    plan = Checkpoints(url=place.url)
+    job = replace(JOB, checkpoint=plan, restore_from=restore_from)
+    effect = FindCheckpoint(restore_from, NEW_RUN, mine=True)
+    asyncio.run(perform(rules, store, effect, run_file=job))
+    return rules
+
+
+JOB = RunFile(job="j", regions=(), steps=9, shards=2)
+
+
+def test_a_job_that_lost_everything_begins_with_the_newest_checkpoint_of_its_own(
+    tmp_path: Path,
+) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    first, other = f"{place.url}/step-20", f"{place.url}/step-60"
+    kinds = ((20, "h", ""), (40, JOB.hash, ""), (60, "h", ""), (80, JOB.hash, first))
+    for step, run_hash, restore_from in kinds:
+        for each in parent.histories:
+            each.run_hash = run_hash
+        parent.checkpoint(place, step, restore_from=restore_from)
+    # The job that began with `first` has a newer one since; that of `other` has none.
+    for restore_from, step in (("", 40), (first, 80), (other, 60)):
+        rules = found_by_a_job(tmp_path, place, restore_from)
+        assert rules.found is not None
+        assert rules.found.url == f"{place.url}/step-{step}"
+
+
+def test_a_job_without_a_checkpoint_of_its_own_begins_with_a_seed_and_says_so(
+    tmp_path: Path,
+) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    parent.checkpoint(place)  # of another one
+    with structlog.testing.capture_logs() as lines:
+        rules = found_by_a_job(tmp_path, place, "")
+    assert rules.found is None
+    assert rules.begins_with_a_seed
+    assert [each["log_level"] for each in lines] == ["warning"]
 
 
 # ------------------------------------------------------------ the rules
@@ -453,3 +503,30 @@ def test_a_run_that_has_begun_is_not_changed_by_a_place() -> None:
     one.model(one.join("a-0"))
     assert one.take(FindCheckpoint) == []
     assert len(one.sent("send_seed")) == 1
+
+
+def a_registrar_that_asked(checkpoint: Checkpoints | None, place: str = "") -> Side:
+    """Of a job of which nobody has anything any more."""
+    job = replace(run_file(), checkpoint=checkpoint, restore_from=place)
+    one = side(job=job, fresh=False).start()
+    one.wait(31.0)
+    return one
+
+
+@pytest.mark.parametrize("place", ["", PLACE])
+def test_before_a_new_run_begins_where_one_may_have_been_its_own_checkpoints_are_looked_at(
+    place: str,
+) -> None:
+    one = a_registrar_that_asked(Checkpoints(url="file:///mine"), place)
+    assert one.take(FindCheckpoint) == [FindCheckpoint(place, NEW_RUN, mine=True)]
+    assert one.state.history.run == ""
+    one.wait(3.0)
+    assert one.take(FindCheckpoint) == []  # it is being looked at
+    one.feed(one.shard.no_checkpoint())
+    assert (one.state.history.run, one.state.history.checkpoint) == (NEW_RUN, "")
+
+
+def test_a_job_without_a_place_begins_with_a_seed() -> None:
+    one = a_registrar_that_asked(None)
+    assert one.take(FindCheckpoint) == []
+    assert one.state.history.run == NEW_RUN

@@ -140,10 +140,30 @@ def read_tapes(out: Path) -> list[list[dict[str, Any]]]:
     return [_once(read_lines(path)) for path in sorted(out.glob("syncer/*.tape.jsonl"))]
 
 
+def of_last_run(tape: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A shard's lines since the present run began; those before are of runs that are lost."""
+    runs = [(at, each["run"]) for at, each in enumerate(tape) if each.get("event") == "run"]
+    began = next((at for at, run in runs if run == runs[-1][1]), 0)
+    return tape[began:]
+
+
+def runs_of(tape: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How each run of a folder began, by a tape's lines: more than one where all was lost."""
+    first: dict[str, dict[str, Any]] = {}
+    for each in tape:
+        if each.get("event") == "run":
+            first.setdefault(each["run"], each)
+    return [*first.values()]
+
+
 def _once(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     commits = set[tuple[int, int, int]]()
     found = []
+    run = ""
     for line in lines:
+        if line.get("event") == "run" and line["run"] != run:
+            run = line["run"]
+            commits.clear()  # where all was lost, numbers begin again
         if line.get("event") == "commit":
             commit = line["slice"], line["version"], line["epoch"]
             if commit in commits:

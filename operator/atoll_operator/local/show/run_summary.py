@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from atoll_operator.api.status.reasons import REMEDIES
-from atoll_operator.local.folder.run_files import read_lines, read_tapes
+from atoll_operator.local.folder.run_files import of_last_run, read_lines, read_tapes, runs_of
 
 LITTLE_MERGED: Final = 0.7  # of the trained tokens: below, a line says what became of the rest
 LINES_MAX: Final = 4  # of learners whose offers were left out
@@ -105,9 +105,13 @@ def summarise(
     slots: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """What the run of these slots came to. Token counts are means over slices."""
-    learners = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
     tapes = read_tapes(out)
-    tape = [*chain.from_iterable(tapes)]
+    *lost, run = [each["run"] for each in runs_of(tapes[0] if tapes else [])] or [""]
+    learners = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
+    if lost:  # numbers have begun again
+        for slot, lines in learners.items():
+            learners[slot] = [line for line in lines if line.get("run", run) == run]
+    tape = [*chain.from_iterable(map(of_last_run, tapes))]
     commits = [line for line in tape if line.get("event") == "commit"]
     totals = _means(conserve(chain.from_iterable(learners.values()), tape))
     losses = [each["loss"] for each in read_lines(out / "evaluations.jsonl")] or [None]
@@ -116,6 +120,7 @@ def summarise(
     return {
         "result": result,
         "steps": steps,
+        "lost_runs": lost,
         "tokens": totals,
         "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
         "late_share": totals["late"] / totals["trained"] if totals["trained"] else 0.0,
@@ -160,6 +165,8 @@ def sentence(found: dict[str, Any]) -> str:
         said += f", held-out loss {loss['start']:.3f} -> {loss['end']:.3f}"
     if without := ", ".join(found["without_work"]):
         said += f"; no work of {without} was merged"
+    if found["lost_runs"]:
+        said += "; all of an earlier run was lost, and is not in these numbers"
     warnings = found["warnings"].items()
     return said + "".join(f"; {reason} ({', '.join(slots)})" for reason, slots in warnings)
 

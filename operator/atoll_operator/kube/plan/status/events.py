@@ -21,6 +21,7 @@ MESSAGE_CHARACTERS_MAX = 1000  # the API server refuses more than 1024
 LEARNER_RESTARTED = "LearnerRestarted"
 NODE_LOST = "NodeLost"
 REVERTED = "ChildReverted"
+RUN_LOST = "RunLost"
 EXPECTED_TYPES = frozenset({"Suspended", "Complete"})  # no warning: the user asked for it
 EXPECTED_REASONS = frozenset(
     {"Complete", "Suspended", "Starting", "WaitingForSyncer", "LearnersStarting"}
@@ -104,6 +105,18 @@ def of_transition(
         after=condition.status,
         silent=condition.type in SETTLING_TYPES and follows,
     )
+
+
+def run_lost(job: Mapping[str, Any], old: str, new: str, step: int | None, now: str) -> Event:
+    """All learners and shards have lost what they held, and shard 0 has begun another run."""
+    where = "" if step is None else f", now at step {step}"
+    message = (
+        f"run {old} is lost: no learner and no shard has anything of it. Run {new} has begun{where}"
+        " with the newest whole checkpoint of the job, or from the start where there is none;"
+        " the log of shard 0 says which. To begin with another one, give it as"
+        " spec.checkpoint.from of a new job"
+    )
+    return warning(job, RUN_LOST, old, message, now)
 
 
 def warning(job: Mapping[str, Any], reason: str, subject: str, message: str, now: str) -> Event:

@@ -64,7 +64,7 @@ class StatusWrite:
 
     status: Object
     changed: tuple[Condition, ...] = ()  # conditions whose status has changed
-    events: tuple[Event, ...] = ()  # one for each of them
+    events: tuple[Event, ...] = ()  # one for each of them, and for a run that is lost
     urgent: bool = True  # more than progress
 
 
@@ -329,17 +329,14 @@ def _write(
     changed = conditions.transitions(known, found)
     before = {each.type: each.status for each in known}
     begun = conditions.has_begun(known)
-    return StatusWrite(
-        status=new.to_object(),
-        changed=changed,
-        events=tuple(
-            events.of_transition(
-                seen.raw, each, before.get(each.type, ""), rfc3339(now), begun=begun
-            )
-            for each in changed
-        ),
-        urgent=urgent,
-    )
+    said = [
+        events.of_transition(seen.raw, each, before.get(each.type, ""), rfc3339(now), begun=begun)
+        for each in changed
+    ]
+    if old.run and new.run and new.run != old.run:
+        step = new.progress.step if new.progress else None
+        said.append(events.run_lost(seen.raw, old.run, new.run, step, rfc3339(now)))
+    return StatusWrite(status=new.to_object(), changed=changed, events=tuple(said), urgent=urgent)
 
 
 def _states(found: Sequence[Condition]) -> list[tuple[str, str, str, int | None]]:
