@@ -40,7 +40,7 @@ def test_a_run_that_lost_everything_begins_with_its_newest_checkpoint_and_says_s
 ) -> None:
     out = tmp_path / "out"
     place = out / CHECKPOINTS_FOLDER
-    given = f"{{everySteps: {every}, keep: 2, model: false}}" if every else ""
+    given = f"{{everySteps: {every}, keep: 2, model: false}}" if every else "{keep: 2}"
     kept = list[Checkpoint]()
 
     def lose() -> None:
