@@ -83,12 +83,15 @@ def needs(
 ) -> Needs:
     """`prices` are money for 10^9 bytes that leave a region.
 
-    `tokens_per_step` is of a learner in regions that tell none. Raises SpecError for a link or a
-    price of a region that the job does not have.
+    `tokens_per_step` is of a learner in regions that tell none. Raises SpecError for
+    a region that the job does not have, and for tokens that the manifest has already.
     """
     prices = prices or {}
     _check_regions(spec, "--link", given.links)
     _check_regions(spec, "--egress", prices)
+    told = all(each.tokens_per_step for each in spec.regions)
+    problem, remedy = "every region of the manifest has tokensPerStep", "leave the flag out"
+    require(tokens_per_step is None or not told, "--tokens-per-step", problem, remedy)
     require(spec.learners > 0, "spec.regions", "has no learner", "give a region `learners`")
     moves = traffic(spec, given)
     tokens = _tokens_per_second(spec, tokens_per_step, moves.tick_seconds)

@@ -72,6 +72,8 @@ def test_a_job_in_tokens_ends_by_what_its_learners_train_in_a_step() -> None:
     found = needs(spec, given(), tokens_per_step=500)  # of eu alone
     assert found.tokens_per_second == 2500
     assert found.hours == pytest.approx(7_200_000 / 2500 / 3600)
+    with pytest.raises(SpecError, match="--tokens-per-step: every region of the manifest has"):
+        needs(spec_of({}, regions=regions[:1]), given(), tokens_per_step=500)
 
 
 def test_recovery_has_the_measured_seconds_and_those_of_the_values_over_the_link() -> None:
