@@ -58,6 +58,15 @@ def test_learners_that_stand_hold_up_nobody() -> None:
     assert played.uptime >= UPTIME_MIN
 
 
+def test_a_quorum_of_all_loses_nothing_and_the_default_a_fifteenth() -> None:
+    """Slices that fall due while a learner stands are overwritten, unless the round waits for it."""
+    chips, learners = FRAGILE
+    default = play(FITTED, chips, learners, seconds=400)
+    whole = play(FITTED, chips, learners, seconds=400, sync=replace(SYNC, quorum=learners))
+    assert whole.merged >= 0.98 * whole.trained
+    assert 0.90 * default.trained <= default.merged <= 0.98 * default.trained
+
+
 def test_in_lock_step_the_same_chips_wait_for_each_other() -> None:
     """So the test above would notice a rule that makes learners wait."""
     chips, learners = FRAGILE
