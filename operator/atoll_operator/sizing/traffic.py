@@ -51,7 +51,7 @@ class Border:
     learners: int
     out: float
     into: float
-    out_peak: float | None  # None: what the line gives, where learners wait, or where no rate helps
+    out_peak: float | None  # None: no rate is enough, or the overlap is 0 and any is
     into_peak: float | None
     link_share: float | None  # of the busier direction, on average
     way_seconds: float | None  # of a fragment to the shards and back, with its merge
