@@ -298,7 +298,7 @@ class Channel:
                     End(process=process, machine=machines[1], closed=lambda: None),
                 )
                 connection = Connection(sim, world.rng, world.weather, ends)
-                world.connections.append(connection)
+                world.connected(connection)
             client.after(delay * self._rng.uniform(0.5, 2.0), partial(answer, connection))
 
         def arrive() -> None:

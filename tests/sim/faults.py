@@ -7,6 +7,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.storage.store import LOG
 from sim import damage as damage_of_all
+from sim import store_faults
 from sim.clock import Action
 from sim.drawn_claims import FAULTS_END, Fault
 from sim.learner_process import LearnerProcess
@@ -168,7 +169,7 @@ def old_run(world: World, fault: Fault, learner: LearnerProcess, shard: ShardPro
 
     A registrar that may have lost its store would carry on with what it says (rule 2).
     """
-    if not world.scenario.fresh or world.scenario.loses_a_store:
+    if not world.scenario.fresh or world.loses_a_store:
         return
     guest = world.start_guest(learner.slot, f"{learner.slot}-old", observer=False)
     guest.remember("run-old", tick=5000, incarnation=1 + fault.which % 7)
@@ -176,7 +177,7 @@ def old_run(world: World, fault: Fault, learner: LearnerProcess, shard: ShardPro
 
 def old_observer(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """An evaluator of a former run of this job has survived it, and dials again."""
-    if not world.scenario.fresh or world.scenario.loses_a_store:
+    if not world.scenario.fresh or world.loses_a_store:
         return
     guest = world.start_guest("", "old-evaluator", observer=True)
     guest.remember("run-old" if fault.which % 2 else "", tick=5000, incarnation=0)
@@ -188,36 +189,6 @@ def hiccup(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProc
         learner.hiccup_seconds = fault.seconds
     else:
         learner.slowness *= 1.0 + fault.seconds / 10.0
-
-
-def store_away(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """The store answers nothing for a while."""
-    store = world.stores[shard.number]
-    store.away = True
-    world.sim.after(fault.seconds, lambda: setattr(store, "away", False))
-
-
-def store_answers(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """Answers of the store get lost."""
-    store = world.stores[shard.number]
-    store.lost_answers = 0.5
-    world.sim.after(fault.seconds, lambda: setattr(store, "lost_answers", 0.0))
-
-
-def store_conflicts(
-    world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess
-) -> None:
-    """Creates of the store meet others' requests: it says so, and stores nothing (S3's 409)."""
-    store = world.stores[shard.number]
-    store.conflicts = 0.5
-    world.sim.after(fault.seconds, lambda: setattr(store, "conflicts", 0.0))
-
-
-def store_forbids(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """The permission to write is gone for a while."""
-    store = world.stores[shard.number]
-    store.is_forbidden = True
-    world.sim.after(fault.seconds, lambda: setattr(store, "is_forbidden", False))
 
 
 def damage(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -241,34 +212,6 @@ def late_lane(world: World, fault: Fault, learner: LearnerProcess, shard: ShardP
         chosen = living[fault.which % len(living)]
         world.weather.lanes_open_at[chosen.ends[0].machine] = world.sim.now + fault.seconds
         chosen.drop()
-
-
-def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """A shard dies with its store (Ephemeral)."""
-    if world.closed or any(each.training.finished for each in world.all_learners):
-        return  # who has left the job would be missed
-    number = shard.number
-    for process in world.all_shards:
-        if process.number == number:
-            process.kill("its store is gone")
-    world.stores[number] = world.new_store(number)
-    world.watchers.tell("store_lost", number)
-    world.shards[number] = world.start_shard(number, after=1.0)
-    if world.scenario.standby:
-        world.standbys[number] = world.start_shard(number, after=1.0)
-
-
-def lose_object(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """A shard dies, and the newest object of one slice is gone."""
-    state = None if shard.shard is None else shard.shard.state
-    if world.closed or not shard.alive or state is None or not state.history.heads:
-        return
-    shard.kill("an object is gone")
-    heads = [head.object for _, head in sorted(state.history.heads.items())]
-    name = heads[fault.which % len(heads)]
-    world.stores[shard.number].data.pop(name, None)
-    world.watchers.tell("object_lost", shard.number, name)
-    world.shards[shard.number] = world.start_shard(shard.number, shard.pod, after=1.0)
 
 
 def kill_rank(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -364,6 +307,7 @@ def some_rank(world: World, fault: Fault) -> FollowerProcess | None:
 
 
 FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] = {
+    **store_faults.FAULTS,
     "drop": drop,
     "cut": cut,
     "kill learner": kill_learner,
@@ -379,18 +323,12 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "old run": old_run,
     "old observer": old_observer,
     "hiccup": hiccup,
-    "store away": store_away,
-    "store answers": store_answers,
-    "store conflicts": store_conflicts,
-    "store forbids": store_forbids,
     "damage": damage,
     "kill rank": kill_rank,
     "freeze rank": freeze_rank,
     "still training": still_training,
     "silent lane": silent_lane,
     "late lane": late_lane,
-    "lose store": lose_store,
-    "lose object": lose_object,
     damage_of_all.KIND: damage_of_all.everywhere,
     "lie": lie,
     "false name": false_name,

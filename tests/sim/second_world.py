@@ -69,7 +69,7 @@ def left_by(world: "World") -> Parent | None:
         for position, slot, cursor in world.merged[shard]:
             if position <= found.position:
                 furthest |= Counter({slot: cursor})
-    if world.scenario.loses_a_store:
+    if world.loses_a_store:
         furthest.clear()
     return Parent(
         place=place, step=step, layout=world.layout, histories=histories, furthest=furthest

@@ -184,6 +184,7 @@ class WatchedShard:
 
     def __init__(self, process: ShardProcess, shard: Shard) -> None:
         self._process, self._shard = process, shard
+        self.state = shard.state  # for ever; most that is asked of the rules is this
 
     def _tell(self, hook: str, *what: Any) -> None:
         """Nothing of a process that has died: Python collects its coroutines at some later time."""
@@ -193,7 +194,10 @@ class WatchedShard:
     def __getattr__(self, name: str) -> Any:
         """The rules' own; an input's effects are looked at first."""
         member = getattr(self._shard, name)
-        if name in READ or not callable(member):
+        if not callable(member):
+            return member
+        if name in READ:
+            setattr(self, name, member)
             return member
 
         def asked(*arguments: Any) -> list[Effect]:

@@ -21,7 +21,8 @@ What is simulated, each in a module of its own:
 - `rank`, `rank_group`, `rank_processes`  the same on each rank of a learner of several processes,
   and what torch.distributed does between them
 - `world`   the job: which process runs where, and who starts one again
-- `scenario`, `faults`  what a seed means, and what goes wrong
+- `scenario`, `faults`  what a seed means, and what goes wrong; topics of them have modules of their
+  own (`drawn_claims`, `drawn_processes`, `store_faults`, `damage`)
 - `second_world`  a run of another form, which begins with the newest checkpoint of the first
 
 How it goes: `Simulation.run` takes the earliest event off the heap and calls it. An event of a
@@ -180,7 +181,7 @@ def run(world: World) -> Outcome:
     """Faults, then the liveness phase."""
     scenario, sim = world.scenario, world.sim
     faults.schedule(world)
-    may_fail = scenario.loses_a_store
+    may_fail = world.loses_a_store
 
     def over() -> bool:  # asked after each event
         return world.complete or (may_fail and world.failed)

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections import defaultdict
 from functools import partial
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -54,7 +55,12 @@ class World:
         self.symbols: list[Symbol] = []  # all that were ever sent
         self.instances: dict[str, LearnerProcess] = {}
         self.connections: list[Connection] = []
+        self._between: dict[tuple[Process, Process], list[Connection]] = defaultdict(list)
+        self.loses_a_store = scenario.loses_a_store
         self._closed = False
+        self._shards_up: list[ShardProcess] = []  # without those that were seen dead
+        self._training: list[LearnerProcess] = []  # that may still make a step
+        self._gone_steps, self._gone_tokens = 0, 0  # of those that are dead
         count = self.run_file.shards
         self.reached = [0] * count  # the highest tick at which each shard has read the length
         self.pods = [0] * count  # how many each shard has had
@@ -120,6 +126,7 @@ class World:
         self.starts += 1
         process = ShardProcess(self, number, pod, f"{pod}-{self.starts}", self.stores[number])
         self.all_shards.append(process)
+        self._shards_up.append(process)
         process.after(after + self.rng.uniform(0.0, 0.2), process.start)
         return process
 
@@ -130,6 +137,7 @@ class World:
         kind = HeadProcess if several else self.learner_kind
         process = kind(self, slot, uid, f"{uid}-{self.starts}")
         self.all_learners.append(process)
+        self._training.append(process)
         self.instances[process.instance] = process
         process.after(after + self.rng.uniform(0.0, 0.5), process.start)
         if isinstance(process, HeadProcess):
@@ -192,10 +200,24 @@ class World:
         """The newest process that answers, else the newest."""
         answering = [
             p
-            for p in self.all_shards
+            for p in self._shards_up
             if p.number == number and p.alive and not p.paused and p.server.serving
         ]
         return answering[-1] if answering else self.shards[number]
+
+    def connected(self, connection: Connection) -> None:
+        """A client has a new connection to a shard's process."""
+        client, server = (each.process for each in connection.ends)
+        self.connections.append(connection)
+        self._between[client, server].append(connection)
+
+    def is_broken(self, client: Process, server: Process) -> bool:
+        """Whether something stands between them of which not both know."""
+        return any(
+            each.lost or max(each.silent_until) > self.sim.now
+            for each in self._between[client, server]
+            if not (each.ends[0].notified and each.ends[1].notified)
+        )
 
     def set_owner(self, slot: str, uid: str, word: int | None = None) -> None:
         """The operator's word, with the number that Status shows now, or showed earlier."""
@@ -252,6 +274,18 @@ class World:
         for happen in self.at_effects.pop(name, ()):
             self.sim.after(0.0, happen)
 
+    def trained(self) -> tuple[int, int]:
+        """Steps and tokens of all learners' processes so far."""
+        for each in [each for each in self._training if not each.alive]:
+            self._training.remove(each)
+            self._gone_steps += each.training.t_m
+            self._gone_tokens += each.training.tokens
+        steps, tokens = self._gone_steps, self._gone_tokens
+        for each in self._training:
+            steps += each.training.t_m
+            tokens += each.training.tokens
+        return steps, tokens
+
     # ------------------------------------------------------------ the end
 
     @property
@@ -267,15 +301,20 @@ class World:
     def closed(self) -> bool:
         """Whether a registrar has ever said Complete."""
         if not self._closed:
-            for process in self.all_shards:
+            dead = []
+            for process in self._shards_up:
                 if process.number == REGISTRAR_SHARD and process.shard is not None:
                     self._closed = self._closed or process.shard.state.ending.complete
+                if not process.alive:
+                    dead.append(process)
+            for process in dead:
+                self._shards_up.remove(process)
         return self._closed
 
     @property
     def failed(self) -> bool:
         """A shard has said that the job has failed (rule 22)."""
-        serving = [p for p in self.all_shards if p.alive and p.shard is not None]
+        serving = [p for p in self._shards_up if p.alive and p.shard is not None]
         return any(p.shard.state.failed for p in serving if p.shard is not None)
 
     def close(self) -> None:

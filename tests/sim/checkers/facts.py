@@ -105,7 +105,7 @@ class RoundWatcher(Watcher):
 
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         facts, now = self.facts[shard.name], self.world.sim.now
-        for session in facts.sessions.keys() - shard.peers.keys():
+        for session in [each for each in facts.sessions if each not in shard.peers]:
             del facts.sessions[session]
         for effect in effects:
             self._note(shard, facts, effect)

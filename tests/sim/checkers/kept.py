@@ -43,7 +43,7 @@ class LengthChecker(Watcher):
         if isinstance(entry, Ended) and length is not None:
             others = (scenario.length(n).tokens for n, _ in enumerate(scenario.lengths, 1))
             length = min((length, *others))
-            trained = sum(each.training.tokens for each in self.world.all_learners)
+            _, trained = self.world.trained()
             self.require(trained >= length, f"shard {shard} ends at {trained} of {length} tokens")
 
 
@@ -91,7 +91,8 @@ class TokensChecker(Watcher):
             self.written[shard]["the run before"] = self.before
 
     def _look(self, shard: ShardProcess, counted: int, known: Counter[str]) -> None:
-        trained = self.before + sum(each.training.tokens for each in self.world.all_learners)
+        _, tokens = self.world.trained()
+        trained = self.before + tokens
         self.require(counted <= trained, f"{shard.name} counts {counted} tokens of {trained}")
         least = known.total()
         self.require(counted >= least, f"{shard.name} counts {counted} tokens, knows of {least}")
@@ -107,7 +108,7 @@ class OldRunChecker(Watcher):
 
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if shard.shard is not None:
-            steps = sum(each.training.t_m for each in self.world.all_learners)
+            steps, _ = self.world.trained()
             most = self.world.first_tick + 2 * steps + 2 * self.world.run_file.sync.period
             tick = shard.shard.state.clock.tick
             self.require(tick <= most, f"{shard.name}: tick {tick} after {steps} steps in all")
@@ -152,7 +153,7 @@ class DataStateChecker(Watcher):
         if isinstance(command, Start) and not learner.observer:
             given, cursor = command.data_state, command.cursor
             right = given == data_state_at(learner.slot, cursor)
-            lost = given is None and self.world.scenario.loses_a_store
+            lost = given is None and self.world.loses_a_store
             self.require(right or lost, f"{learner.name} starts at {cursor} with {given!r}")
 
 
@@ -171,7 +172,7 @@ class CursorChecker(Watcher):
                 self.cursors[part.slot] = max(self.cursors.get(part.slot, 0), part.cursor)
 
     def commanded(self, learner: LearnerProcess, command: Any) -> None:
-        if isinstance(command, Start) and not self.world.scenario.loses_a_store:
+        if isinstance(command, Start) and not self.world.loses_a_store:
             merged = self.cursors.get(learner.slot, 0)
             behind = command.cursor >= merged
             self.require(behind, f"{learner.name} starts at {command.cursor}, merged is {merged}")

@@ -4,6 +4,7 @@ Faults make many things late that are allowed to be. So each of these checkers j
 nothing stood in the way of: sessions, machines, stores and networks that were well all the while.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -181,7 +182,8 @@ class SteadyWatcher(RoundWatcher):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.learners: dict[tuple[str, str], tuple[str, float]] = {}  # process, slot: instance
+        # By process and slot: an instance, and since when.
+        self.learners: dict[str, dict[str, tuple[str, float]]] = defaultdict(dict)
         self.shards: dict[str, float] = {}
 
     def steady(self, shard: ShardProcess, facts: Facts, now: float) -> list[float]:
@@ -189,17 +191,16 @@ class SteadyWatcher(RoundWatcher):
         if not self._shard_is_well(shard):
             self.shards[shard.name] = now
         began = max(self.shards.setdefault(shard.name, now), shard.woke_at)
-        current = facts.current()
+        current, mine = facts.current(), self.learners[shard.name]
         for slot in self.world.run_file.slots:
-            told, key = current.get(slot), (shard.name, slot)
+            told = current.get(slot)
             if told is None or not self._is_well(shard, told, now):
-                self.learners.pop(key, None)
+                mine.pop(slot, None)
                 continue
             instance = told.learner.instance
-            known, since = self.learners.get(key, ("", now))
-            self.learners[key] = instance, since if known == instance else now
-        mine = [since for (name, _), (_, since) in self.learners.items() if name == shard.name]
-        return sorted(max(since, began) for since in mine)
+            known, since = mine.get(slot, ("", now))
+            mine[slot] = instance, since if known == instance else now
+        return sorted(max(since, began) for _, since in mine.values())
 
     def seconds(self, facts: Facts) -> float:
         """What a round takes on these machines, generously."""
@@ -223,12 +224,7 @@ class SteadyWatcher(RoundWatcher):
     def _is_well(self, shard: ShardProcess, told: Told, now: float) -> bool:
         learner = told.learner
         blocked = self.world.weather.blocked_until.get(learner.slot, 0.0) > now
-        broken = any(
-            each.lost or max(each.silent_until) > now
-            for each in self.world.connections
-            if each.ends[0].process is learner and each.ends[1].process is shard
-            if not (each.ends[0].notified and each.ends[1].notified)
-        )
+        broken = self.world.is_broken(learner, shard)
         works = learner.is_whole and not learner.training.finished
         return works and told.trains(now) and not blocked and not broken
 
@@ -313,8 +309,7 @@ class ClockChecker(SteadyWatcher):
         self.steady(shard, facts, now)
         well = {
             slot: (instance, facts.current()[slot].report.t_m)
-            for (name, slot), (instance, _) in self.learners.items()
-            if name == shard.name
+            for slot, (instance, _) in self.learners[shard.name].items()
         }
         tick, before = self.began.get(shard.name, (facts.tick, well))
         same = {slot: instance for slot, (instance, _) in before.items()}

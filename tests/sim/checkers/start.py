@@ -127,7 +127,7 @@ class AdmissionChecker(Watcher):
             said = learner.slot, message.welcome.incarnation
             self.require(said == given, f"{learner.name} is welcomed as {said}, not {given}")
         elif shard == 0 and message.HasField("welcome"):
-            lost = self.world.scenario.loses_a_store
+            lost = self.world.loses_a_store
             self.require(lost, f"{learner.name} is welcomed before it is admitted durably")
 
     def _admits(self, shard: ShardProcess, entry: Taken) -> None:
@@ -169,24 +169,22 @@ class IncarnationChecker(Watcher):
             self.require(name in self.given, f"shard {shard} takes {entry}, which nobody gave")
 
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
-        if shard.shard is None or shard.shard.state.history.epoch != self._epoch(shard):
-            return  # deposed and does not know: its entries cannot be created
         for effect in effects:
-            if isinstance(effect, MergeOffers):
+            if isinstance(effect, MergeOffers) and self._has_its_shard(shard):
                 for part in effect.participants:
                     highest = self._heard(shard, part.slot)
                     zombie = part.incarnation < highest
                     self.require(not zombie, f"{part} is merged after {highest} was taken")
 
     def learner_message(self, learner: LearnerProcess, shard: int, message: pb.ToLearner) -> None:
-        lost = self.world.scenario.loses_a_store or learner.observer
+        lost = self.world.loses_a_store or learner.observer
         if message.HasField("welcome") and not lost:
             number = message.welcome.incarnation
             durable = self.taken.get((shard, learner.slot), 0)
             self.require(number <= durable, f"{learner.name} is welcomed as {number} too early")
 
     def stepped(self, learner: LearnerProcess) -> None:
-        if learner.training.t_m > 1 or self.world.scenario.loses_a_store:
+        if learner.training.t_m > 1 or self.world.loses_a_store:
             return
         for shard in range(self.world.run_file.shards):
             taken = self.taken.get((shard, learner.slot), 0)
@@ -201,10 +199,11 @@ class IncarnationChecker(Watcher):
         taken = shard.shard.state.history.taken.get(slot)
         return taken.incarnation if taken else 0
 
-    def _epoch(self, shard: ShardProcess) -> int:
+    def _has_its_shard(self, shard: ShardProcess) -> bool:
+        """Else it is deposed and does not know: its entries cannot be created."""
         newest = [
             p.shard.state.history.epoch
             for p in self.world.all_shards
             if p.number == shard.number and p.shard is not None and p.store is shard.store
         ]
-        return max(newest)
+        return shard.shard is not None and shard.shard.state.history.epoch == max(newest)

@@ -90,10 +90,5 @@ class StillChecker(Watcher):
         blocked, now = self.world.weather.blocked_until, self.world.sim.now
         if any(blocked.get(name, 0.0) > now for name in (learner.slot, f"shard{shard.number}")):
             return False
-        broken = any(
-            each.lost or max(each.silent_until) > now
-            for each in self.world.connections
-            if each.ends[0].process is learner and each.ends[1].process is shard
-            if not (each.ends[0].notified and each.ends[1].notified)
-        )
-        return learner.alive and not learner.paused and not broken
+        works = learner.alive and not learner.paused
+        return works and not self.world.is_broken(learner, shard)

@@ -179,7 +179,7 @@ class DurableChecker(Watcher):
         known = value.digest in durable
         self.require(known, f"{learner.name} adopts {key} v{version.number}, which is not durable")
         before = learner.bases.get(key)
-        unheard = learner.observer and self.world.scenario.loses_a_store  # nobody asks observers
+        unheard = learner.observer and self.world.loses_a_store  # nobody asks observers
         if before is not None and not unheard:
             lineage = {each.digest for each in value.lineage()}
             self.require(before.digest in lineage, f"{learner.name}: {key} is rolled back")
@@ -202,6 +202,7 @@ class LossChecker(Watcher):
         self.begun: set[int] = set()
         self.lost: set[int] = set()
         self.joins: dict[tuple[str, int], pb.Join] = {}  # process, session
+        self.is_damaged = any(fault.kind == "damage" for fault in world.scenario.faults)
         self.digests: dict[Key, list[str]] = {}  # of all versions above 0, the newest last
 
     def store_lost(self, shard: int) -> None:
@@ -226,9 +227,7 @@ class LossChecker(Watcher):
 
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         """Who is asked holds as much as anybody who has joined (but for damaged transfers)."""
-        if any(fault.kind == "damage" for fault in self.world.scenario.faults):
-            return
-        for effect in effects:
+        for effect in () if self.is_damaged else effects:
             if isinstance(effect, Send) and effect.message.HasField("send_held"):
                 wanted = effect.message.send_held.version
                 for session, peer in shard.peers.items():
