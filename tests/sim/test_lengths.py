@@ -5,7 +5,9 @@ from itertools import pairwise
 
 import pytest
 
+from atoll_protos.transfer.codecs import Wire
 from sim.checkers.every import ALL
+from sim.drawn_claims import Fault
 from sim.scenario import Reads, Scenario, draw
 from sim.simulate import logs_into, run
 from sim.test_many_seeds import ALWAYS
@@ -13,7 +15,8 @@ from sim.world import World
 
 LOCK_STEP = (3, 46, 73, 91, 102, 107)
 DECOUPLED = (0, 13, 15, 36)
-MORE = 12  # ticks
+MORE, END, LATER = 12, 33, 1 << 30  # ticks
+LOOK_SECONDS = 0.01
 
 
 def edited(seed: int, lengths: tuple[int, ...], reads: dict[int, Reads]) -> Scenario:
@@ -90,3 +93,63 @@ def test_edits_are_drawn_in_all_their_kinds() -> None:
         for read in each.reads.values()
     ]
     assert any(comes_back)
+
+
+def test_a_slice_whose_last_round_closed_with_nothing_is_due_again_in_a_longer_job() -> None:
+    """All learners die at the end, while another slice's version waits for the store (rule 27)."""
+    drawn = draw(0)
+    sync = dataclasses.replace(
+        drawn.run_file.sync,
+        fragments=2,
+        period=8,
+        overlap=1,
+        quorum=1,
+        lockstep=False,
+        wire_down=Wire.F32,  # what is not rounded needs no last version
+    )
+    run_file = dataclasses.replace(drawn.run_file, shards=1, steps=END, tokens=None, sync=sync)
+    tensor = drawn.layout.tensors[0]
+    layout = run_file.layout([dataclasses.replace(tensor, name=f"t{n}") for n in range(2)])
+    scenario = dataclasses.replace(
+        edited(0, (END + MORE,), {0: ((LATER, 1),)}),
+        run_file=run_file,
+        layout=layout,
+        ranks={},
+        standby=False,
+        faults=(Fault(at=0.0, kind="list", which=0, seconds=0.0),),  # nothing; more is done below
+    )
+    closed = list[int]()
+    with logs_into(None):
+        world = World(scenario, ALL)
+
+        def end() -> None:
+            world.reached[0] = LATER  # the file with the longer length comes
+            world.weather.slice_seconds = scenario.slice_seconds
+            for slot in world.run_file.slots:
+                world.learners[slot] = world.start_learner(slot, f"{slot}-again", 1.0)
+            world.sim.after(1.0, lambda: setattr(world.stores[0], "away", False))
+
+        def look() -> None:
+            shard = world.shards[0].shard
+            state = None if shard is None else shard.state
+            if state is None or state.clock.tick < END - sync.period // 2:
+                world.sim.after(LOOK_SECONDS, look)
+                return
+            if any(each.closed_at is not None for each in state.rounds.open.values()):
+                world.stores[0].away = True
+                world.weather.slice_seconds = 5.0  # of an offer, longer than its learner lives
+            if state.over:
+                for each in world.learners.values():
+                    each.kill("at the end")
+            if state.rounds.finished:
+                closed.extend(state.rounds.finished)
+                end()
+            else:
+                world.sim.after(LOOK_SECONDS, look)
+
+        look()
+        try:
+            assert run(world).result == "Complete"
+        finally:
+            world.close()
+    assert len(closed) == 1

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from atoll_syncer.model.effects import Effect, Send
+from atoll_protos.exits import ExitCode
+from atoll_syncer.model.effects import Effect, EndProcess, Send
 from atoll_syncer.model.log import Entry, TermBegun
 from sim.shard_process import ShardProcess
 from sim.watch import Watcher
@@ -15,7 +16,10 @@ FAULT_SECONDS = 70.0  # that the longest pause takes, until the next process has
 
 
 class FenceChecker(Watcher):
-    """Rule 20: epochs grow, no process appends in another's term, and one process is left."""
+    """Rule 20: epochs grow, no process appends in another's term, and one process is left.
+
+    Nobody ends as deposed whom no other process has followed.
+    """
 
     rule = "20"
 
@@ -36,6 +40,13 @@ class FenceChecker(Watcher):
         else:
             written = document["epoch"]
             self.require(written == epoch, f"shard {shard}: epoch {written} writes in {epoch}")
+
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, EndProcess) and effect.code is ExitCode.SUPERSEDED:
+                _, owner = self.terms.get(shard.number, (0, ""))
+                followed = owner != shard.instance
+                self.require(followed, f"{shard.name} ends, and nobody has followed it")
 
     def run_ended(self) -> None:
         for process in self.world.all_shards:
