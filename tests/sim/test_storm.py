@@ -19,15 +19,18 @@ from sim.world import World
 QUIET = 0  # a seed without faults
 FAULTS_AN_HOUR = 125
 KINDS = ("kill learner", "kill learner", "kill shard", "drop")  # of machines, and connections
-STEP_SECONDS = 5.0
+# The storm of issue 21 is that of a small GPT, whose steps take from tenths of a second to a few.
+# Each learner is killed every 173 s, and a kill costs its start (2 s), half of a step and the first
+# one of the new process, whatever the rules are: 2% of its time with steps of 1 s, 5.5% with 5 s.
+STEP_SECONDS = 1.0
 LEARNERS, SHARDS = 3, 2
-# Of three learners one is killed every 58 s; its start, and the step that it was in, are lost.
-THROUGHPUT_MIN, PARTICIPATION_MIN = 0.97, 0.92
+THROUGHPUT_MIN, PARTICIPATION_MIN = 0.97, 0.95
 THROUGHPUT_MAX = 1.01  # else learners that join again drive the clock (rule 8)
+QUIET_SHARE = 0.1  # of the storm's time, in which the pace without faults is measured
 
 
 def scenario(seed: int, hours: float, *, storm: bool) -> Scenario:
-    """Two shards and three learners whose steps take some seconds, as those of large models."""
+    """Two shards and three learners of a small model."""
     rng = random.Random(f"{seed}/storm")
     drawn = draw(QUIET)
     seconds = 3600 * hours
@@ -65,14 +68,16 @@ def scenario(seed: int, hours: float, *, storm: bool) -> Scenario:
 
 
 def played(one: Scenario, hours: float) -> tuple[float, float]:
-    """Virtual seconds until the end, and the mean share of learners in a version with offers."""
+    """Ticks in a virtual second, from first to last commit, and learners' share in a version."""
     end, merged = 3600 * hours, list[int]()
+    ticks = list[tuple[int, float]]()
 
     def created(name: str, data: bytes) -> None:
         if name.startswith(LOG):
             records = json.loads(data)["records"]
-            parts = (x["participants"] for x in records if x["kind"] == "Committed")
-            merged.extend(len(each) for each in parts if each)
+            for each in (x for x in records if x["kind"] == "Committed" and x["participants"]):
+                merged.append(len(each["participants"]))
+                ticks.append((each["tick"], world.sim.now))
 
     with logs_into(None), constant(faults, "FAULTS_END", end):
         world = World(one, ALL)
@@ -86,17 +91,19 @@ def played(one: Scenario, hours: float) -> tuple[float, float]:
                 world.sim.run(end + quiet_seconds_max(world), lambda: world.complete)
             assert world.complete, simulate.state(world)
             world.watchers.tell("run_ended")
-            return world.sim.now, mean(merged) / LEARNERS
+            (first, began), *_, (last, ended) = (each for each in ticks if each[0] < one.steps)
+            return (last - first) / (ended - began), mean(merged) / LEARNERS
         finally:
             world.close()
 
 
 def check(seed: int, hours: float) -> None:
-    quiet, _ = played(scenario(seed, hours, storm=False), hours)
+    quiet, _ = played(scenario(seed, QUIET_SHARE * hours, storm=False), QUIET_SHARE * hours)
     stormy, participation = played(scenario(seed, hours, storm=True), hours)
-    pace = f"seed {seed}: {stormy:.0f} s, not {quiet:.0f} s"
-    assert THROUGHPUT_MIN <= quiet / stormy <= THROUGHPUT_MAX, pace
-    assert participation >= PARTICIPATION_MIN, f"seed {seed}: {participation:.3f}"
+    found = f"seed {seed}: throughput {stormy / quiet:.3f}, participation {participation:.3f}"
+    print(found)  # noqa: T201
+    assert THROUGHPUT_MIN <= stormy / quiet <= THROUGHPUT_MAX, found
+    assert participation >= PARTICIPATION_MIN, found
 
 
 def test_a_job_ends_after_a_storm_of_minutes() -> None:
