@@ -170,7 +170,7 @@ def _least(changed: Callable[[int], Spec], value: int, most: int, given: Given) 
     for _ in range(TRIES):
         more = min(max(value + 1, math.ceil(value * used - 1e-9)), most)
         now = limits(changed(more), given)[0].used if more > value else used
-        if now >= used * GAIN:
+        if now >= used:
             break
         value, used = more, now
         if used <= 1:

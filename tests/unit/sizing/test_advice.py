@@ -101,12 +101,16 @@ def test_shards_that_merge_too_slowly_are_named_with_as_many_as_are_needed() -> 
     assert named(options(spec, quick))["spec.syncer.shards from 1 to 4"].holds
 
 
-def test_learners_that_wait_for_each_other_are_given_a_period_in_which_they_seldom_do() -> None:
+@pytest.mark.parametrize("line", [(8.0, 0.0), (1.0, 0.18), (0.1, 0.0)])
+def test_learners_that_wait_for_each_other_are_given_a_period_in_which_they_seldom_do(
+    line: tuple[float, float],
+) -> None:
     spec = spec_of({"us": 1, "eu": 1}, syncer=FAST, sync={"preset": "DiLoCo", "period": 20})
-    lines = given({"eu": (8.0, 0.0)})
+    lines = given({"eu": line})
     assert any("wait for the network in" in each.said for each in limits(spec, lines))
     (longer,) = (each for each in options(spec, lines) if "sync.period" in each.setting)
     assert longer.holds
+    assert len(together(spec, lines)) == 1
 
 
 @pytest.mark.parametrize(
