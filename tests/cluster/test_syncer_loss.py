@@ -199,7 +199,7 @@ def assert_that_learners_gave_all_back(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> None:
     """The tape says so of each slice, with the version, which is not older than the last known."""
-    back = {line["slice"]: line for line in commits(after) if line["recovered"]}
+    back = {line["slice"]: line for line in commits(after) if line.get("recovered")}
     newest = {line["slice"]: line["version"] for line in commits(before)}
     assert back.keys() == newest.keys()
     for name, line in back.items():
