@@ -158,10 +158,11 @@ def _enough(moves: list[tuple[float, int]], quorum: int, seconds: float) -> floa
 
 
 def _share(mean: float, jobs: Sequence[float], narrower: float) -> Interval:
+    """Where failures are so rare that most jobs have none, the interval begins at the mean."""
     ordered, middle = sorted(jobs), math.fsum(jobs) / len(jobs)
     low, high = ordered[int(TAIL * len(jobs))], ordered[-1 - int(TAIL * len(jobs))]
     return Interval(
         mean=mean,
-        low=max(0.0, mean + (low - middle) * narrower),
-        high=min(1.0, mean + (high - middle) * narrower),
+        low=min(mean, max(0.0, mean + (low - middle) * narrower)),
+        high=max(mean, min(1.0, mean + (high - middle) * narrower)),
     )

@@ -57,6 +57,12 @@ def test_the_interval_has_the_mean_and_is_narrower_for_a_longer_job() -> None:
         assert width[long] == pytest.approx(width[short] / 10, rel=0.5)
 
 
+def test_a_short_job_that_hardly_ever_fails_has_an_interval_around_its_mean() -> None:
+    found = goodput(failures(100, away=35), 3, 1, 16, HOUR / 12)
+    for share in (found.goodput, found.uptime):
+        assert share.low <= share.mean <= share.high <= 1
+
+
 def test_simulated_jobs_have_the_means_of_the_formulas() -> None:
     given = failures(0.05, away=60)
     dice = random.Random(2)

@@ -39,8 +39,7 @@ def _head(job: Job, found: Needs) -> str:
     spec = job.spec
     length = "of unknown length (give --tokens-per-step)"
     if found.hours is not None:
-        long = found.hours >= 2 * DAY_HOURS
-        length = f"{found.hours / DAY_HOURS:,.3g} days" if long else f"{found.hours:,.3g} h"
+        length = _length(found.hours)
         length += " to the end" if found.traffic.waiting_share is not None else " and waits"
     parts = [
         f"{job.name}: {found.parameters:,} parameters, {spec.learners} learners",
@@ -50,6 +49,12 @@ def _head(job: Job, found: Needs) -> str:
     if found.tokens_per_second is not None:
         parts.append(f"{found.tokens_per_second:,.0f} tokens a second")
     return ", ".join(parts)
+
+
+def _length(hours: float) -> str:
+    if hours >= 2 * DAY_HOURS:
+        return f"{hours / DAY_HOURS:,.3g} days"
+    return f"{hours:,.3g} h" if hours >= 1 else f"{60 * hours:,.3g} min"
 
 
 def _of_link(each: RegionNeeds) -> Sequence[str]:
