@@ -34,6 +34,7 @@ Everything outside is given to the constructor: tests/sim runs this class in vir
 """
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,7 @@ class Driver:
         self.store, self.metrics = machine.store, machine.metrics
         self.values: TensorValues | None = None
         self.ports: dict[int, SessionPort] = {}
+        self.session_numbers = itertools.count(1)  # each once, also when it listens again
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
         self.judged: Any = None  # the offer, verified, of which the rules are being asked
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the term
@@ -115,7 +117,8 @@ class Driver:
         self._restoring = Restoring(shard, machine, self.background, self.feed)
         self._reading = ReadingBack(shard, machine, self.background, self.feed)
         self.recording = Recording(self.state, machine, self.background)
-        self._beating = Beating(self.state, machine, self.background, self._end, self._deposed)
+        ends = self._end, self._deposed, lambda: self.recording.bytes_received
+        self.beating = Beating(self.state, machine, self.background, *ends)
 
     async def start(self) -> None:
         """Ask for the term, which has `begun` later, and go on until `stop`.
@@ -142,7 +145,7 @@ class Driver:
         if not self.was_deposed:
             await self._log.finish()
             if self.begun.done():
-                await self._beating.goodbye()
+                await self.beating.goodbye()
         self.background.stop()
         self.recording.close()
 
@@ -320,7 +323,7 @@ class Driver:
 
     async def _appended(self, records: Sequence[Entry]) -> None:
         """They are durable: now others may hear what they mean."""
-        self._beating.reached()
+        self.beating.reached()
         for entry in records:
             if self.values is not None:
                 match entry:
@@ -340,7 +343,7 @@ class Driver:
 
     def _has_begun(self) -> None:
         self.begun.set_result(None)
-        for work in (self._beating.work, self._beating.watch):
+        for work in (self.beating.work, self.beating.watch):
             self.background.spawn(work())
         if self.state.reading.unread:
             assert self.values is not None, "versions without a layout"

@@ -1,14 +1,15 @@
 """The life of one shard's process: wait for its turn, begin the term, serve, stop.
 
 The machine comes from outside: `__main__` makes one of real parts, tests/sim one in virtual time. A
-process listens only during its term (rule 20); one whose term another process has begun first
-waits again. The probes' server listens from the start: its service ALIVE is always SERVING, the
-usual one only during the term. A process serves until a signal stops it or its own rules ask for
-the exit; then sessions get a second to end, the log's queue two, and the goodbye two.
+process listens only during its term (rule 20), and where another one waits only while its store
+answers; one whose term another process has begun first waits again. The probes' server listens from
+the start: its service ALIVE is always SERVING, the usual one only while the process listens. It
+serves until a signal stops it or its own rules ask for the exit; then sessions get a second to end,
+the log's queue two, and the goodbye two.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import structlog
@@ -67,8 +68,15 @@ async def serve_shard(machine: Machine, stopping: asyncio.Event) -> ExitCode:
     return ExitCode.FINAL if driver.state.ending.complete else ExitCode.TRY_AGAIN
 
 
-async def first_of(*ends: Awaitable[Any]) -> None:
-    await asyncio.wait(map(asyncio.ensure_future, ends), return_when=asyncio.FIRST_COMPLETED)
+async def first_of(*ends: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
+    """Wait for one of them; the coroutines end with it."""
+    tasks = [asyncio.create_task(each) for each in ends if asyncio.iscoroutine(each)]
+    futures = [each for each in ends if asyncio.isfuture(each)]
+    try:
+        await asyncio.wait([*tasks, *futures], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def start_health(machine: Machine) -> health_aio.HealthServicer:
@@ -113,19 +121,24 @@ async def serve(
     stop: asyncio.Future[Any],
 ) -> None:
     """Until `stop` or an end of the driver. Raises SpecError for a port in use."""
-    server = machine.open_server()
-    add_services(server, driver, machine.identity)
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if machine.read_length is not None:
         driver.background.spawn(follow(driver, machine.read_length, driver.shard.length_heard))
     if machine.read_expected is not None:
         driver.background.spawn(follow(driver, machine.read_expected, driver.shard.expected_heard))
-    await server.start()
-    await health.set("", SERVING)
-    log.info("serving", shard=machine.shard, epoch=driver.state.history.epoch)
-    await first_of(stop, driver.exit)
+    away, back = driver.beating.store_away, driver.beating.store_back
+    while not (stop.done() or driver.exit.done()):
+        server = machine.open_server()
+        add_services(server, driver, machine.identity)
+        health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        await server.start()
+        await health.set("", SERVING)
+        log.info("serving", shard=machine.shard, epoch=driver.state.history.epoch)
+        await first_of(stop, driver.exit, away.wait())
+        await health.set("", NOT_SERVING)
+        cut_off = away.is_set() or driver.beating.unheard  # learners wait for the other process
+        await server.stop(0.0 if cut_off else SESSIONS_END_SECONDS)
+        await first_of(stop, driver.exit, back.wait())
     await health.enter_graceful_shutdown()
-    await server.stop(SESSIONS_END_SECONDS)
 
 
 async def take_turn(machine: Machine) -> History:

@@ -7,7 +7,7 @@ both with the state in a bucket. In turn each shard is hit; a row of the table i
 
     kill   SIGKILL, and `atoll run` starts the process again
     stop   SIGSTOP for 10 s
-    cut    no learner reaches the shard for 6 s
+    cut    no learner reaches the process that has the shard for 6 s
     store  the process that has the shard does not reach its store for 15 s
 
 "commit" is seconds from the fault to the next commit; where no other process takes over, that is

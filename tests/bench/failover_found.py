@@ -67,12 +67,12 @@ def observed(out: Path) -> Observed:
     for line in chain.from_iterable(read_tapes(out)):
         if line.get("event") == "commit":
             commits[line["shard"]].append(line)
-    terms: dict[int, list[float]] = defaultdict(list)
+    terms: dict[int, dict[int, float]] = defaultdict(dict)  # by epoch: it may listen again
     for path in out.glob("logs/shard-*.log"):
         for line in read_lines(path):
             if line.get("event") == "serving":
                 moment = datetime.fromisoformat(line["timestamp"]).timestamp()
-                terms[line["shard"]].append(moment)
+                terms[line["shard"]].setdefault(line["epoch"], moment)
     steps = {
         path.stem: sorted(
             float(line["time"]) for line in read_lines(path) if line.get("step_seconds")
@@ -81,7 +81,7 @@ def observed(out: Path) -> Observed:
     }
     return Observed(
         commits={n: sorted(each, key=lambda x: float(x["time"])) for n, each in commits.items()},
-        terms={n: sorted(each) for n, each in terms.items()},
+        terms={n: sorted(each.values()) for n, each in terms.items()},
         steps=steps,
     )
 

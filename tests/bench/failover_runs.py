@@ -44,7 +44,8 @@ class Kind(StrEnum):
 
 
 LASTS = {Kind.KILL: 0.0, Kind.STOP: 10.0, Kind.CUT: 6.0, Kind.STORE: 15.0}  # seconds
-SLOT_SECONDS = {Kind.KILL: 8.0, Kind.STORE: 33.0}  # T doubles where a minute has two takeovers
+NEXT_SECONDS_MIN = 8.0  # from one fault to the next one
+STANDBY_SECONDS = 33.0  # T doubles where a shard has two takeovers in a minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,8 @@ class Case:
             kind = self.kinds[number % len(self.kinds)]
             turn = number // len(self.kinds)  # an even number of kinds would hit one shard each
             found.append((at, kind, (number + turn * (len(self.kinds) % 2 == 0)) % SHARDS))
-            at += SLOT_SECONDS.get(kind, LASTS[kind] + QUIET_SECONDS)
+            least = STANDBY_SECONDS if self.standby else NEXT_SECONDS_MIN
+            at += max(least, LASTS[kind] + QUIET_SECONDS)
         return found
 
 

@@ -128,6 +128,10 @@ class Stream:
         return server
 
     def _begin(self) -> None:
+        assert self.connection is not None
+        if not self._server().serving:  # it has stopped meanwhile
+            self.connection.hang_up(1)
+            return
         handler = self._server().handler(self._method)
         self._context = Context(self, handler, self._metadata)
         self._task = self._server().begin(self._serve(handler))
@@ -139,19 +143,23 @@ class Stream:
             await handler.stream_stream(None, self._context)
         except AbortError as error:
             ending = failure(error.code, error.details)
+        except asyncio.CancelledError:  # the server stops, or the connection is gone
+            self.connection.hang_up(1)
+            raise
         finally:
             if self.lane is not None:
                 self._channel.world.watchers.tell("lane_ended", self.lane)
         self.connection.send(1, self.kind, partial(self._inbox.end, ending))
 
     def _received(self, data: Any) -> None:
-        assert self._context is not None
+        if self._context is None:
+            return  # the server had stopped
         deserialize = self._server().handler(self._method).request_deserializer
         self._context.inbox.put((deserialize or same)(data))
 
     def _half_closed(self) -> None:
-        assert self._context is not None
-        self._context.inbox.end(grpc.aio.EOF)
+        if self._context is not None:
+            self._context.inbox.end(grpc.aio.EOF)
 
     def _client_gone(self) -> None:
         if self._task is not None:
@@ -303,7 +311,7 @@ class Channel:
 
         def arrive() -> None:
             process = world.serving(self._shard)  # the address leads to every pod of the shard
-            if world.weather.opens_at(*machines) > sim.now:
+            if max(world.weather.opens_at(*machines), process.cut_until) > sim.now:
                 client.after(NO_ANSWER_SECONDS, partial(answer, None))
             elif process.alive:
                 process.do(partial(accept, process))

@@ -114,6 +114,14 @@ def stop_shard(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
     shard.do(shard.stopping.set)
 
 
+def cut_owner(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """No learner reaches the process that has the shard, where it is; its store does."""
+    shard.cut_until = world.sim.now + fault.seconds
+    for connection in world.connections:
+        if connection.ends[1].process is shard:
+            connection.drop()
+
+
 def partition(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """A machine cannot be reached; long ones cost its connections."""
     machine = learner.slot if fault.which % 3 else f"shard{shard.number}"
@@ -316,6 +324,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "pause shard": pause_shard,
     "partition": partition,
     "stop shard": stop_shard,
+    "cut owner": cut_owner,
     "successor": successor,
     "zombie": zombie,
     "owner": owner,

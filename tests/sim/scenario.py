@@ -53,7 +53,7 @@ KINDS = (
 )
 EDITS_SHARE, OBJECT_STORE_SHARE, STANDBY_SHARE = 0.25, 0.3, 0.33  # of the seeds
 READ_SECONDS = (0.05, 0.05, 2.0, 15.0)  # of a slice; some come back when others are merged
-SLOW_BEATS_SHARE, STOPS_SHARE = 0.15, 0.5  # of those with a standby
+SLOW_BEATS_SHARE, STOPS_SHARE, CUTS_SHARE = 0.15, 0.5, 0.3  # of those with a standby
 STORE_FAULTS_SHARE, STORE_KINDS = 0.15, ("store conflicts", "store forbids")  # of the seeds
 LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes, with such faults
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
@@ -243,6 +243,7 @@ def draw(seed: int) -> Scenario:
             *lane_faults,
             *draw_still(seed),
             *draw_stops(seed),
+            *draw_cuts(seed),
             *draw_store_faults(seed),
             *draw_effect_faults(seed),
             *draw_lies(seed),
@@ -276,6 +277,14 @@ def draw_stops(seed: int) -> tuple[Fault, ...]:
     if seed % 8 == 0 or not draw_standby(seed)[0] or rng.random() >= STOPS_SHARE:
         return ()
     return faults_of(rng, ["stop shard"] * rng.choice((1, 2)), end=FAULTS_END)
+
+
+def draw_cuts(seed: int) -> tuple[Fault, ...]:
+    """Learners cannot reach the process that has a shard, and reach the other one."""
+    rng = random.Random(f"{seed}/cuts")
+    if seed % 8 == 0 or not draw_standby(seed)[0] or rng.random() >= CUTS_SHARE:
+        return ()
+    return faults_of(rng, ["cut owner"], lambda _: rng.choice((2.0, 8.0, 40.0)))
 
 
 def draw_store_faults(seed: int) -> tuple[Fault, ...]:

@@ -66,6 +66,7 @@ class ShardProcess(Process):
         self.shard: Shard | None = None  # once its term begins
         self.has_begun = False  # its term: the record is durable
         self.began_at = 0.0
+        self.cut_until = 0.0  # no learner reaches it
         self.values: ShardValues | None = None  # once a model is known
         self.peers: dict[int, Peer] = {}  # by session
         self.exit_code: ExitCode | None = None
@@ -128,13 +129,17 @@ class ShardProcess(Process):
             executors=executors,
             make_values=self._make_values,
             clock=self.time,
-            open_server=lambda: self.server,
+            open_server=self._open_server,
             standby=world.scenario.standby,
             open_place=lambda _: world.place,
             snapshot_entries=world.scenario.snapshot_entries,
             watch=self._watch,
             new_secret=lambda: f"secret of {self.instance}",
         )
+
+    def _open_server(self) -> Server:
+        self.server = Server(self)
+        return self.server
 
     def time(self) -> float:
         return self.sim.now

@@ -35,7 +35,7 @@ def test_every_rule_holds_in_more_seeds(first: int) -> None:
 def test_most_of_the_drawn_world_is_used(count: int) -> None:
     scenarios = [draw(seed) for seed in range(count)]
     kinds = {fault.kind for scenario in scenarios for fault in scenario.faults}
-    assert len(kinds) == 32
+    assert len(kinds) == 33
     effects = {fault.effect for scenario in scenarios for fault in scenario.faults}
     assert len(effects) > count // 16
     assert sum(bool(scenario.slow) for scenario in scenarios) >= count // 16

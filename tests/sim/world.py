@@ -202,6 +202,7 @@ class World:
             p
             for p in self._shards_up
             if p.number == number and p.alive and not p.paused and p.server.serving
+            if p.cut_until <= self.sim.now
         ]
         return answering[-1] if answering else self.shards[number]
 

@@ -45,7 +45,6 @@ class SyncerService:
     def __init__(self, driver: Driver, identity: Identity | None = None) -> None:
         self.driver, self.door = driver, Doorkeeper(identity, driver)
         self.streams = BulkStreams(driver, self.door)
-        self.sessions = 0  # so far: the number of the newest
         self.open = 0  # Session streams
         self.observers = 0
         self.said = pb.StatusRequest()  # the operator's last word on the job
@@ -92,8 +91,8 @@ class SyncerService:
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason}; try again later")
 
     async def _session(self, join: pb.Join, context: Any, peer: Identity | None) -> None:
-        self.sessions += 1
-        driver, number = self.driver, self.sessions
+        driver = self.driver
+        number = next(driver.session_numbers)
         lanes = min(max(1, join.lanes), LANES_MAX)  # the rules refuse a Join that says more
         port = SessionPort(driver.machine.new_secret(), peer, lanes)
         driver.ports[number] = port

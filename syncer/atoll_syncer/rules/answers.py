@@ -9,6 +9,8 @@ from atoll_syncer.rules import seeding
 from atoll_syncer.rules.rounds import calls
 
 ANSWER_SECONDS_MAX: Final = 30.0  # in which a Call is answered, or something comes before it
+WORD_SECONDS: Final = (1.2, 2.0)  # between two reports, at least and at most (rule 7)
+TOGETHER_SECONDS: Final = 5.0  # who was heard so much earlier than the last one was lost before
 LOOKED_AT_PER_SECOND: Final = 100e6  # bytes of its values, before a learner sends a seed
 ANSWER_STEPS: Final = 2  # steps after a Call by which it must have been answered
 NO_ANSWER: Final = (
@@ -54,3 +56,25 @@ def unseeded(state: ShardState, now: float) -> list[Effect]:
         return []
     reason = f"no seed came in {allowed:.0f} s after it was asked for"
     return [end_session(session.number, pb.BAD_TRANSFER, reason)]
+
+
+def last_heard(state: ShardState) -> float | None:
+    """When a learner was last heard in this term; None: none has joined."""
+    return max((each.reported_at for each in state.sessions.slots.values()), default=None)
+
+
+def word_seconds(state: ShardState) -> float | None:
+    """In which time one of the learners that are here says something (rule 46).
+
+    None: nobody is expected, since those that were heard last have left, or the job is over.
+    """
+    least, most = WORD_SECONDS
+    slots = state.sessions.slots.values()
+    since = (last_heard(state) or 0.0) - TOGETHER_SECONDS
+    here = [each for each in slots if not each.left and each.reported_at >= since]
+    if not here or state.history.ended:
+        return None
+    if state.sync.lockstep:
+        return most  # who waits for a version makes no step
+    steps = [each.report.step_seconds or most for each in here]
+    return min(most, max(least, min(steps)))

@@ -116,8 +116,8 @@ class Journal:
         self.clock = clock
         self._run = ""
         self._epoch = 0
-        self._pod = ""  # of the last term that is known
-        self._instance = ""  # likewise; of one's own as soon as its record is tried
+        self._owner = ""  # the process of the last term that is known
+        self._instance = ""  # likewise; oneself as soon as the record of one's term is tried
         self._trying: tuple[tuple[Entry, ...], bytes, float] | None = None
         self._lost_at = 0  # the first position read whose entry is lost; 0: none
         self.history = History()  # of what was read; afterwards it is the reader's
@@ -127,7 +127,9 @@ class Journal:
         self.lost_entries = 0  # damaged or gone, as far as they were read
         self.commits: deque[LoggedCommit] = deque(maxlen=COMMITS_MAX)  # read since the snapshot
         self.time = 0.0  # of the last entry known
-        self.takeovers: deque[float] = deque(maxlen=TAKEOVERS_MAX)  # when a pod followed another
+        self.takeovers: deque[float] = deque(
+            maxlen=TAKEOVERS_MAX
+        )  # when a process followed another
 
     def read(self) -> History:
         """Read on to the log's end; returns `history`.
@@ -167,7 +169,7 @@ class Journal:
         self.position = self.snapshot_position = newest.position
         self.checksum = newest.checksum
         self._run, self._epoch, self._lost_at = self.history.run, self.history.epoch, 0
-        self._pod = self.history.pod
+        self._owner = self.history.instance
         self.takeovers = deque(newest.takeovers, TAKEOVERS_MAX)
         self.commits.clear()
         return True
@@ -306,9 +308,10 @@ class Journal:
             if isinstance(entry, RunStarted):
                 self._run = entry.run
             if isinstance(entry, TermBegun):
-                if self._pod not in ("", entry.pod):
+                if self._owner not in ("", entry.instance):
                     self.takeovers.append(time)
-                self._epoch, self._pod, self._instance = entry.epoch, entry.pod, entry.instance
+                self._epoch, self._owner = entry.epoch, entry.instance
+                self._instance = entry.instance
 
 
 def _instance_of(entry: bytes) -> str | None:

@@ -24,6 +24,10 @@ faults:
   - {at: 500ms, cut: [us-east-0, shard-1], for: 3s}
 """
 FAULTS = 2
+SLOTS = ("us-east-0", "eu-west-0", "ap-south-0")
+CUT_PLAN = "faults:\n" + "\n".join(
+    f"  - {{at: 1s, cut: [{slot}, shard-1], for: 30s}}" for slot in SLOTS
+)
 MORE_STEPS = 40
 TERMS = {0: 3, 1: 2}  # the first of each shard, and one for each fault that ends one
 
@@ -76,6 +80,27 @@ def test_a_shard_goes_on_in_its_other_process_and_nothing_is_lost(
     assert first != second  # a process that stands still is not started again
     assert f"{first} ended (exit code 77) and is started again" in stderr
     assert exported_is_newest(out, f"file://{out}/commits", lambda url: FolderPlace(Path(url[7:])))
+
+
+def test_a_shard_that_no_learner_reaches_goes_on_in_its_other_process_rule_46(
+    tmp_path: Path,
+) -> None:
+    out, plan = tmp_path / "out", tmp_path / "plan.yaml"
+    plan.write_text(CUT_PLAN)
+    steps = ("--set", "spec.steps=1000000")
+    arguments = ("--standby", "--chaos-plan", str(plan), "--set", "spec.evaluator=")
+    with running(TINY, out, *arguments, *LIGHT, *steps) as run:
+        run.until(lambda: len(read_lines(out / CHAOS_FILE)) == len(SLOTS), "the end of the cut")
+        run.until(lambda: any(x["epoch"] > 1 for x in run.commits(1)), "a commit of another term")
+        code, stderr = run.finish(signal.SIGINT)
+    assert code == 130, stderr
+    assert "Traceback" not in stderr
+    check_law(out)
+    ended = max(line["ended"] for line in read_lines(out / CHAOS_FILE))
+    assert min(x["time"] for x in commits(out) if x["shard"] == 1 and x["epoch"] > 1) < ended
+    first, second, *_ = served(out, 1).values()
+    assert first != second
+    assert f"{first} ended (exit code 75) and is started again: no learner was heard" in stderr
 
 
 def served(out: Path, shard: int) -> dict[int, str]:

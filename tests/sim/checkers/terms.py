@@ -1,10 +1,11 @@
-"""Rules 20 and 44: whose a shard is, and that it is heard."""
+"""Rules 20, 44 and 46: whose a shard is, and that it is heard and hears."""
 
 from typing import Any
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_syncer.model.effects import Effect, EndProcess, Send
-from atoll_syncer.model.log import Entry, TermBegun
+from atoll_syncer.model.log import Ended, Entry, TermBegun
 from sim.shard_process import ShardProcess
 from sim.watch import Watcher
 from sim.world import World
@@ -12,6 +13,8 @@ from sim.world import World
 SETTLING_SECONDS = 10.0
 MINUTE, TERMS_MAX = 60.0, 3  # of one shard
 HEARD_SECONDS = 1.01
+CUT_SECONDS, CUT_SECONDS_MAX = 5.0, 30.0  # at most, until an owner gives a shard away
+SLACK_SECONDS = 1.5  # until it has ended
 FAULT_SECONDS = 70.0  # that the longest pause takes, until the next process has the shard
 
 
@@ -103,3 +106,41 @@ class HeardChecker(Watcher):
             since = max(self.heard.get((shard.name, session), now), shard.woke_at)
             silent = not peer.ended and now - since > HEARD_SECONDS
             self.require(not silent, f"{shard.name} is silent to {session} since {since:.2f}")
+
+
+class CutOffChecker(Watcher):
+    """Rule 46: where another process waits, an owner that hears its learners no more ends."""
+
+    rule = "46"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.heard: dict[str, float] = {}  # a learner, since its first Welcome, by process
+        self.leaves: set[str] = set()  # processes of which a learner has taken leave
+        self.terms: dict[int, list[float]] = {}
+        self.ended: set[int] = set()  # shards
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if isinstance(entry, TermBegun):
+            self.terms.setdefault(shard, []).append(self.world.sim.now)
+        if isinstance(entry, Ended):
+            self.ended.add(shard)
+
+    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
+        if shard.name in self.heard and shard.peers[session].incarnation:
+            self.heard[shard.name] = self.world.sim.now
+            if message.HasField("leave"):
+                self.leaves.add(shard.name)
+
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
+        scenario, now = self.world.scenario, self.world.sim.now
+        for effect in effects:
+            if isinstance(effect, Send) and effect.message.welcome.incarnation:
+                self.heard[shard.name] = now
+        unasked = shard.name in self.leaves or shard.number in self.ended or scenario.slow
+        if not scenario.standby or unasked or shard.name not in self.heard:
+            return
+        silent = now - max(self.heard[shard.name], shard.woke_at)
+        terms = sum(now - each < MINUTE + silent for each in self.terms[shard.number])
+        bound = min(CUT_SECONDS_MAX, CUT_SECONDS * 2.0**terms) + SLACK_SECONDS
+        self.require(silent <= bound, f"{shard.name} has heard no learner for {silent:.1f} s")

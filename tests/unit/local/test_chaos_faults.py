@@ -30,7 +30,8 @@ class Storm:
     def __init__(self, out: Path, *faults: DrawnFault) -> None:
         self.said: list[str] = []
         self.killed: list[Any] = []
-        planned = [SimpleNamespace(whole=name) for name in ("a-0", "shard-0")]
+        endpoints = {"a-0": "", "shard-0": "127.0.0.1:7"}
+        planned = [SimpleNamespace(whole=n, endpoint=each) for n, each in endpoints.items()]
         self.children = [SimpleNamespace(planned=each, process=None) for each in planned]
         self.links = Links(faults, ["127.0.0.1:7"])
         supervisor: Any = SimpleNamespace(meant=self.meant, kill=self.kill)
@@ -86,6 +87,7 @@ def test_times_count_from_the_moment_when_all_train(tmp_path: Path) -> None:
     assert link.faults == {}
     assert storm.at(204.0) == []
     assert link.faults == {FaultWord.CUT: 0.0}
+    assert link.cut_port == 7  # of the process that has the shard
     assert storm.said == ["chaos: cut a-0 - shard-0, 600 s"]
     storm.chaos.end()
 

@@ -36,7 +36,7 @@ def echo() -> Iterator[int]:
                 threading.Thread(target=answer, args=(peer,), daemon=True).start()
 
         def answer(peer: socket.socket) -> None:
-            with peer:
+            with peer, suppress(ConnectionResetError):  # of a connection that was cut to its end
                 while data := peer.recv(1 << 16):
                     peer.sendall(data)
 
@@ -95,6 +95,22 @@ def test_while_a_link_is_cut_its_connections_stay_and_what_was_sent_waits(link: 
         assert received(peer, 9) == b"meanwhile"
 
 
+def test_a_cut_may_meet_one_process_of_a_shard() -> None:
+    with echo() as one, echo() as other:
+        shard = f"127.0.0.1:{one}|127.0.0.1:{other}"
+        with Links([CUT], ["127.0.0.1:1", shard]).open() as opened:
+            link = opened.of("a-0", "shard-1")
+            cut, goes_on = ports_of(link)
+            with link.fault(FaultWord.CUT, 0.0, one):
+                assert sent(goes_on, b"other") == b"other"
+                with socket.create_connection(("127.0.0.1", cut), SECONDS_MAX) as peer:
+                    peer.sendall(b"one")
+                    peer.settimeout(10 * links.LOOK_SECONDS)
+                    with pytest.raises(TimeoutError):
+                        peer.recv(1)
+            assert sent(cut, b"one") == b"one"
+
+
 @pytest.mark.parametrize(
     ("word", "amount"), [(FaultWord.DELAY, 0.2), (FaultWord.RATE, 4 * len(DATA))]
 )
@@ -121,6 +137,19 @@ def test_of_so_many_packets_about_one_is_corrupted_and_then_none(link: FaultyLin
     assert direction.good_bytes > 0
     assert again != DATA
     assert sent(ports_of(link)[1], DATA) == DATA
+
+
+def test_a_run_that_ends_with_open_connections_reports_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with echo() as port:
+        with Links([CUT], ["127.0.0.1:1", f"127.0.0.1:{port}"]).open() as opened:
+            (proxied,) = ports_of(opened.of("a-0", "shard-1"))
+            peer = socket.create_connection(("127.0.0.1", proxied), SECONDS_MAX)
+            peer.sendall(b"x")
+            assert received(peer, 1) == b"x"
+        peer.close()
+    assert [each for each in caplog.records if each.name == "asyncio"] == []
 
 
 def test_only_the_learners_of_a_plans_links_dial_a_proxy() -> None:

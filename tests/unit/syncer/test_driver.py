@@ -92,7 +92,7 @@ async def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule
         values=None,
         _token=0,
         _deadline=SimpleNamespace(moved=lambda: None),
-        _beating=SimpleNamespace(reached=lambda: None),
+        beating=SimpleNamespace(reached=lambda: None),
         begun=SimpleNamespace(done=lambda: True),
         _tidying=SimpleNamespace(appended=lambda *_: None, snapshot=lambda _: None),
         checkpoints=SimpleNamespace(appended=lambda: None),
@@ -127,7 +127,7 @@ async def test_a_driver_that_stops_writes_what_was_trained_and_says_goodbye_unle
         recording=SimpleNamespace(close=lambda: None),
         begun=asyncio.get_running_loop().create_future(),
         _log=SimpleNamespace(finish=partial(note, "finished")),
-        _beating=SimpleNamespace(goodbye=partial(note, "goodbye")),
+        beating=SimpleNamespace(goodbye=partial(note, "goodbye")),
     )
     driver.begun.set_result(None)
     if deposed:

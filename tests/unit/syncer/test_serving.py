@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
@@ -42,7 +43,10 @@ class Drivers:
 
         driver.start, driver.stop = start, stop
         driver.abandon = lambda: self.did.append("gives up")
-        driver.state = SimpleNamespace(ending=SimpleNamespace(complete=self.complete))
+        ending = SimpleNamespace(complete=self.complete)
+        driver.state = SimpleNamespace(ending=ending, history=SimpleNamespace(epoch=1))
+        away, back = asyncio.Event(), asyncio.Event()
+        driver.beating = SimpleNamespace(store_away=away, store_back=back, unheard=False)
         return driver
 
 
@@ -53,7 +57,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(serving, "take_turn", take_turn)
     monkeypatch.setattr(serving, "of_another_job", lambda history, file: history.run_hash)
-    return SimpleNamespace(run_file=None, shard=0, health_server=None)
+    no_files = {"read_length": None, "read_expected": None}
+    return SimpleNamespace(run_file=None, shard=0, health_server=None, **no_files)
 
 
 def stopped_in(drivers: Drivers, stopping: asyncio.Event) -> Callable[..., Any]:
@@ -128,6 +133,54 @@ async def test_a_port_that_is_taken_when_the_term_begins_gives_the_shard_back(
     with pytest.raises(SpecError, match="cannot be bound"):
         await serving.serve_shard(machine, asyncio.Event())
     assert drivers.did == ["starts", "stops"]
+
+
+class Listener:
+    """A server, and what becomes of it."""
+
+    def __init__(self, did: list[str]) -> None:
+        self.did = did
+
+    async def start(self) -> None:
+        self.did.append("listens")
+
+    async def stop(self, grace: float) -> None:
+        self.did.append(f"closes in {grace:g} s")
+
+
+async def test_a_shard_whose_store_is_away_listens_no_more_until_it_is_back_rule_20(
+    monkeypatch: pytest.MonkeyPatch, machine: Any
+) -> None:
+    """Where another process waits, learners are to find that one."""
+    drivers, stopping = Drivers(True), asyncio.Event()
+    driver = drivers.make(machine, None, waited=False)
+    driver.begun.set_result(None)
+    machine.open_server, machine.identity = lambda: Listener(drivers.did), None
+    monkeypatch.setattr(serving, "add_services", lambda *_: None)
+    monkeypatch.setattr(health_pb2_grpc, "add_HealthServicer_to_server", lambda *_: None)
+    health, stop = await serving.start_health(machine), asyncio.create_task(stopping.wait())
+
+    async def status() -> int:
+        request = health_pb2.HealthCheckRequest(service="")
+        return int((await health.Check(request, None)).status)
+
+    served = asyncio.create_task(serving.serve(machine, driver, health, stop))
+    await asyncio.sleep(0.01)
+    assert (drivers.did, await status()) == (["listens"], serving.SERVING)
+    driver.beating.store_away.set()
+    await asyncio.sleep(0.01)
+    assert drivers.did[1:] == ["closes in 0 s"]
+    assert await status() == serving.NOT_SERVING
+    driver.beating.store_away.clear()
+    driver.beating.store_back.set()
+    await asyncio.sleep(0.01)
+    assert (drivers.did[2:], await status()) == (["listens"], serving.SERVING)
+    driver.beating.unheard = True
+    driver.exit.set_result(EndProcess(ExitCode.TRY_AGAIN, "no learner was heard"))
+    await served
+    assert drivers.did[3:] == ["closes in 0 s"]
+    assert await status() == serving.NOT_SERVING
+    stop.cancel()
 
 
 async def test_a_store_of_another_job_is_not_carried_on(

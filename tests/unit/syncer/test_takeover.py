@@ -243,6 +243,18 @@ def test_each_takeover_of_the_last_minute_makes_a_newcomer_twice_as_patient(
     assert shop.takes(newcomer)
 
 
+def test_a_process_that_follows_another_one_of_its_pod_counts_too(shop: Shop) -> None:
+    """Else two pods whose processes end again and again, on a busy machine, stay hasty."""
+    for epoch, instance in enumerate(["a-1", "a-1", "a-2", "a-3"], start=1):
+        one = shop.journal()
+        one.read()
+        one.append(TermBegun(epoch=epoch, pod="a", instance=instance))
+    assert len(one.takeovers) == 2  # a process that begins a higher term follows nobody
+    again = shop.journal()
+    again.read()
+    assert list(again.takeovers) == [1000.0, 1000.0]
+
+
 def test_who_was_followed_waits_and_may_own_the_shard_again(shop: Shop) -> None:
     owner = shop.take_over(1, "a")
     assert not owner.is_deposed()

@@ -20,6 +20,7 @@ from atoll_operator.local.chaos.plan import LINKS, DrawnFault, FaultWord
 from atoll_operator.local.folder.run_files import CHAOS_FILE, STORES_FOLDER, Appended, Files
 from atoll_operator.local.supervision.child import Child
 from atoll_operator.local.supervision.supervisor import Supervisor
+from atoll_protos.network.addresses import split
 
 DAMAGES: Final = {
     FaultWord.EMPTY_STORE: means.empty,
@@ -112,8 +113,12 @@ class Chaos:
 
     def _make(self, fault: DrawnFault, end: contextlib.ExitStack) -> None:
         if fault.word in LINKS:
-            link = self.links.of(fault.target, fault.shard)
-            end.enter_context(link.fault(fault.word, fault.amount))
+            link, owner = (
+                self.links.of(fault.target, fault.shard),
+                self.supervisor.meant(fault.shard),
+            )
+            _, port = split(owner[0].planned.endpoint)
+            end.enter_context(link.fault(fault.word, fault.amount, port))
             return
         children = self.supervisor.meant(fault.target)
         store = self.files.out / STORES_FOLDER / fault.target.removeprefix("shard-")

@@ -38,19 +38,23 @@ class FaultyLink:
     """Between a learner and a shard. Another thread sets `faults`, the amount by the word.
 
     `endpoint` is the shard's, and `proxied` the learner's, with a port for each of its addresses.
+    A cut may meet one of the shard's processes, the one with `cut_port`; 0: all.
     """
 
     endpoint: str
     draw: random.Random
     proxied: str = ""
     faults: dict[FaultWord, float] = field(default_factory=dict)
+    cut_port: int = 0
     directions: tuple[Direction, Direction] = field(
         default_factory=lambda: (Direction(), Direction())
     )
 
     @contextlib.contextmanager
-    def fault(self, word: FaultWord, amount: float) -> Iterator[None]:
-        """The fault lasts inside."""
+    def fault(self, word: FaultWord, amount: float, port: int = 0) -> Iterator[None]:
+        """The fault lasts inside; `port`: of the process that a cut meets."""
+        if word is FaultWord.CUT:
+            self.cut_port = port
         self.faults[word] = amount
         try:
             yield
@@ -146,6 +150,10 @@ class Serving:
     port: int
 
     async def __call__(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # the run is over: nothing to report
+            await self._serve(client, to_client)
+
+    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         try:
             shard, to_shard = await asyncio.open_connection(LOOPBACK, self.port)
         except OSError:
@@ -163,6 +171,10 @@ class Serving:
                 way.cancel()
             for writer in (to_client, to_shard):
                 writer.close()
+
+    @property
+    def _is_cut(self) -> bool:
+        return FaultWord.CUT in self.link.faults and self.link.cut_port in (0, self.port)
 
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction
@@ -185,7 +197,7 @@ class Serving:
                     direction.free_at = max(loop.time(), direction.free_at) + len(data) / rate
                     due = max(due, direction.free_at)
                 await asyncio.sleep(due - loop.time())
-                while FaultWord.CUT in faults:  # noqa: ASYNC110 - another thread sets it
+                while self._is_cut:  # noqa: ASYNC110 - another thread sets it
                     await asyncio.sleep(LOOK_SECONDS)
                 if not data:
                     return
