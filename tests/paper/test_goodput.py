@@ -59,7 +59,7 @@ def test_learners_that_stand_hold_up_nobody() -> None:
 
 
 def test_a_quorum_of_all_loses_nothing_and_the_default_a_fifteenth() -> None:
-    """Slices that fall due while a learner stands are overwritten, unless the round waits for it."""
+    """What falls due while a learner stands is overwritten, unless the round waits for it."""
     chips, learners = FRAGILE
     default = play(FITTED, chips, learners, seconds=400)
     whole = play(FITTED, chips, learners, seconds=400, sync=replace(SYNC, quorum=learners))
