@@ -39,6 +39,7 @@ class Fault:
     body: bytes = b""
     loses_answer: bool = False
     without: str = ""
+    seconds: float = 0.0  # before the server hears of it
     met: int = 0
 
 
@@ -77,6 +78,10 @@ class FaultProxy:
     def strip(self, header: str, line: str) -> Fault:
         """Take a header out of all requests whose line matches."""
         return self._add(Fault(line=re.compile(line), count=1 << 30, without=header.lower()))
+
+    def slow(self, line: str, seconds: float) -> Fault:
+        """Keep each request whose line matches for so long."""
+        return self._add(Fault(line=re.compile(line), count=1 << 30, seconds=seconds))
 
     def cut(self) -> None:
         """Reset what is open, and take nothing new, until `heal`."""
@@ -163,7 +168,7 @@ class FaultProxy:
         self.lines.append(line)
         self.byte_counts.append(int(headers.get("content-length", "0")))
         fault = self._fault_of(line)
-        await asyncio.sleep(self.delay_seconds)
+        await asyncio.sleep(self.delay_seconds + (fault.seconds if fault else 0.0))
         await self._pass(client)
         if fault and fault.status:
             async for _ in body(client.reader, head):
