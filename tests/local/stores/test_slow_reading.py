@@ -40,8 +40,8 @@ def test_the_first_commit_after_a_restart_comes_before_the_fifth_slice_is_read(
             run.until(lambda: {x["slice"] for x in run.commits(SHARD)} == every, "all slices")
             proxy.slow(READS.pattern, READ_SECONDS)
             run.kill(SHARD, then=proxy.lines.clear)
-            first = run.until(
-                lambda: next((x for x in run.commits(SHARD) if x["epoch"] > 1), None), "a commit"
+            first, *_ = run.until(
+                lambda: [x for x in run.commits(SHARD) if x["epoch"] > 1], "a commit"
             )
             read = {found[1] for line in [*proxy.lines] if (found := READS.match(line))}
             run.until(
