@@ -1,11 +1,14 @@
 """What holds of every run, whatever was killed in it: tokens are conserved, versions follow."""
 
+import dataclasses
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
 
 from atoll_operator.local.show.run_summary import Key, Tokens, conserve
@@ -50,6 +53,36 @@ def check_law(out: Path) -> None:
         by_slice.setdefault((line["shard"], line["slice"]), []).append(line["version"])
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in by_slice.values())
     check_merges(commits(out))
+
+
+def check_status(out: Path, *, nobody_died: bool) -> None:
+    """What the status said last of the tokens is what the files say (rule 13).
+
+    Of a process that was killed, the steps that it had not reported are in neither or in one.
+    """
+    status = json.loads((out / "status.json").read_text())["progress"]
+    said = status["tokenCounts"]
+    law, sums = conserve(learners_lines(out), tapes(out)), Counter[str]()
+    for tokens in law.values():
+        sums.update(dataclasses.asdict(tokens))
+    slices = len({key[2:] for key in law})
+    true = {name: sums[name] // slices for name in said}
+    assert said["trained"] == sum(said.values()) - said["trained"], said
+    assert said["merged"] == true["merged"], (said, true)
+    assert float(status["goodput"]) == pytest.approx(said["merged"] / said["trained"], abs=1e-4)
+    off = len(said) if nobody_died else 0.02 * true["trained"]
+    assert {name: pytest.approx(n, abs=off) for name, n in true.items()} == said, (said, true)
+    merges = [len(line["participants"]) for line in commits(out) if line["participants"]]
+    learners = len({key[0] for key in law})
+    participation = sum(merges) / len(merges) / learners
+    assert float(status["participation"]) == pytest.approx(participation, abs=1e-4)
+    summary = json.loads((out / "summary.json").read_text())
+    assert float(status["uptime"]) == pytest.approx(summary["uptime"], abs=0.1)
+    moved = {name: sum(link[f"{name}Bytes"] for link in status["links"]) for name in ("up", "down")}
+    assert {each["region"] for each in status["links"]} >= {
+        key[0].rpartition("-")[0] for key in law
+    }
+    assert not nobody_died or moved == summary["bytes"]
 
 
 def check_merges(lines: list[dict[str, Any]]) -> None:

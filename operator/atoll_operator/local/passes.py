@@ -53,6 +53,7 @@ from atoll_protos.job.expected import Expected
 POLL_SECONDS = 0.5
 BEGIN_WITH = "atoll run MANIFEST --resume-from PLACE"
 CHAOS_SECONDS = 20.0  # in which all train, before the next kill
+COUNTED = ("step", "tokens", "token_counts", "goodput", "participation", "uptime", "links")
 LEAVING_SECONDS_MAX = 60.0  # for learners and the evaluator, once the job is complete
 
 
@@ -171,7 +172,7 @@ class LocalRun:
         if last is None:
             return self.status
         known = self.status.progress or last  # a run may end before a pass has seen any
-        reached = known.model_copy(update={"step": last.step, "tokens": last.tokens})
+        reached = known.model_copy(update={name: getattr(last, name) for name in COUNTED})
         return self.status.model_copy(update={"progress": reached})
 
     def _last_look(self, now: float) -> RunSnapshot:

@@ -68,7 +68,8 @@ class Checkpoint:
         for history in self.histories:
             for slot, each in history.trained.items():
                 found[slot] = found.get(slot, NONE_TRAINED).also(each)
-        return {slot: Trained(before=each.total) for slot, each in found.items()}
+        totals = {slot: each.total for slot, each in found.items()}
+        return {slot: Trained(before=total, parent=total) for slot, total in totals.items()}
 
     def data_states(self) -> dict[str, bytes]:
         """Each from the shard with the slot's largest cursor. Raises RestoreRefusedError."""

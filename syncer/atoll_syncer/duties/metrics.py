@@ -27,6 +27,7 @@ RATIOS = (0.03, 0.1, 0.3, 0.5, 1.0, 2.0, 3.0, 10.0, 30.0, 100.0)
 COSINES = (-0.5, -0.1, 0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 OFFER_OUTCOMES = ("merged", "late", "rejected", "dropped")
+TOKEN_CLASSES = ("merged", "overlap", "late", "lost", "pending")
 STORE_REQUESTS = ("put", "get", "list", "delete")
 STORE_TROUBLES = ("full", "unavailable", "missing", "corrupt")
 
@@ -42,6 +43,14 @@ class ShardMetrics:
         self.epoch = gauge("epoch", "Epoch of this process, from the durable log")
         self.tick = gauge("tick", "Tick of the job's clock at this shard")
         self.tokens = gauge("tokens", "Tokens that learners have trained, as this shard knows")
+        self.token_classes = gauge(
+            "tokens_by_class",
+            "Trained tokens by what became of them, mean over the slices of this shard",
+            **{"class": TOKEN_CLASSES},
+        )
+        self.uptime_share = gauge(
+            "uptime_share", "Share of the time so far in which a learner was in training, 0 to 1"
+        )
         self.sessions = gauge("sessions", "Open sessions, including observers")
         self.slots = gauge("slots", "Slots by state", state=SLOT_TEXTS.values())
         self.rounds_open = gauge("rounds_open", "Open rounds, waiting for offers")
@@ -59,6 +68,7 @@ class ShardMetrics:
         # since the start of this process
         counter = partial(self._made, Counter)
         self.commits = counter("commits", "Durable commits")
+        self.merges = counter("merges", "Durable commits that merge offers")
         self.offers = counter("offers", "Offers by outcome", outcome=OFFER_OUTCOMES)
         self.zombies = counter(
             "zombies_refused", "Sessions refused or ended because a newer process has the slot"
@@ -69,8 +79,12 @@ class ShardMetrics:
         )
         self.refused_peer: tuple[str, float] | None = None  # why the last one was, and when
         self.recoveries = counter("recoveries", "Slices taken back from learners")
-        self.received_bytes = counter("received_bytes", "Bytes of offers and seeds received")
-        self.sent_bytes = counter("sent_bytes", "Bytes of values sent to learners and observers")
+        self.received_bytes = counter(
+            "received_bytes", "Bytes of offers and seeds received, by region", region=()
+        )
+        self.sent_bytes = counter(
+            "sent_bytes", "Bytes of values sent, by region; without one to observers", region=()
+        )
         self.store_troubles = counter(
             "store_troubles",
             "Failed attempts to use the store, by kind of error",
@@ -123,6 +137,7 @@ class ShardMetrics:
             case TapeLine({"event": "commit"} as record):
                 self.commits.inc()
                 self.offers.labels("merged").inc(len(record["participants"]))
+                self.merges.inc(bool(record["participants"]))
                 self.quorum_seconds.observe(record["quorum_wait_seconds"])
                 self.commit_seconds.observe(record["commit_seconds"])
             case TapeLine({"event": "late"}):
@@ -143,6 +158,11 @@ class ShardMetrics:
         self.epoch.set(seen.epoch)
         self.tick.set(seen.tick)
         self.tokens.set(seen.trained)
+        for name in TOKEN_CLASSES:
+            tokens = getattr(seen.counts, name) / max(1, seen.counts.slices)
+            self.token_classes.labels(name).set(tokens)
+        if seen.seconds:
+            self.uptime_share.set(seen.training_seconds / seen.seconds)
         self.sessions.set(len(state.sessions.open))
         self.rounds_open.set(sum(each.closed_at is None for each in state.rounds.open.values()))
         self.grace_seconds.set(seen.grace_seconds)

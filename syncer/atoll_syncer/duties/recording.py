@@ -3,10 +3,12 @@
 A line waits until the disk has room for it, and the shard waits for no line.
 """
 
+from collections import Counter
 from typing import Any
 
 import structlog
 
+from atoll_protos.names import split_slot
 from atoll_syncer.duties.background import Background, Thread
 from atoll_syncer.duties.outside import Machine
 from atoll_syncer.model.state import ShardState
@@ -21,19 +23,42 @@ class Recording:
 
     def __init__(self, state: ShardState, machine: Machine, background: Background) -> None:
         self._state, self._machine, self._background = state, machine, background
-        self.bytes_received = 0  # of bulk frames, in this process
-        self.bytes_sent = 0
+        # Of bulk frames, in this process, by region; of observers and exports without one.
+        self.received_bytes, self.sent_bytes = Counter[str](), Counter[str]()
 
-    def received(self, byte_count: int) -> None:
-        self.bytes_received += byte_count
-        self._machine.metrics.received_bytes.inc(byte_count)
+    @property
+    def bytes_received(self) -> int:
+        return self.received_bytes.total()
 
-    def sent(self, byte_count: int) -> None:
-        self.bytes_sent += byte_count
-        self._machine.metrics.sent_bytes.inc(byte_count)
+    @property
+    def bytes_sent(self) -> int:
+        return self.sent_bytes.total()
+
+    @property
+    def links(self) -> dict[str, tuple[int, int]]:
+        """Bytes up and down, by region."""
+        regions = sorted(self.received_bytes.keys() | self.sent_bytes.keys())
+        return {each: (self.received_bytes[each], self.sent_bytes[each]) for each in regions}
+
+    def region(self, session: int) -> str:
+        """Of the learner that has this session; empty for an observer."""
+        known = self._state.sessions.open.get(session)
+        return split_slot(known.slot)[0] if known is not None and known.slot else ""
+
+    def received(self, byte_count: int, region: str) -> None:
+        self.received_bytes[region] += byte_count
+        self._machine.metrics.received_bytes.labels(region).inc(byte_count)
+
+    def sent(self, byte_count: int, region: str = "") -> None:
+        self.sent_bytes[region] += byte_count
+        self._machine.metrics.sent_bytes.labels(region).inc(byte_count)
 
     def write(self, record: dict[str, Any]) -> None:
-        bytes_moved = {"bytes_up": self.bytes_received, "bytes_down": self.bytes_sent}
+        bytes_moved = {
+            "bytes_up": self.bytes_received,
+            "bytes_down": self.bytes_sent,
+            "links": self.links,
+        }
         run = self._state.history.run
         trouble = self._machine.tape.write(run, {**record, **bytes_moved})
         if trouble is not None:

@@ -123,8 +123,9 @@ class BulkStreams:
     async def _receive(self, number: int, port: SessionPort, lane: int, context: Any) -> None:
         driver, gathering = self.driver, port.incoming
         assert gathering is not None, "frames before a lane"
+        region = driver.recording.region(number)
         while (frame := await self._frame(gathering, lane, context)) is not grpc.aio.EOF:
-            driver.recording.received(len(frame))
+            driver.recording.received(len(frame), region)
             whole = gathering.feed(lane, frame)
             if whole is not None:
                 with bugs_end(driver):
@@ -170,6 +171,7 @@ class BulkStreams:
     async def _publish(self, number: int, port: SessionPort, lane: int, context: Any) -> None:
         """One transfer at a time; what is sent is looked up here, and not when it was asked for."""
         driver, own = self.driver, port.lanes[lane]
+        region = driver.recording.region(number)
         while True:
             while own.lacking:
                 fragment = port.take(lane)
@@ -185,7 +187,7 @@ class BulkStreams:
                 head.byte_count = span_bytes(spans)
                 for frame in transfer_frames(sending.number, head, sending.data, spans):
                     await context.write(frame)
-                    driver.recording.sent(len(frame))
+                    driver.recording.sent(len(frame), region)
             own.ready.clear()
             await own.ready.wait()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from atoll_syncer.model.log import (
+    NO_TIME,
     Begun,
     Closed,
     Committed,
@@ -30,6 +31,7 @@ from atoll_syncer.model.log import (
     Taken,
     TermBegun,
     Trained,
+    Uptime,
     of_fields,
 )
 
@@ -90,6 +92,9 @@ class History:
     due: dict[int, int] = field(default_factory=dict)  # by slice: due tick of its newest version
     tick: int = 0  # the largest in any entry
     commits: int = 0
+    merges: int = 0  # of the commits, those with offers
+    merged_offers: int = 0  # in all of them
+    uptime: Uptime = NO_TIME
     incomplete: bool = False  # earlier entries are lost: it does not name all that they said
     lost_entries: int = 0  # since the record of the newest term; each may have been a record
     lost_before_seed: int = 0  # entries that are lost while no version 0 is known
@@ -192,6 +197,7 @@ class History:
             case Committed():
                 self._commit(entry)
             case Counted():
+                self.uptime = self.uptime.also(entry.uptime)
                 self._count(entry.trained)
             case CompanionStored(objects=objects, changed=True):
                 self.companion_changed = objects
@@ -225,7 +231,10 @@ class History:
                 uids.add(before.uid)
             uids.discard(entry.uid)  # the same pod, or an operator's word has lifted the refusal
         self.taken[entry.slot] = entry
-        self._count({entry.slot: Trained(incarnation=entry.incarnation, before=entry.tokens)})
+        said = Trained(
+            incarnation=entry.incarnation, before=entry.tokens, settled_before=entry.settled
+        )
+        self._count({entry.slot: said})
 
     def _begin_with(self, entry: RunStarted) -> None:
         """What a checkpoint brings (rule 43)."""
@@ -279,6 +288,11 @@ class History:
         for part in entry.participants:
             state = entry.data_states.get(part.slot, "")
             self._merge(entry.slice, of_fields(Merged, part), state)
+            trained = self.trained.get(part.slot, NONE_TRAINED)
+            self.trained[part.slot] = trained.merges(part.incarnation, part.tokens)
+        self.uptime = self.uptime.also(entry.uptime)
+        self.merges += bool(entry.participants)
+        self.merged_offers += len(entry.participants)
 
     def _count(self, trained: Mapping[str, Trained]) -> None:
         """An entry may say less than an earlier one: it was on its way when that one was made."""

@@ -7,7 +7,7 @@ new fields have defaults, and an older program ignores fields that it does not k
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, cast, get_args
 
 from atoll_protos.names import COUNTER_MAX
 from atoll_syncer.model import documents
@@ -45,17 +45,51 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What tokens have become, each counted for every slice of the shard that it has trained."""
+
+    merged: int = 0
+    overlap: int = 0
+    late: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.merged + self.overlap + self.late
+
+    def also(self, other: "Settled") -> "Settled":
+        return Settled(
+            merged=max(self.merged, other.merged),
+            overlap=max(self.overlap, other.overlap),
+            late=max(self.late, other.late),
+        )
+
+    def plus(self, other: "Settled") -> "Settled":
+        return Settled(
+            merged=min(self.merged + other.merged, COUNTER_MAX),
+            overlap=min(self.overlap + other.overlap, COUNTER_MAX),
+            late=min(self.late + other.late, COUNTER_MAX),
+        )
+
+
+NOTHING_SETTLED: Final = Settled()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a slot has trained, in tokens (rule 35).
+    """What a slot has trained, in tokens (rule 35), and what they have become (rule 13).
 
     `incarnation` is the newest that counts; `before` earlier ones have trained, `now` counts of its
-    own, and `said` is the same as its reports say, which may be more (rule 41).
+    own, and `said` is the same as its reports say, which may be more (rule 41). `parent` of those
+    `before` are of the run whose checkpoint this one began with.
     """
 
     incarnation: int = 0
     before: int = 0
     now: int = 0
     said: int = 0
+    settled: Settled = NOTHING_SETTLED  # of `now`
+    settled_before: Settled = NOTHING_SETTLED  # of `before`
+    parent: int = 0
 
     @property
     def total(self) -> int:
@@ -64,11 +98,47 @@ class Trained:
     def also(self, other: "Trained") -> "Trained":
         """What both know together. Each may lack some of what the slot has trained."""
         if self.incarnation == other.incarnation:
-            before, now = max(self.before, other.before), max(self.now, other.now)
-            said = max(self.said, other.said)
-            return Trained(incarnation=self.incarnation, before=before, now=now, said=said)
+            return Trained(
+                incarnation=self.incarnation,
+                before=max(self.before, other.before),
+                now=max(self.now, other.now),
+                said=max(self.said, other.said),
+                settled=self.settled.also(other.settled),
+                settled_before=self.settled_before.also(other.settled_before),
+                parent=max(self.parent, other.parent),
+            )
         older, newer = sorted((self, other), key=lambda each: each.incarnation)
-        return dataclasses.replace(newer, before=max(newer.before, older.total))
+        settled = older.settled_before.plus(older.settled)
+        return dataclasses.replace(
+            newer,
+            before=max(newer.before, older.total),
+            settled_before=newer.settled_before.also(settled),
+            parent=max(newer.parent, older.parent),
+        )
+
+    def merges(self, incarnation: int, tokens: int) -> "Trained":
+        """A commit has taken in an offer of this incarnation."""
+        known, more = self.also(Trained(incarnation=incarnation)), Settled(merged=tokens)
+        if incarnation < known.incarnation:
+            return dataclasses.replace(known, settled_before=known.settled_before.plus(more))
+        return dataclasses.replace(known, settled=known.settled.plus(more))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uptime:
+    """Seconds since a learner trained for the first time, and those in which one trained.
+
+    The shard counts what it has seen: not the time in which none of its processes was there.
+    """
+
+    seconds: float = 0.0
+    training_seconds: float = 0.0
+
+    def also(self, other: "Uptime") -> "Uptime":
+        return max(self, other, key=lambda each: each.seconds)
+
+
+NO_TIME: Final = Uptime()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +176,8 @@ class RunStarted:
 class Taken:
     """A higher incarnation of a slot; at the registrar also its admission (rules 4, 5).
 
-    `uid` is the pod's, `instance` the process start's; `tokens` earlier instances have trained.
+    `uid` is the pod's, `instance` the process start's; `tokens` earlier instances have trained,
+    which have become what is `settled`.
     """
 
     slot: str
@@ -114,6 +185,7 @@ class Taken:
     uid: str
     instance: str
     tokens: int = 0
+    settled: Settled = NOTHING_SETTLED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +266,7 @@ class Committed:
     merges: int = 0
     tokens: int = 0
     trained: Mapping[str, Trained] = field(default_factory=dict)
+    uptime: Uptime = NO_TIME
 
     def __post_init__(self) -> None:
         check_order(self.participants)
@@ -204,6 +277,7 @@ class Counted:
     """What slots have trained since the log said so last; the process was told to stop."""
 
     trained: Mapping[str, Trained]
+    uptime: Uptime = NO_TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +329,14 @@ def check_order(participants: Iterable[Participant]) -> None:
 
 
 def of_fields(kind: type[T], source: Any) -> T:
-    fields: Any = kind
-    return kind(**{each.name: getattr(source, each.name) for each in dataclasses.fields(fields)})
+    """A value of this class from what has fields of the same names, such as a message."""
+    of: Any = kind
+    hints: dict[str, Any] = documents.hints_of(of)
+    found = {name: getattr(source, name) for name in hints}
+    for name, hint in hints.items():
+        if dataclasses.is_dataclass(hint):
+            found[name] = of_fields(cast("type[Any]", hint), found[name])
+    return kind(**found)
 
 
 def to_document(entry: Entry) -> dict[str, Any]:

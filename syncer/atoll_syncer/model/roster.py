@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.model.log import Trained
+from atoll_syncer.model.log import Settled, Trained
 
 STALL_STEPS = 3.0
 STALL_SECONDS_MIN = 2.0
@@ -123,7 +123,9 @@ class Slot:
         if tokens_per_step_max is not None:
             trained = min(trained, tokens_per_step_max * max(0, report.t_m - self.report.t_m))
         if report.tokens > counted.said:
-            self.trained = replace(counted, now=counted.now + trained, said=report.tokens)
+            counted = replace(counted, now=counted.now + trained, said=report.tokens)
+        said = Settled(overlap=report.settled.overlap, late=report.settled.late)
+        self.trained = replace(counted, settled=counted.settled.also(said))
         self.report, self.reported_at = report, now
         steps = max(0, report.t_m - self.t_m_counted)
         self.t_m_counted += steps

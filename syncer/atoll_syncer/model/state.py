@@ -220,7 +220,11 @@ def new_state(beginning: Beginning, history: History, now: float) -> ShardState:
         history=history,
         run=Run(fresh=beginning.fresh, new_id=beginning.new_run, key=key, started_at=now),
         term=ShardTerm(epoch=history.epoch),
-        sessions=OpenSessions(tokens=sum(each.total for each in history.trained.values())),
+        sessions=OpenSessions(
+            tokens=sum(each.total for each in history.trained.values()),
+            uptime=history.uptime,
+            looked_at=now,
+        ),
         shut_out=ShutOut(),
         seed=Seed(kept_back=kept_back),
         clock=JobClock(period=run_file.sync.period, tick=history.tick, drawn_at=history.tick),

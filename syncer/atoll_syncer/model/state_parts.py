@@ -6,7 +6,7 @@ from typing import Final
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.length import Length
 from atoll_protos.names import COUNTER_MAX
-from atoll_syncer.model.log import Taken
+from atoll_syncer.model.log import Taken, Uptime
 from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.round import Round, Timings
 from atoll_syncer.model.training import Training
@@ -65,6 +65,8 @@ class OpenSessions:
     welcomed_in: dict[str, int] = field(default_factory=dict)  # instance: epoch of that term
     evaluation: pb.Evaluation | None = None  # the newest that an observer has sent
     zombies_refused: int = 0
+    uptime: Uptime
+    looked_at: float  # when the uptime was counted last
     tokens: int  # trained by all slots, each once, over reconnects and restarts (rule 35)
 
     @property

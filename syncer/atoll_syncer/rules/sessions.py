@@ -34,12 +34,13 @@ from atoll_syncer.model.effects import (
     refuse,
 )
 from atoll_syncer.model.history import NONE_TRAINED, History
-from atoll_syncer.model.log import Taken
+from atoll_syncer.model.log import Committed, Taken, Uptime
 from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.state import ShardState, Standing
 from atoll_syncer.rules import companions, ending, incarnations, recovery, runs, seeding, shut_out
 from atoll_syncer.rules.rounds import clock, data_states, offers, publishing, rounds
 
+UNSEEN_SECONDS: Final = 5.0  # between two looks at who trains
 REASON_LETTERS_MAX: Final = 500  # of a Leave, as Status shows it
 
 # ------------------------------------------------------------ a Join
@@ -101,7 +102,8 @@ def _admitted(state: ShardState, session: int, join: pb.Join, now: float) -> lis
         state.sessions.pending[join.slot] = session
         known = state.sessions.slots.get(join.slot)
         trained = known.trained if known else state.history.trained.get(join.slot, NONE_TRAINED)
-        return [Append(replace(answer.entry, tokens=trained.total))]
+        settled = trained.settled_before.plus(trained.settled)
+        return [Append(replace(answer.entry, tokens=trained.total, settled=settled))]
     effects = _end_others(state, join.slot, session, pb.REPLACED)
     return [*effects, *welcome(state, session, answer.incarnation, now)]
 
@@ -212,6 +214,27 @@ def recovered(state: ShardState) -> None:
         slot.trained = slot.trained.also(state.history.trained.get(name, NONE_TRAINED))
         slot.restored = slot.tokens - here
         state.sessions.tokens += slot.tokens - before
+
+
+def merged(state: ShardState, entry: Committed) -> None:
+    """A version is durable, and with it what became of the tokens of its offers."""
+    for part in entry.participants:
+        slot = state.sessions.slots.get(part.slot)
+        if slot is not None:
+            slot.trained = slot.trained.also(state.history.trained[part.slot])
+
+
+def time_passed(state: ShardState, now: float) -> None:
+    """Count the time in which the job trains; not one in which this process stood still."""
+    sessions, known = state.sessions, state.sessions.uptime
+    passed, sessions.looked_at = now - sessions.looked_at, now
+    trains = bool(sessions.training.at(now))
+    if state.history.ended or passed > UNSEEN_SECONDS or not (trains or known.seconds):
+        return
+    sessions.uptime = Uptime(
+        seconds=known.seconds + passed,
+        training_seconds=known.training_seconds + (passed if trains else 0.0),
+    )
 
 
 def leaves(state: ShardState, sender: Session, leave: pb.Leave) -> None:

@@ -113,6 +113,7 @@ class Shard:
                 sessions.recovered(state)
                 return [*recovery.committed(state, entry), *self._move(now)]
             case log.Committed():
+                sessions.merged(state, entry)
                 return [*rounds.committed(state, entry, now), *self._move(now)]
             case log.Ended() | log.ShardFinal() | log.Closed():
                 return ending.appended(state, entry)
@@ -126,7 +127,8 @@ class Shard:
     def stopping(self) -> list[Effect]:
         """The process is told to stop: what was trained since the last entry becomes durable."""
         unwritten = self.state.unwritten if self.state.term.durable else {}
-        return [Append(log.Counted(trained=unwritten))] if unwritten else []
+        uptime = self.state.sessions.uptime
+        return [Append(log.Counted(trained=unwritten, uptime=uptime))] if unwritten else []
 
     def deadline(self) -> float:
         ends = [self._periodic_at + PERIODIC_SECONDS, *rounds.deadlines(self.state)]
@@ -134,6 +136,7 @@ class Shard:
 
     def tick_time(self, now: float) -> list[Effect]:
         self._periodic_at = now
+        sessions.time_passed(self.state, now)
         clock.catch_up(self.state, now)
         overlong = self._without_ended(transfers.overlong(self.state, now))
         silent = [*answers.unanswered(self.state, now), *answers.unseeded(self.state, now)]

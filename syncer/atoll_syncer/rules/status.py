@@ -13,6 +13,7 @@ from atoll_syncer.model.roster import Slot
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.model.state_parts import MergeShare
 from atoll_syncer.rules import recovery, seeding
+from atoll_syncer.rules.rounds.counts import counts
 
 NO_SHARE = MergeShare(share=0.0, tokens_per_step=0.0, over_half=0)
 TROUBLE_LETTERS_MAX = 500  # of what a learner says of itself
@@ -43,6 +44,11 @@ def status(state: ShardState, now: float) -> pb.StatusReply:
         evaluation=state.sessions.evaluation,
         late_share=_late_share(slot.report for slot in state.sessions.slots.values()),
         refused_zombies=state.sessions.zombies_refused,
+        counts=counts(state, now),
+        merges=state.history.merges,
+        merged_offers=state.history.merged_offers,
+        seconds=state.sessions.uptime.seconds,
+        training_seconds=state.sessions.uptime.training_seconds,
         learners={each.name: each.learners for each in state.expected.regions},
         unread=len(state.reading.unread),
     )

@@ -74,6 +74,7 @@ def of_report(state: ShardState, report: pb.Report) -> str:
     return (
         _of_counters(report, "t_m", "tokens", "cursor", "tick_seen", "reached")
         or _most("late", report.late, report.tokens)
+        or _of_counters(report.settled, "overlap", "late")
         or _of_seconds(report, "step_seconds", "publish_seconds", "busy_share", "blocked_seconds")
         or _of_text([report.trouble], TEXT_LETTERS_MAX)
         or _most("epochs_seen", len(report.epochs_seen), state.run_file.shards)
@@ -121,13 +122,21 @@ def _of_lineage(state: ShardState, lineage: Sequence[pb.SlotMerged]) -> str:
         objection = (
             of_slot(state, each.slot)
             or _of_counters(each, "base", "capture", "cursor")
-            or _of_counters(each.trained, "before", "now", "said")
+            or _of_trained(each.trained)
             or _most(f"incarnation of {each.slot}", each.incarnation, known + AHEAD_MAX)
             or _most(f"incarnation of {each.slot}", each.trained.incarnation, known + AHEAD_MAX)
         )
         if objection:
             return objection
     return ""
+
+
+def _of_trained(trained: pb.Trained) -> str:
+    return (
+        _of_counters(trained, "before", "now", "said", "parent")
+        or _of_counters(trained.settled, "merged", "overlap", "late")
+        or _of_counters(trained.settled_before, "merged", "overlap", "late")
+    )
 
 
 def _of_version(version: pb.Version) -> str:

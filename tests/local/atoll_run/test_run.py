@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from atoll_operator.local.show.run_summary import conserve
 from bytegpt.data import read as read_text
 from local.command import ATOLL, TINY, commits, ended, json_lines, run_atoll, tapes
-from local.law import check_law, learners_lines, merged_by_tape
+from local.law import check_law, check_status, learners_lines, merged_by_tape
 
 pytestmark = pytest.mark.fresh
 
@@ -69,6 +69,7 @@ def test_the_exported_model_has_the_loss_that_was_measured_last(out: Path) -> No
 
 def test_the_law_of_conservation_holds_for_every_learner_and_slice(out: Path) -> None:
     check_law(out)
+    check_status(out, nobody_died=True)
     law = conserve(learners_lines(out), tapes(out))
     assert len(law) == 3 * 2 * 4  # learners, shards, slices
     assert {key: tokens.merged for key, tokens in law.items()} == merged_by_tape(out)
@@ -112,7 +113,7 @@ def test_the_status_says_complete_in_every_condition_of_the_api(out: Path) -> No
 
 
 def test_pictures_and_an_export_in_hugging_face_layout_are_there(out: Path) -> None:
-    for picture in ("loss.png", "goodput.png"):
+    for picture in ("loss.png", "goodput.png", "tokens.png", "rounds.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     index = read(out / "export" / "model.safetensors.index.json")
     for name, file in index["weight_map"].items():

@@ -11,7 +11,7 @@ from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines
 from atoll_operator.local.show.run_summary import conserve
 from local.background import running
 from local.command import LIGHT, TINY, TWO_LEARNERS, commits, tapes
-from local.law import check_law, learners_lines
+from local.law import check_law, check_status, learners_lines
 from local.leftovers import check_none_is_left
 
 ENDLESS = ("--set", "spec.steps=1000000", "--set", "spec.evaluator=")
@@ -49,6 +49,7 @@ def conserved(tmp_path: Path, plan: str, count: int, *more: str) -> Path:
     assert code == 130, stderr
     assert "Traceback" not in stderr
     check_law(out)
+    check_status(out, nobody_died=False)
     check_none_is_left(out)
     summary = json.loads((out / "summary.json").read_text())["chaos"]
     assert summary["faults"] - summary["not_made"] >= count

@@ -4,6 +4,7 @@ from sim.checkers import (
     back,
     checkpoints,
     claims,
+    counts,
     export,
     kept,
     lanes,
@@ -32,6 +33,7 @@ MODULES = (
     silence,
     back,
     second,
+    counts,
 )
 ALL: tuple[type[Watcher], ...] = tuple(
     each

@@ -7,6 +7,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.model.effects import Append, Effect, EndSession
 from atoll_syncer.model.log import Committed, Ended, Entry, Owned, Seeded
+from atoll_syncer.model.state import ShardState
 from atoll_worker.link.messages import Start
 from sim.learner_process import LearnerProcess
 from sim.shard_process import ShardProcess
@@ -61,7 +62,7 @@ class TokensChecker(Watcher):
         self.heard: dict[str, Counter[str]] = defaultdict(Counter)  # by process, then instance
         self.written: dict[int, Counter[str]] = defaultdict(Counter)  # by shard, then instance
         self.under_way: dict[tuple[int, int, int, int], Counter[str]] = {}
-        self.said: tuple[int, str, int] | None = None  # session, instance, tokens: not yet counted
+        self.said: tuple[int, Counter[str]] | None = None  # session, what it told: not yet counted
         self.before = world.parent.trained if world.parent is not None else 0
 
     def store_lost(self, shard: int) -> None:
@@ -70,19 +71,19 @@ class TokensChecker(Watcher):
     def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         peer = shard.peers.get(session)
         if message.HasField("report") and peer is not None and peer.incarnation and not peer.ended:
-            self.said = session, peer.learner.instance, message.report.tokens
+            self.said = session, self.told(peer.learner.instance, message.report)
 
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         heard, said, self.said = self.heard[shard.name], self.said, None
         ended = [each.session for each in effects if isinstance(each, EndSession)]
         if said is not None and said[0] not in ended:
-            heard |= Counter({said[1]: said[2]})
+            heard |= said[1]
         for effect in effects:
             if isinstance(effect, Append) and isinstance(effect.entry, Committed):
                 self.under_way[self._key(shard.number, effect.entry)] = Counter(heard)
         newest = self.world.shards[shard.number] is shard
         if newest and shard.shard is not None and shard.shard.state.term.durable:
-            self._look(shard, shard.shard.state.sessions.tokens, heard | self.written[shard.number])
+            self.look(shard, shard.shard.state, heard | self.written[shard.number])
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         if isinstance(entry, Committed):
@@ -90,7 +91,12 @@ class TokensChecker(Watcher):
         if isinstance(entry, Seeded) and self.before:  # by then it knows what it begins with
             self.written[shard]["the run before"] = self.before
 
-    def _look(self, shard: ShardProcess, counted: int, known: Counter[str]) -> None:
+    def told(self, instance: str, report: pb.Report) -> Counter[str]:
+        """What counts from now on, by who says it."""
+        return Counter({instance: report.tokens})
+
+    def look(self, shard: ShardProcess, state: ShardState, known: Counter[str]) -> None:
+        counted = state.sessions.tokens
         _, tokens = self.world.trained()
         trained = self.before + tokens
         self.require(counted <= trained, f"{shard.name} counts {counted} tokens of {trained}")

@@ -19,7 +19,12 @@ WRITTEN = (
     ' "syncer": {"shards": 2, "ready": 2, "epochs": [3, 0]}, "run": "r", "learnersLive": 1,'
     ' "progress": {"step": 50, "tokens": 400, "lastUpdatedTime": "2026-01-01T00:00:00Z",'
     ' "loss": "2.0000", "progressPercentage": 25, "estimatedRemainingSeconds": 15,'
-    ' "latePercentage": 0, "metrics": [{"name": "outer_loss", "value": "1.2500"},'
+    ' "latePercentage": 0,'
+    ' "tokenCounts": {"trained": 400, "merged": 233, "overlap": 66, "late": 33, "lost": 0,'
+    ' "pending": 68}, "goodput": "0.5825", "participation": "0.5000",'
+    ' "uptime": "0.7500", "links": [{"region": "", "upBytes": 0, "downBytes": 9},'
+    ' {"region": "a", "upBytes": 12, "downBytes": 30}],'
+    ' "metrics": [{"name": "outer_loss", "value": "1.2500"},'
     ' {"name": "outer_loss_step", "value": "40"}]}}'
 )
 
@@ -31,9 +36,19 @@ def replies() -> list[pb.StatusReply]:
     ]
     registrar = pb.StatusReply(
         run="r", state=pb.SHARD_SERVING, tick=50, ticks_per_second=10.0, epoch=3, trained=400,
-        slots=slots, evaluation=pb.Evaluation(loss=1.25, tick=40),
+        slots=slots, evaluation=pb.Evaluation(loss=1.25, tick=40), merges=5, merged_offers=8,
+        seconds=40.0, training_seconds=30.0,
+        counts=pb.Tokens(
+            trained=800, merged=500, overlap=100, late=50, lost=2, pending=148, slices=2
+        ),
+        links=[pb.LinkBytes(region="a", received=5, sent=10), pb.LinkBytes(sent=9)],
     )  # fmt: skip
-    other = pb.StatusReply(state=pb.SHARD_SERVING, tick=60, ticks_per_second=10.0, shard=1)
+    counts = pb.Tokens(trained=400, merged=200, overlap=100, late=50, pending=50, slices=1)
+    link = pb.LinkBytes(region="a", received=7, sent=20)
+    other = pb.StatusReply(
+        state=pb.SHARD_SERVING, tick=60, ticks_per_second=10.0, shard=1, merges=1,
+        merged_offers=1, counts=counts, links=[link],
+    )  # fmt: skip
     return [registrar, other]
 
 

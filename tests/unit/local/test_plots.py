@@ -84,7 +84,7 @@ def test_pictures_have_shares_and_a_unit(tmp_path: Path, monkeypatch: pytest.Mon
     assert drawn["loss.png"][:2] == ("loss (moving average)", tmp_path.name)
     _, title, shares = drawn["goodput.png"]
     assert title == "What became of 1,000 tokens"
-    assert shares == ["87.0%", "1.0%", "6.0%", "4.0%", "2.0%"]  # in the order of COLOURS
+    assert shares == ["87.0%", "1.0%", "6.0%", "4.0%", "2.0%"]  # in the order of CLASSES
 
 
 def test_goodput_shows_each_fault_of_a_plan_as_long_as_it_lasted(
@@ -100,12 +100,13 @@ def test_goodput_shows_each_fault_of_a_plan_as_long_as_it_lasted(
     commits = [line | {"time": 100.0 + n, "slice": n % 2, "version": n} for n in range(11)]
     (tmp_path / "syncer").mkdir()
     (tmp_path / "syncer/0.tape.jsonl").write_text("".join(f"{json.dumps(x)}\n" for x in commits))
-    figures = []
+    figures: dict[str, Any] = {}
     monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure)
+        "matplotlib.figure.Figure.savefig",
+        lambda figure, path, **_: figures.update({path.name: figure}),
     )
     plots.draw(tmp_path, TOKENS)
-    _, axes = figures[-1].axes
+    _, axes = figures["goodput.png"].axes
     *bars, kill, later, cut = axes.patches
     assert sum(each.get_height() * each.get_width() for each in bars) == pytest.approx(11 * 25)
     assert (kill.get_x(), later.get_x()) == (3.0, 9.0)
@@ -128,7 +129,7 @@ def test_a_run_that_failed_at_its_begin_is_drawn_without_warnings(
     write(tmp_path, "a-0", *lines)
     (tmp_path / "chaos.jsonl").write_text('{"fault": "kill", "time": 1, "began": 1, "ended": 1}')
     plots.draw(tmp_path, NOTHING)
-    for name in ("loss.png", "goodput.png"):
+    for name in ("loss.png", "goodput.png", "tokens.png", "rounds.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 

@@ -16,6 +16,7 @@ from atoll_operator.local.show.run_summary import (
     refusals,
     sentence,
     summarise,
+    uptime,
 )
 from local.law import balanced
 
@@ -30,6 +31,7 @@ def start() -> dict[str, Any]:
 
 def step(tokens: int, adopted: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     line = {"slot": "a-0", "incarnation": 1, "tokens": tokens, "adopted": adopted or []}
+    line["time"] = 0.0
     return {**line, "step_seconds": 0.9, "blocked_seconds": 0.1}
 
 
@@ -71,6 +73,7 @@ OPEN = [start(), step(10), step(5)]
         (SETTLED, [commit(0, 20)], {"merged": 20, "overlap": 10}),
         ([*OPEN, END], [], {"pending": 15}),
         (OPEN, [], {"lost": 15}),
+        ([*OPEN, END, {**start(), "incarnation": 2}], [], {"lost": 15}),  # nobody will settle it
         (OPEN, [commit(0, 10)], {"merged": 10, "lost": 5}),  # it is dead, and its offer is not
     ],
 )
@@ -157,6 +160,17 @@ def test_offers_left_out_for_their_values_are_told_with_a_remedy(tmp_path: Path)
     assert nine[0] == "a-0: 1 of its offers was left out, the last because of x"
     assert nine[-2] == "5 more learners: see left_out in summary.json"
     assert refusals({"left_out": {}}) == []
+
+
+def test_uptime_is_the_share_of_the_time_in_which_any_learner_trains() -> None:
+    def lines(*ends: float) -> list[dict[str, Any]]:
+        return [{**step(1), "time": end} for end in ends]
+
+    assert uptime([]) == uptime([[{**start(), "step_seconds": 0.0, "time": 1.0}]]) == 0.0
+    assert uptime([lines(1.0, 2.0, 3.5)]) == 1.0  # the next step may begin a little later
+    alone = lines(1.0, 2.0, 10.0)
+    assert uptime([alone]) == pytest.approx(1 - 7 / 10)
+    assert uptime([alone, lines(4.0, 5.0)]) == pytest.approx(1 - 4 / 10)
 
 
 def test_late_work_above_a_tenth_of_the_trained_tokens_is_told(tmp_path: Path) -> None:

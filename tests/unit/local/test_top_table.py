@@ -133,6 +133,9 @@ def test_the_curves_of_a_job_are_drawn_from_what_its_shard_has_noted(kubectl: Pa
     say(kubectl, *lines, {"event": "evaluation", "tick": 2, "loss": 1.5})
     assert "held-out" not in atoll("plot", "tiny")
     assert (kubectl / "loss.png").read_bytes().startswith(b"\x89PNG")
+    for what in ("rounds", "tokens"):
+        assert f"{what}.png: of shard 0; 0 commits" in atoll("plot", "tiny", "--of", what)
+        assert (kubectl / f"{what}.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("verb", ["plot", "export"])
@@ -177,5 +180,8 @@ def test_of_a_run_folder_the_curves_come_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "learners/a-0.jsonl").write_text(json.dumps(line) + "\n")
     picture = tmp_path / "x.png"
     assert f"{picture}: 1 learners" in atoll("plot", tmp_path, "--out", picture)
+    assert "rounds.svg: 0 commits" in atoll(
+        "plot", tmp_path, "--of", "rounds", "--out", tmp_path / "rounds.svg"
+    )
     assert picture.exists()
     assert "name a .png" in atoll("plot", tmp_path, "--out", tmp_path / "x.doc")

@@ -10,6 +10,7 @@ from atoll_syncer.duties.metrics import (
     PREFIX,
     STORE_REQUESTS,
     STORE_TROUBLES,
+    TOKEN_CLASSES,
     ShardMetrics,
 )
 from atoll_syncer.model.effects import Effect, EndSession
@@ -17,7 +18,7 @@ from unit.syncer.scenes_side import Play
 
 Samples = dict[str, float]
 
-BOUNDED = {"state", "outcome", "kind", "trouble", "code", "reason", "le"}
+BOUNDED = {"region", "class", "state", "outcome", "kind", "trouble", "code", "reason", "le"}
 
 
 def test_names_have_the_prefix_labels_are_bounded_and_known_ones_are_there_at_once() -> None:
@@ -26,6 +27,7 @@ def test_names_have_the_prefix_labels_are_bounded_and_known_ones_are_there_at_on
     for name, label, values in (
         ("slots", "state", SLOT_TEXTS.values()),
         ("offers_total", "outcome", OFFER_OUTCOMES),
+        ("tokens_by_class", "class", TOKEN_CLASSES),
         ("store_requests_total", "kind", STORE_REQUESTS),
         ("store_troubles_total", "trouble", STORE_TROUBLES),
     ):
@@ -73,7 +75,7 @@ def played(scene: str) -> Play:
 
 
 COMMIT = {
-    **{"commits_total": 1, "offers_total merged": 2, "quorum_seconds_count": 1},
+    **{"commits_total": 1, "merges_total": 1, "offers_total merged": 2, "quorum_seconds_count": 1},
     **{"quorum_seconds_sum": 2.0, "commit_seconds_count": 1, "commit_seconds_sum": 0.25},
 }
 
@@ -123,7 +125,8 @@ def test_the_gauges_show_what_is_there_now_and_go_back() -> None:
     assert shown(metrics) == always | found | {"staged_bytes": 4096}
     play.play("join a-1; report a-1 5; offer a-0 1 5; offer a-1 1 5")
     metrics.refresh(one.state, 0, 3, one.now)
-    assert shown(metrics) == always | {"sessions": 3, "slots Training": 2, "merge_share_max": 0.5}
+    counted_now = {"merge_share_max": 0.5, "tokens_by_class merged": 50.0}
+    assert shown(metrics) == always | counted_now | {"sessions": 3, "slots Training": 2}
     play.play("round a-0 a-1; offer a-0 1 5")
     metrics.refresh(play.one.state, 0, 3, play.one.now)
     assert shown(metrics)["grace_seconds"] == play.one.state.rounds.open[1].grace_seconds > 0

@@ -180,7 +180,7 @@ def test_places_in_the_data_are_the_furthest_with_their_own_states(tmp_path: Pat
     assert checkpoint.tick == 40  # the lowest
     assert checkpoint.cursors == {"a-0": 101, "a-1": 200}
     assert checkpoint.data_states() == {"a-0": STATE + b"\1"}
-    assert checkpoint.trained == {"a-0": Trained(before=16)}
+    assert checkpoint.trained == {"a-0": Trained(before=16, parent=16)}
 
 
 # ------------------------------------------------------------ the duty
@@ -343,7 +343,7 @@ FOUND = FoundCheckpoint(
     run=RUN,
     tick=41,
     cursors={"a-0": 101, "a-1": 7},
-    trained={"a-0": Trained(before=16)},
+    trained={"a-0": Trained(before=16, parent=16)},
     data_states={"a-0": "objects/1-states.safetensors"},
     kept={"a-0": STATE},
 )

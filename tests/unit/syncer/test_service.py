@@ -82,7 +82,9 @@ async def test_status_tells_the_operators_last_word_and_what_must_be_equal() -> 
     service, _ = serving()
     driver: Any = service.driver
     driver.shard, driver.state, driver.now = one.shard, one.state, lambda: one.now
-    driver.recording = SimpleNamespace(bytes_received=0, bytes_sent=0)
+    driver.recording = SimpleNamespace(
+        bytes_received=5, bytes_sent=16, links={"": (0, 9), "a": (5, 7)}
+    )
     driver.checkpoints = SimpleNamespace(newest="")
     driver.background = SimpleNamespace(troubles=[])
     driver.machine.metrics = SimpleNamespace(refused_peer=None)
@@ -96,3 +98,6 @@ async def test_status_tells_the_operators_last_word_and_what_must_be_equal() -> 
     ):
         reply = await service.Status(pb.StatusRequest(**said), None)
         assert (reply.intent, reply.why) == (intent, why)
+        assert (reply.bytes_received, reply.bytes_sent) == (5, 16)
+        links = [pb.LinkBytes(sent=9), pb.LinkBytes(region="a", received=5, sent=7)]
+        assert [*reply.links] == links

@@ -8,7 +8,16 @@ import pytest
 
 from atoll_syncer.model import documents
 from atoll_syncer.model.history import HeadVersion, History
-from atoll_syncer.model.log import Closed, Merged, Owned, ShardFinal, Taken, Trained
+from atoll_syncer.model.log import (
+    Closed,
+    Merged,
+    Owned,
+    Settled,
+    ShardFinal,
+    Taken,
+    Trained,
+    Uptime,
+)
 
 
 def a_history() -> History:
@@ -16,6 +25,8 @@ def a_history() -> History:
     taken = Taken(slot="a-0", incarnation=3, uid="u", instance="u-1", tokens=5)
     head = HeadVersion(number=4, epoch=2, digest="d", object="o", last=True)
     merged = Merged(slot="a-0", incarnation=3, base=3, capture=24, cursor=99)
+    settled = Settled(merged=1, overlap=2, late=3)
+    trained = Trained(incarnation=3, before=5, now=2, said=2, settled=settled, parent=4)
     return History(
         run="r",
         run_hash="h",
@@ -38,7 +49,7 @@ def a_history() -> History:
         previous={1: head},
         merged={10: {"a-0": merged}, 2: {"b-0": merged}},
         previous_merged={10: {"a-0": merged}},
-        trained={"a-0": Trained(incarnation=3, before=5, now=2, said=2)},
+        trained={"a-0": trained},
         cursors={"a-0": 99},
         data_states={"a-0": "o2"},
         named={"a-0": 3},
@@ -47,6 +58,9 @@ def a_history() -> History:
         first_tick=9,
         tick=17,
         commits=5,
+        merges=4,
+        uptime=Uptime(seconds=9.5, training_seconds=9.0),
+        merged_offers=7,
         incomplete=True,
         lost_entries=2,
         lost_before_seed=3,

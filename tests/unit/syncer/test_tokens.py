@@ -1,15 +1,19 @@
 """Counts of what a slot has trained: of two origins, in the log, and in the metrics (rule 35)."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.model import documents, log
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import Trained
+from atoll_syncer.model.log import Settled, Trained
 from unit.syncer.scenes_side import Play
 
-KNOWN = Trained(incarnation=2, before=100, now=30, said=50)
+KNOWN = Trained(incarnation=2, before=100, now=30, said=50, settled=Settled(merged=6, late=2))
+FOLLOWED = Trained(incarnation=3, before=130, now=5, said=5, settled_before=KNOWN.settled)
 
 
 @pytest.mark.parametrize(
@@ -20,15 +24,28 @@ KNOWN = Trained(incarnation=2, before=100, now=30, said=50)
         (Trained(incarnation=2, before=110, now=20, said=20), {"before": 110}),
         (Trained(incarnation=1, before=60, now=70, said=70), {"before": 130}),
         (Trained(incarnation=1, before=60, now=7, said=7), KNOWN),
-        (Trained(incarnation=3, now=5, said=5), Trained(incarnation=3, before=130, now=5, said=5)),
+        (Trained(incarnation=2, settled=Settled(late=7)), {"settled": Settled(merged=6, late=7)}),
+        (
+            Trained(incarnation=1, settled=Settled(overlap=5), settled_before=Settled(overlap=4)),
+            {"settled_before": Settled(overlap=9)},
+        ),
+        (Trained(incarnation=1, parent=50), {"parent": 50}),
+        (Trained(incarnation=3, now=5, said=5), FOLLOWED),
     ],
 )
 def test_two_counts_of_a_slot_make_one_in_either_order(
-    other: Trained, both: Trained | dict[str, int]
+    other: Trained, both: Trained | dict[str, Any]
 ) -> None:
     if isinstance(both, dict):
-        both = Trained(**{"incarnation": 2, "before": 100, "now": 30, "said": 50, **both})
+        both = replace(KNOWN, **both)
     assert KNOWN.also(other) == other.also(KNOWN) == both
+
+
+def test_a_merge_counts_for_the_process_whose_offer_it_has() -> None:
+    assert KNOWN.merges(2, 10).settled == Settled(merged=16, late=2)
+    assert KNOWN.merges(1, 10) == replace(KNOWN, settled_before=Settled(merged=10))
+    assert KNOWN.merges(3, 10).settled_before == KNOWN.settled
+    assert KNOWN.merges(3, 10).settled == Settled(merged=10)
 
 
 def test_the_counts_are_in_the_log_in_a_snapshot_of_it_and_in_the_metrics() -> None:

@@ -124,6 +124,9 @@ def test_an_adoption_resolves_the_tokens_by_the_offer_that_was_merged_rule_13() 
     assert adopted == [
         {"shard": 0, "slice": 0, "version": 2, "merged": 20, "overlap": 10, "late": 0}
     ]
+    side.step(tokens=5)
+    said = {each.shard: each.message.report.settled for each in side.take(SendMessage)[-2:]}
+    assert said == {0: pb.Settled(overlap=10), 1: pb.Settled()}
 
 
 def test_offers_on_an_earlier_base_say_nothing_of_the_next_rule_13() -> None:
@@ -136,4 +139,5 @@ def test_a_report_has_the_work_that_came_too_late_as_a_mean_over_all_slices_rule
     side = learner_side().begin().play("step 10; step 50; value 0/0 1; step 20")
     report = side.take(SendMessage)[-1].message.report
     assert (report.tokens, report.late) == (80, 80 // len(side.exchange.state.slices))
+    assert side.exchange.state.shards[0].late == 80
     assert len(side.exchange.state.slices) > 1

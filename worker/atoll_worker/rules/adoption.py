@@ -71,7 +71,8 @@ def adopted(
     assert publish.version.version.number == number, "adopted another value"
     became = outcome(each, publish.merged, state.incarnation)
     each.adopt(publish)
-    state.progress.late += became["late"]
+    state.shards[shard].overlap += became["overlap"]
+    state.shards[shard].late += became["late"]
     record = {"shard": shard, "slice": fragment, "version": number, **became}
     waiting = each.waiting
     if waiting is not None and waiting.version.version.number == number:

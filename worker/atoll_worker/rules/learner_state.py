@@ -42,6 +42,8 @@ class KnownShard:
     heard_at: float = 0.0  # when anything came from it
     silent_seconds: float = 0.0  # of nothing, after which its session is left (rule 44)
     left_silent: bool = False  # its last session ended so
+    overlap: int = 0  # tokens, each counted for every slice of the shard (rule 13)
+    late: int = 0  # likewise
     end_reason: str = ""  # why it has ended the session, in its words, which were checked
 
     @property
@@ -91,7 +93,6 @@ class Progress:
     position: int = 0  # on the schedule: the tick at the start, then one more per step
     boundaries: int = 0
     tokens: int = 0
-    late: int = 0  # of them, summed over slices: in no commit when the slice was adopted
     cursor: int = 0  # where the slot's data goes on
     data_state: bytes | None = None  # that belongs to `cursor`, if it is known here
     loss: float = math.nan
@@ -175,6 +176,11 @@ class LearnerState:
     @property
     def tick_seen(self) -> int:
         return max(each.tick for each in self.shards)
+
+    @property
+    def late(self) -> int:
+        """Of the trained tokens: in no commit when the slice was adopted, mean over slices."""
+        return sum(each.late for each in self.shards) // len(self.slices)
 
     @property
     def epochs_seen(self) -> list[int]:

@@ -25,7 +25,8 @@ def report_to(state: LearnerState, shard: int) -> pb.Report:
         step_seconds=progress.step_seconds.or_else(0.0),
         loss=progress.loss,
         tokens=progress.tokens,
-        late=progress.late // len(state.slices),
+        late=state.late,
+        settled=pb.Settled(overlap=state.shards[shard].overlap, late=state.shards[shard].late),
         cursor=progress.cursor,
         slices=[
             pb.SliceProgress(

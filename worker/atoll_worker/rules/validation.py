@@ -55,7 +55,9 @@ def of_publish(state: LearnerState, shard: int, publish: pb.Publish) -> str:
         or _of_text(slots, LETTERS_MAX)
         or _first(
             _of_counters(each, "incarnation", "base", "capture", "cursor")
-            or _of_counters(each.trained, "incarnation", "before", "now", "said")
+            or _of_counters(each.trained, "incarnation", "before", "now", "said", "parent")
+            or _of_counters(each.trained.settled, "merged", "overlap", "late")
+            or _of_counters(each.trained.settled_before, "merged", "overlap", "late")
             for each in publish.lineage
         )
     )

@@ -121,6 +121,34 @@ class Metric(StatusPart):
     """The value, as a decimal number."""
 
 
+class TokenCounts(StatusPart):
+    """What became of the tokens of the run, means over slices: trained is the sum of all others."""
+
+    trained: int
+    """Tokens that learners have trained in this run."""
+    merged: int
+    """Tokens that a commit contains."""
+    overlap: int
+    """Tokens trained while a merge of earlier ones was on its way."""
+    late: int
+    """Tokens that came too late for a merge."""
+    lost: int
+    """Tokens trained by processes that are gone."""
+    pending: int
+    """Tokens of living processes that may still be merged, and what rounding leaves over."""
+
+
+class LinkStatus(StatusPart):
+    """What has gone over the links of a region since the shards' present processes began."""
+
+    region: str
+    """Name of the region; empty for evaluators and exports."""
+    up_bytes: int
+    """Bytes from its learners to the shards."""
+    down_bytes: int
+    """Bytes from the shards to its learners."""
+
+
 class ProgressStatus(StatusPart):
     """How far the training is; absent while a shard is silent."""
 
@@ -139,6 +167,17 @@ class ProgressStatus(StatusPart):
     late_percentage: int | None = None
     """How much of what the learners' present processes have trained came too late for a merge, in
     percent. Above 10, the condition Progressing says what to do."""
+    token_counts: TokenCounts | None = None
+    """What became of the trained tokens."""
+    goodput: str | None = None
+    """Share of the trained tokens that is merged, as a decimal number from 0 to 1."""
+    participation: str | None = None
+    """Mean share of the learners in a commit that merges offers, as a decimal number."""
+    uptime: str | None = None
+    """Share of the time since the first step in which at least one learner was in training, as
+    shard 0 has seen it, as a decimal number."""
+    links: list[LinkStatus] | None = None
+    """Bytes between the learners of each region and the shards."""
     metrics: list[Metric] | None = None
     """What the evaluator measured last."""
 

@@ -1,6 +1,7 @@
 """A status of what is seen of a job."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,11 +11,13 @@ from atoll_operator.api.job.spec import Job
 from atoll_operator.api.status.condition_facts import SERVING, reads
 from atoll_operator.api.status.job_status import (
     Columns,
+    LinkStatus,
     Metric,
     ProgressStatus,
     RegionStatus,
     Status,
     SyncerStatus,
+    TokenCounts,
 )
 
 
@@ -158,8 +161,44 @@ def _progress(view: SeenJob, live: Sequence[pb.SlotStatus] | None) -> ProgressSt
         progress_percentage=min(100, 100 * done // total),
         estimated_remaining_seconds=left,
         late_percentage=round(100 * registrar.late_share),
+        token_counts=(counts := token_counts(known)),
+        goodput=_share(counts.merged, counts.trained),
+        participation=_share(
+            sum(reply.merged_offers for reply in known),
+            spec.learners * sum(reply.merges for reply in known),
+        ),
+        uptime=_share(registrar.training_seconds, registrar.seconds),
+        links=_links(known),
         metrics=_metrics(registrar),
     )
+
+
+def token_counts(replies: Sequence[pb.StatusReply]) -> TokenCounts:
+    """Means over the slices of all shards, in whole tokens; rule 13's law holds of them."""
+    slices = max(1, sum(reply.counts.slices for reply in replies))
+
+    def mean(name: str) -> int:
+        return int(sum(getattr(reply.counts, name) for reply in replies)) // slices
+
+    found = {name: mean(name) for name in ("merged", "overlap", "late", "lost")}
+    trained = mean("trained")
+    return TokenCounts(trained=trained, **found, pending=trained - sum(found.values()))
+
+
+def _share(part: float, whole: float) -> str | None:
+    return f"{min(1.0, part / whole):.4f}" if whole else None
+
+
+def _links(replies: Sequence[pb.StatusReply]) -> list[LinkStatus] | None:
+    up, down = Counter[str](), Counter[str]()
+    for each in (link for reply in replies for link in reply.links):
+        up[each.region] += each.received
+        down[each.region] += each.sent
+    found = [
+        LinkStatus(region=region, up_bytes=up[region], down_bytes=down[region])
+        for region in sorted(up.keys() | down.keys())
+    ]
+    return found or None
 
 
 def _metrics(registrar: pb.StatusReply) -> list[Metric] | None:

@@ -7,5 +7,6 @@ run_summary.py     summary.json: what became of every token
 curves.py          the curves of a run, from the lines that its processes write
 curve_recorder.py  draws the curves while the run continues
 trackers.py        TensorBoard's files, and Weights & Biases
-plots.py           loss.png and goodput.png
+plots.py           the pictures of a run: loss.png, goodput.png, tokens.png, rounds.png
+timeline.py        what a tape shows over time: tokens, and the rounds one by one
 """

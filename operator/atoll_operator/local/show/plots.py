@@ -1,4 +1,4 @@
-"""loss.png and goodput.png of a run folder, from its other files.
+"""loss.png, goodput.png, tokens.png and rounds.png of a run folder, from its other files.
 
 A learner that has diverged has losses of 1e8, infinities or NaN, and would press the lines of all
 others flat: loss.png shows the range of `ordinary`, and names the learners with values outside.
@@ -13,19 +13,15 @@ from typing import Any
 
 from atoll_operator.api.status.condition_facts import some_of
 from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines, read_tapes
+from atoll_operator.local.show import timeline
+from atoll_operator.local.show.timeline import CLASSES
 
 WEIGHT = 0.05  # of the newest value in a moving average
 COLUMNS_OF = 8  # entries in one column of a legend
 FAR = 3.0  # ranges of the ordinary losses: a loss beyond that is not shown
 BINS = 100  # of the time of a run with faults
 COLOURS_MAX = 10  # of matplotlib; then they are hatched
-COLOURS = {  # of what became of tokens: merged, on their way, and without effect
-    "merged": "tab:blue",
-    "pending": "tab:cyan",
-    "overlap": "tab:gray",
-    "late": "tab:orange",
-    "lost": "tab:red",
-}
+SIZES = {"tokens": (9, 7), "rounds": (11, 8)}  # inches
 
 
 def draw_losses(folder: Path, picture: Path, title: str = "") -> tuple[int, bool]:
@@ -34,6 +30,15 @@ def draw_losses(folder: Path, picture: Path, title: str = "") -> tuple[int, bool
     found = _losses(figure.subplots(), folder, title)
     figure.savefig(picture, dpi=120)
     return found
+
+
+def draw_tapes(what: str, tapes: list[list[dict[str, Any]]], picture: Path, title: str = "") -> int:
+    """`what`: tokens or rounds. How many commits the picture shows. Raises OSError, ValueError."""
+    figure = _figure(*SIZES[what])
+    shown_ = {"tokens": timeline.draw_tokens, "rounds": timeline.draw_rounds}[what]
+    count = shown_(figure, tapes, title)
+    figure.savefig(picture, dpi=120)
+    return count
 
 
 def _figure(width: float, height: float) -> Any:
@@ -51,6 +56,9 @@ def draw(out: Path, tokens: dict[str, int]) -> None:
     for axes in lower:
         _faults(axes, out, faults)
     figure.savefig(out / "goodput.png", dpi=120)
+    tapes = read_tapes(out)
+    for what in SIZES:
+        draw_tapes(what, tapes, out / f"{what}.png", out.resolve().name)
 
 
 def _losses(axes: Any, out: Path, title: str = "") -> tuple[int, bool]:
@@ -121,8 +129,8 @@ def shown(losses: Sequence[float], low: float, high: float) -> list[float]:
 
 def _tokens(axes: Any, tokens: dict[str, int]) -> None:
     trained = tokens["trained"]
-    counts = [tokens[name] for name in COLOURS]
-    bars = axes.barh(list(COLOURS), counts, color=list(COLOURS.values()))
+    counts = [tokens[name] for name in CLASSES]
+    bars = axes.barh(list(CLASSES), counts, color=list(CLASSES.values()))
     shares = [f"{count / trained:.1%}" if trained else "" for count in counts]
     axes.bar_label(bars, shares, padding=3)
     axes.margins(x=0.12)

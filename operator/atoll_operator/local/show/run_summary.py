@@ -16,6 +16,7 @@ from atoll_operator.api.status.reasons import REMEDIES
 from atoll_operator.local.folder.run_files import of_last_run, read_lines, read_tapes, runs_of
 
 LITTLE_MERGED: Final = 0.7  # of the trained tokens: below, a line says what became of the rest
+STALL_SECONDS: Final = 2.0  # as rule 6 has it
 LINES_MAX: Final = 4  # of learners whose offers were left out
 
 
@@ -50,8 +51,8 @@ def conserve(
 ) -> dict[Key, Tokens]:
     """The counts for every incarnation of every slot, and every slice.
 
-    What was trained since the last adoption and is in no commit is pending if the learner ended
-    with an end line, and lost if it died without one.
+    What was trained since the last adoption and is in no commit is pending if the slot's newest
+    process ended with an end line, and lost with one that died without it, or was followed.
     """
     merged = _merged(tape_lines)
     found: dict[Key, Tokens] = defaultdict(Tokens)
@@ -59,8 +60,10 @@ def conserve(
     trained: dict[tuple[str, int], int] = defaultdict(int)
     held: dict[tuple[str, int], dict[tuple[int, int], int]] = defaultdict(dict)
     ended: set[tuple[str, int]] = set()
+    newest: dict[str, int] = defaultdict(int)
     for line in learner_lines:
         name = line["slot"], line["incarnation"]
+        newest[name[0]] = max(name[1], newest[name[0]])
         ended |= {name} if line.get("event") == "end" else set()
         if "adopted" not in line:
             continue
@@ -80,7 +83,7 @@ def conserve(
         tokens.trained = trained[name]
         last = merged[key].get(held[name][key[2:]], 0)
         tokens.merged += last
-        if name in ended:
+        if name in ended and name[1] == newest[name[0]]:
             tokens.pending += left - last
         else:
             tokens.lost += left - last
@@ -125,6 +128,7 @@ def summarise(
         "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
         "late_share": totals["late"] / totals["trained"] if totals["trained"] else 0.0,
         "participation": sum(merges) / (len(merges) * max(1, len(learners))) if merges else 0.0,
+        "uptime": uptime(learners.values()),
         "commits": len(commits),
         "bytes": moved(tapes),
         "learners": {slot: _shares(lines) for slot, lines in learners.items()},
@@ -154,6 +158,27 @@ def moved(tapes: Iterable[list[dict[str, Any]]]) -> dict[str, int]:
                 total["up"] += up
                 total["down"] += down
     return total
+
+
+def uptime(learners: Iterable[list[dict[str, Any]]]) -> float:
+    """The share of the time from the first step to the last in which a learner trained.
+
+    A gap below STALL_SECONDS between two steps is none.
+    """
+    spans = sorted(
+        (line["time"] - line["step_seconds"] - line["blocked_seconds"], line["time"])
+        for lines in learners
+        for line in lines
+        if line.get("step_seconds")
+    )
+    if not spans:
+        return 0.0
+    began = reached = spans[0][0]
+    away = 0.0
+    for start, end in spans:
+        away += start - reached if start - reached > STALL_SECONDS else 0.0
+        reached = max(reached, end)
+    return 1.0 - away / (reached - began) if reached > began else 1.0
 
 
 def sentence(found: dict[str, Any]) -> str:

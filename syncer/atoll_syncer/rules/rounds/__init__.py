@@ -9,5 +9,6 @@ A module may call those that stand below it in this list:
     reading     slices whose values are still to be read from the store
     publishing  which versions a session holds, and what it lacks
     clock       the job's clock as this shard counts it
+    counts      what became of all tokens
     data_states where a slot's data goes on, and the data state of its cursor
 """

@@ -16,7 +16,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import DIGEST_DIGITS
 from atoll_syncer.model.effects import Effect, PublishHead
 from atoll_syncer.model.history import NONE_TRAINED, HeadVersion
-from atoll_syncer.model.log import Merged
+from atoll_syncer.model.log import Merged, Settled
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import ShardState
 
@@ -54,8 +54,18 @@ def _trained(state: ShardState, slot: str) -> pb.Trained:
     """What is written of a slot's tokens, for a shard that loses its log (rule 22)."""
     each = state.history.trained.get(slot, NONE_TRAINED)
     return pb.Trained(
-        incarnation=each.incarnation, before=each.before, now=each.now, said=each.said
+        incarnation=each.incarnation,
+        before=each.before,
+        now=each.now,
+        said=each.said,
+        settled=_settled(each.settled),
+        settled_before=_settled(each.settled_before),
+        parent=each.parent,
     )
+
+
+def _settled(each: Settled) -> pb.Settled:
+    return pb.Settled(merged=each.merged, overlap=each.overlap, late=each.late)
 
 
 # ------------------------------------------------------------ what a session holds

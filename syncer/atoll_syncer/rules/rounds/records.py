@@ -13,6 +13,7 @@ from atoll_syncer.model.log import Committed, Participant
 from atoll_syncer.model.round import Round
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.rules.rounds import offers
+from atoll_syncer.rules.rounds.counts import counts
 
 
 def commit(state: ShardState, entry: Committed, each: Round, now: float) -> dict[str, Any]:
@@ -32,6 +33,9 @@ def commit(state: ShardState, entry: Committed, each: Round, now: float) -> dict
             for name in sorted(state.sessions.slots)
             if name not in present
         ],
+        counts=_counts(state, now),
+        seconds=state.sessions.uptime.seconds,
+        training_seconds=state.sessions.uptime.training_seconds,
         norms=_rounded(each.found.norms),
         cosines=_rounded(each.found.cosines),
         losses=[
@@ -44,6 +48,11 @@ def commit(state: ShardState, entry: Committed, each: Round, now: float) -> dict
 
 def _rounded(found: Mapping[str, float]) -> dict[str, float]:
     return {slot: float(f"{each:.6g}") for slot, each in sorted(found.items())}
+
+
+def _counts(state: ShardState, now: float) -> dict[str, int]:
+    said = counts(state, now)
+    return {each.name: getattr(said, each.name) for each in said.DESCRIPTOR.fields}
 
 
 def _loss(state: ShardState, slot: str) -> float | None:

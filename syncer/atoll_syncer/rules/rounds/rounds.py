@@ -249,6 +249,7 @@ def merged(
         merges=state.history.heads[fragment].merges + bool(each.participants),
         tokens=state.sessions.counted,
         trained=state.unwritten,
+        uptime=state.sessions.uptime,
     )
     return [*effects, Append(entry)]
 
