@@ -238,6 +238,7 @@ async def test_while_the_store_is_away_no_learner_is_missed(
             owner.bytes_received += 1
         if count >= back:
             owner.duty.reached()
+        until(2 * back)(count)
 
     sleeps(monkeypatch, owner, happens)
     await owner.duty.watch()
