@@ -58,7 +58,7 @@ log = structlog.get_logger()
 class LogSnapshot:
     """What the log's entries up to `position` add up to, and the checksum of the last of them.
 
-    `takeovers` are for peace (storage/takeover): when a pod followed another, in Unix seconds.
+    `takeovers` are for peace (storage/takeover): when a process followed another, in Unix seconds.
     """
 
     position: int
