@@ -45,7 +45,6 @@ def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
             "offers_total merged": 1,
             "offers_total rejected": 1,
             "refusals_total BAD_TRANSFER": 1,
-            "received_bytes_total": said.bytes_received,
             "quorum_seconds_count": 1,
             "commit_seconds_count": 1,
             "merge_seconds_count": 3,  # two seeds and a commit
@@ -53,12 +52,20 @@ def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
         }
         wanted = {**gauges, **counters}
         assert {name: seen.get(name) for name in wanted} == wanted
-        assert min(said.tick, said.bytes_received, seen["sent_bytes_total"]) > 0
+        moved = {
+            link.region: (
+                seen[f"received_bytes_total {link.region}"],
+                seen[f"sent_bytes_total {link.region}"],
+            )
+            for link in said.links
+        }
+        assert moved == {each.region: (each.received, each.sent) for each in said.links}
+        assert min(said.tick, said.bytes_received, said.bytes_sent) > 0
 
     with shard(tmp_path) as served:
         port = served.metrics_port
         before = scrape(port)
-        assert before["commits_total"] == before["sessions"] == before["received_bytes_total"] == 0
+        assert before["commits_total"] == before["sessions"] == 0
         asyncio.run(scenario())
 
 
