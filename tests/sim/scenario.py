@@ -8,7 +8,7 @@ from typing import TypeAlias
 from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.layout import Layout, TensorSpec
 from atoll_protos.job.length import Length
-from atoll_protos.job.run_file import Checkpoints, Fragments, RunFile, Sync
+from atoll_protos.job.run_file import Checkpoints, Fragments, GraceLimit, RunFile, Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
 from sim import damage
@@ -32,7 +32,7 @@ from sim.drawn_claims import (
 from sim.drawn_processes import draw_lane_faults, draw_rank_faults, draw_ranks, draw_still
 
 LARGE_SHARE, TOKENS_SHARE, OBSERVER_SHARE = 0.06, 0.15, 0.2  # of the seeds
-MORE_FAULTS_SHARE = 0.3
+MORE_FAULTS_SHARE, WORK_SHARE = 0.3, 0.25
 KINDS = (
     "drop",
     "drop",
@@ -104,6 +104,7 @@ class Scenario:
     run_file: RunFile
     layout: Layout
     step_seconds: dict[str, float]
+    step_spread: tuple[float, float] = (0.8, 1.25)  # of single steps, over step_seconds
     tokens_per_step: int
     disk_seconds: float
     merge_seconds: float
@@ -177,6 +178,9 @@ def draw(seed: int) -> Scenario:
         overlap=overlap,
         quorum=quorum_of(rng.randint(1, learners), learners, seed),
         grace=rng.random() < 0.8,
+        grace_limit=GraceLimit.WORK
+        if random.Random(f"{seed}/grace limit").random() < WORK_SHARE
+        else GraceLimit.OVERLAP,
         lockstep=overlap == 0 or rng.random() < 0.1,
         blend=rng.choice((0.0, 0.0, 0.5)),
         wire_up=random.Random(f"{seed}/up").choice(tuple(Wire)),

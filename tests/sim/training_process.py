@@ -143,7 +143,7 @@ class TrainingProcess(Process, abc.ABC):
         """Tokens and seconds of a step that begins."""
         scenario = self.world.scenario
         seconds = scenario.step_seconds[self.slot] * self.slowness
-        return scenario.tokens_per_step, seconds * self.rng.uniform(0.8, 1.25)
+        return scenario.tokens_per_step, seconds * self.rng.uniform(*scenario.step_spread)
 
     def finish_step(self) -> None:
         """`learner.step()`: count, adopt, capture, report; in lock-step wait."""

@@ -43,6 +43,13 @@ class Quorum(StrEnum):
     ALL = "all"  # those that train, however many there are
 
 
+class GraceLimit(StrEnum):
+    """How long a round may wait for more than its quorum (docs/algorithm.md, Grace)."""
+
+    OVERLAP = "Overlap"  # as the overlap hides
+    WORK = "Work"  # also as long as waiting keeps more work than it costs
+
+
 class Fragments(StrEnum):
     """The word in place of a number of fragments."""
 
@@ -70,6 +77,7 @@ class Sync:
     quorum: int | Quorum = 1
     grace: bool = True
     grace_safety: float = 0.8
+    grace_limit: GraceLimit = GraceLimit.OVERLAP
     merge: Merge = Merge.RADIAL_DIRECTIONAL
     blend: float = 0.0
     norm_limit: float = 10.0  # beyond which an offer is an outlier (rule 12); 0: none is

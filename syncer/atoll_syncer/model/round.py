@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from atoll_protos.job.run_file import Momentum, Sync
+from atoll_protos.job.run_file import GraceLimit, Momentum, Sync
 from atoll_protos.means import NO_SAMPLES, MovingMean
 from atoll_syncer.model.log import Participant
 
@@ -27,6 +27,7 @@ TRAINER_SPREAD_MAX: Final = 2.0  # xi_step: the slowest within this factor of th
 MOMENTUM_MAX: Final = 0.9  # the published value (2311.08105)
 ROUNDS_UNKNOWN: Final = 400  # R, where the job's length is given in tokens
 WARM_TICKS_MIN: Final = 64
+LEARNERS_MIN: Final = 2  # in a round that waits for one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +157,19 @@ def step_seconds(means: Sequence[float]) -> float:
     return means[bisect_right(means, TRAINER_SPREAD_MAX * means[fastest]) - 1]
 
 
-def grace_seconds(sync: Sync, timings: Timings, step: float) -> float:
-    """0 <= grace <= gamma * slack, slack = tau * xi_step - (xi_quorum + xi_sync); <= one step."""
+def grace_seconds(sync: Sync, timings: Timings, step: float, training: int) -> float:
+    """0 <= grace <= gamma * slack, slack = tau * xi_step - (xi_quorum + xi_sync); <= one step.
+
+    With GraceLimit.WORK it is at least H / M steps, M of `training` learners. A learner that is
+    missing loses H steps of its work on the slice; each step of waiting overwrites one of M.
+    """
     if not sync.grace:
         return 0.0
     slack = sync.overlap * step - (timings.quorum.or_else(0.0) + timings.sync.or_else(0.0))
-    return min(max(0.0, sync.grace_safety * slack), step)
+    hidden = min(max(0.0, sync.grace_safety * slack), step)
+    if sync.grace_limit is GraceLimit.OVERLAP:
+        return hidden
+    return max(hidden, sync.period / max(training, LEARNERS_MIN) * step)
 
 
 def too_slow(sync: Sync, *, step: float, publish: float, tick_seconds: float) -> bool:

@@ -158,7 +158,7 @@ class ShardState:
         return Standing(
             training=training,
             quorum=self.sync.awaited(len(training)),
-            grace_seconds=grace_seconds(self.sync, self.rounds.timings, step),
+            grace_seconds=grace_seconds(self.sync, self.rounds.timings, step, len(training)),
         )
 
     @property

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from atoll_protos.job.run_file import GraceLimit
 from atoll_protos.job.schedule import start_distance
 from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.history import HeadVersion
@@ -116,7 +117,7 @@ class CloseChecker(RoundWatcher):
                 continue
             here = max(self.here_since.get(key, 0.0), self.longer_since.get(shard.name, 0.0))
             since = max(self._kth(facts, fragment), shard.woke_at, here)
-            bound = since + self._step_seconds_max(facts) * self.sync.grace + PROMPT_SECONDS
+            bound = since + self._grace_seconds_max(facts) + PROMPT_SECONDS
             self.require(now <= bound, f"{key} has its quorum since {since:.2f} and stays open")
             awaited = [*self._awaited(facts, fragment, head.number, now)]
             if awaited or self._first_steps(facts, fragment, head):
@@ -173,8 +174,11 @@ class CloseChecker(RoundWatcher):
                 found.append(told)
         return found
 
-    def _step_seconds_max(self, facts: Facts) -> float:
-        return max((told.report.step_seconds for told in facts.sessions.values()), default=0.0)
+    def _grace_seconds_max(self, facts: Facts) -> float:
+        """One step, or H / 2: two learners at least, one of which is missing."""
+        steps = 1.0 if self.sync.grace_limit is GraceLimit.OVERLAP else self.sync.period / 2
+        reports = (told.report.step_seconds for told in facts.sessions.values())
+        return max(reports, default=0.0) * steps * self.sync.grace
 
 
 class SteadyWatcher(RoundWatcher):

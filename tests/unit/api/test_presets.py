@@ -13,7 +13,7 @@ from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.sync_fields import SyncSpec
 from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import Fragments, Merge, Momentum, Quorum, Sync
+from atoll_protos.job.run_file import Fragments, GraceLimit, Merge, Momentum, Quorum, Sync
 from atoll_protos.transfer.codecs import Wire
 from unit.kube.cluster_values import MANIFEST
 
@@ -60,6 +60,8 @@ def test_the_run_file_has_the_settings_of_the_published_systems() -> None:
     own = run_file(given()).sync
     assert (own.merge, own.fragments) == (Merge.RADIAL_DIRECTIONAL, Fragments.AUTO)
     assert not own.lockstep
+    work = run_file(given(grace="{limit: Work}")).sync
+    assert (own.grace_limit, work.grace_limit) == (GraceLimit.OVERLAP, GraceLimit.WORK)
 
 
 def test_the_api_server_fills_nothing_in_that_a_preset_says() -> None:

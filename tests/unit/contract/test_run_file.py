@@ -12,6 +12,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import TensorSpec
 from atoll_protos.job.run_file import (
     Fragments,
+    GraceLimit,
     Merge,
     Momentum,
     Quorum,
@@ -39,6 +40,7 @@ def syncs(draw: st.DrawFn) -> Sync:
         overlap=overlap,
         grace=draw(st.booleans()),
         grace_safety=draw(SHARES),
+        grace_limit=draw(st.sampled_from(GraceLimit)),
         merge=draw(st.sampled_from(Merge)),
         blend=draw(SHARES),
         outer_learning_rate=draw(SHARES),
@@ -94,7 +96,7 @@ def test_fields_with_defaults_may_be_left_out() -> None:
 
 def test_the_hash_is_the_same_on_every_machine_and_for_ever() -> None:
     """A changed literal means that running jobs refuse learners of the new release."""
-    assert minimal().hash == "e80e17914eaa081d6d9eae9687da256ff347c99eff5386bbf4e944c2fcf1011a"
+    assert minimal().hash == "223307ebc9c788b5482a9b3bf0d509d7b0cdc7a77b4c3e97b69889a28bcfd3c8"
     word = lockstep(Quorum.ALL)
     assert word.hash == "2edd2d410b86eff34314e54b1117f475c6d930df244f4291d626e6091755c78f"
     assert hash_of(word.must_equal) == word.hash
@@ -114,8 +116,8 @@ def test_length_and_who_takes_part_are_not_in_the_hash() -> None:
 def test_every_setting_of_sync_is_in_the_hash(field: str) -> None:
     other: dict[str, Any] = {
         "fragments": 23, "period": 25, "overlap": 3, "quorum": 2, "grace": False,
-        "grace_safety": 0.7, "merge": Merge.MEAN, "blend": 0.5, "outer_learning_rate": 0.6,
-        "outer_momentum": 0.8, "wire_up": Wire.INT4, "wire_down": Wire.INT8, "lockstep": True,
+        "grace_safety": 0.7, "grace_limit": GraceLimit.WORK, "merge": Merge.MEAN,
+        "blend": 0.5, "outer_learning_rate": 0.6, "outer_momentum": 0.8, "wire_up": Wire.INT4, "wire_down": Wire.INT8, "lockstep": True,
         "mean_patterns": ("*.head",), "norm_limit": 4.0,
     }  # fmt: skip
     assert minimal(sync=Sync(**{field: other[field]})).hash != minimal().hash

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.api.job.sync_fields import SyncSpec
+from atoll_operator.api.job.sync_fields import GraceSpec, SyncSpec
 from atoll_operator.api.status.condition_facts import late_work
 from atoll_operator.local.folder.run_files import read_lines
 from atoll_operator.local.show.run_summary import (
@@ -18,6 +18,7 @@ from atoll_operator.local.show.run_summary import (
     summarise,
     uptime,
 )
+from atoll_protos.job.run_file import GraceLimit
 from local.law import balanced
 
 KEY = ("a-0", 1, 0, 0)
@@ -180,5 +181,7 @@ def test_late_work_above_a_tenth_of_the_trained_tokens_is_told(tmp_path: Path) -
     assert sentence(found) == "200 tokens, 0% merged, 10% too late; no work of a-0 was merged"
     assert late_work(0.1, SyncSpec()) == ""
     assert "11% of the trained tokens" in late_work(0.11, SyncSpec())
-    for field in ("spec.sync.overlap (now 2)", "spec.sync.quorum (now all)"):
-        assert field in late_work(0.11, SyncSpec(quorum=None))
+    assert "set spec.sync.grace.limit to Work" in late_work(0.11, SyncSpec())
+    for grace in (GraceSpec(enabled=False), GraceSpec(limit=GraceLimit.WORK)):  # nothing to set
+        for field in ("spec.sync.overlap (now 2)", "raise spec.sync.quorum (now all)"):
+            assert field in late_work(0.11, SyncSpec(quorum=None, grace=grace))

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from atoll_operator.api.job import presets
 from atoll_operator.api.job.model_base import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
 from atoll_operator.api.job.presets import Preset
-from atoll_protos.job.run_file import AUTO_FRAGMENTS_MAX, Fragments, Merge, Momentum
+from atoll_protos.job.run_file import AUTO_FRAGMENTS_MAX, Fragments, GraceLimit, Merge, Momentum
 from atoll_protos.transfer.codecs import Wire
 
 PERIOD_MAX: Final = 1_000_000  # ticks
@@ -57,11 +57,14 @@ class GraceSpec(Model):
     """Waiting for more than the quorum."""
 
     enabled: bool = True
-    """Whether a merge that has its quorum waits a little for more learners. It waits only as long
-    as the overlap hides."""
+    """Whether a merge that has its quorum waits a little for more learners."""
     safety_percent: int = Field(default=80, ge=1, le=99)
     """Percent of the time hidden by the overlap that this wait may use (gamma in arXiv 2604.21428,
     equation 3)."""
+    limit: GraceLimit = Field(default=GraceLimit.OVERLAP, strict=False)
+    """How long this wait may be. Overlap: as long as the overlap hides. Work: up to period divided
+    by learners steps as well, which keeps the work of learners on slow links. Training goes on in
+    both."""
 
 
 class AdoptSpec(Model):

@@ -7,6 +7,7 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.sync_fields import SyncSpec
+from atoll_protos.job.run_file import GraceLimit
 
 # Shards that ask nothing more of learners, and shards that do their work.
 ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
@@ -171,10 +172,12 @@ def late_work(share: float, sync: SyncSpec) -> str:
     if share <= LATE_SHARE_MAX:
         return ""
     quorum = "all" if sync.quorum is None else sync.quorum
+    wait = f"raise spec.sync.quorum (now {quorum}) so that merges wait for more learners"
+    if sync.grace.enabled and sync.grace.limit is GraceLimit.OVERLAP:
+        wait = f"set spec.sync.grace.limit to {GraceLimit.WORK} so that merges wait for slow links"
     return (
         f"{share:.0%} of the trained tokens came too late for a merge: raise spec.sync.overlap"
-        f" (now {sync.overlap}) so that values are there in time, or spec.sync.quorum (now"
-        f" {quorum}) so that merges wait for more learners"
+        f" (now {sync.overlap}) so that values are there in time, or {wait}"
     )
 
 
