@@ -117,8 +117,8 @@ def test_every_setting_of_sync_is_in_the_hash(field: str) -> None:
     other: dict[str, Any] = {
         "fragments": 23, "period": 25, "overlap": 3, "quorum": 2, "grace": False,
         "grace_safety": 0.7, "grace_limit": GraceLimit.WORK, "merge": Merge.MEAN,
-        "blend": 0.5, "outer_learning_rate": 0.6, "outer_momentum": 0.8, "wire_up": Wire.INT4, "wire_down": Wire.INT8, "lockstep": True,
-        "mean_patterns": ("*.head",), "norm_limit": 4.0,
+        "blend": 0.5, "outer_learning_rate": 0.6, "outer_momentum": 0.8, "wire_up": Wire.INT4,
+        "wire_down": Wire.INT8, "lockstep": True, "mean_patterns": ("*.head",), "norm_limit": 4.0,
     }  # fmt: skip
     assert minimal(sync=Sync(**{field: other[field]})).hash != minimal().hash
 
