@@ -32,7 +32,7 @@ from sim.drawn_claims import (
 from sim.drawn_processes import draw_lane_faults, draw_rank_faults, draw_ranks, draw_still
 
 LARGE_SHARE, TOKENS_SHARE, OBSERVER_SHARE = 0.06, 0.15, 0.2  # of the seeds
-MORE_FAULTS_SHARE, WORK_SHARE = 0.3, 0.25
+MORE_FAULTS_SHARE = 0.3
 KINDS = (
     "drop",
     "drop",
@@ -91,6 +91,7 @@ EFFECTS = (  # of a shard's rules, then of a learner's
 )
 ACTIONS = ("kill shard", "kill learner", "cut", "pause shard", "pause learner", "successor")
 SLOW_SEEDS, SLOW_SECONDS = (32, (19, 21)), (20.0, 60.0)
+WORK_SEEDS = (9, 7)  # whose graces are limited by work
 
 
 Reads: TypeAlias = tuple[tuple[int, int], ...]  # tick, and revision of the file from then on
@@ -178,9 +179,7 @@ def draw(seed: int) -> Scenario:
         overlap=overlap,
         quorum=quorum_of(rng.randint(1, learners), learners, seed),
         grace=rng.random() < 0.8,
-        grace_limit=GraceLimit.WORK
-        if random.Random(f"{seed}/grace limit").random() < WORK_SHARE
-        else GraceLimit.OVERLAP,
+        grace_limit=GraceLimit.WORK if is_of(seed, WORK_SEEDS) else GraceLimit.OVERLAP,
         lockstep=overlap == 0 or rng.random() < 0.1,
         blend=rng.choice((0.0, 0.0, 0.5)),
         wire_up=random.Random(f"{seed}/up").choice(tuple(Wire)),
