@@ -91,7 +91,7 @@ EFFECTS = (  # of a shard's rules, then of a learner's
 )
 ACTIONS = ("kill shard", "kill learner", "cut", "pause shard", "pause learner", "successor")
 SLOW_SEEDS, SLOW_SECONDS = (32, (19, 21)), (20.0, 60.0)
-WORK_SEEDS = (9, 7)  # whose graces are limited by work
+WORK_SEEDS = (9, (7,))  # whose graces are limited by work
 
 
 Reads: TypeAlias = tuple[tuple[int, int], ...]  # tick, and revision of the file from then on
