@@ -66,6 +66,7 @@ def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
         port = served.metrics_port
         before = scrape(port)
         assert before["commits_total"] == before["sessions"] == 0
+        assert before["received_bytes_total here"] == before["sent_bytes_total "] == 0
         asyncio.run(scenario())
 
 

@@ -25,6 +25,9 @@ class Recording:
         self._state, self._machine, self._background = state, machine, background
         # Of bulk frames, in this process, by region; of observers and exports without one.
         self.received_bytes, self.sent_bytes = Counter[str](), Counter[str]()
+        for region in ("", *(each.name for each in state.run_file.regions)):
+            machine.metrics.received_bytes.labels(region)
+            machine.metrics.sent_bytes.labels(region)
 
     @property
     def bytes_received(self) -> int:
