@@ -25,7 +25,7 @@ def began(run: str, **more: Any) -> dict[str, Any]:
 def step(run: str, tokens: int, version: int) -> dict[str, Any]:
     adopted = {"shard": 0, "slice": 0, "version": version, "merged": 0, "overlap": 0, "late": 0}
     line = {"run": run, "slot": "a-0", "incarnation": 1, "tokens": tokens, "adopted": [adopted]}
-    return line | {"step_seconds": 0.1, "blocked_seconds": 0.0}
+    return line | {"time": 1.0, "step_seconds": 0.1, "blocked_seconds": 0.0}
 
 
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:

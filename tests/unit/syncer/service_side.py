@@ -84,6 +84,8 @@ def serving(
         failed=lambda _: None,
         session_closed=lambda _: None,
         machine=SimpleNamespace(new_secret=str),
-        recording=SimpleNamespace(received=lambda _: None, sent=lambda _: None),
+        recording=SimpleNamespace(
+            region=lambda _: "", received=lambda *_: None, sent=lambda *_: None
+        ),
     )
     return SyncerService(driver), port
