@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +77,7 @@ def serving(
     session = SimpleNamespace(slot="a-0", held=held or {})
     driver: Any = SimpleNamespace(
         ports={7: port},
+        session_numbers=count(1),
         shard=SimpleNamespace(**shard),
         state=SimpleNamespace(sessions=SimpleNamespace(open={7: session}), layout=layout, number=0),
         now=lambda: 0.0,
