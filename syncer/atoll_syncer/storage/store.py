@@ -27,6 +27,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,7 @@ from atoll_protos.transfer.frames import Buffer
 LOG = "log/"
 OBJECTS = "objects/"
 SNAPSHOTS = "snapshots/"
+OBJECT_NAME: Final = re.compile(rf"{OBJECTS}\d+-[0-9a-f]{{64}}\.safetensors", re.ASCII)
 # Made by `open`, each time with other bytes: without it no name is believed to be missing.
 MARK = "atoll.json"
 TEMPORARY = "tmp/"
@@ -155,6 +157,8 @@ def read_object(store: Store, name: str, remedy: str) -> bytearray:
 
     Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again).
     """
+    if not OBJECT_NAME.fullmatch(name):
+        raise StoreCorrupt(ascii(name), "it is no name of an object", remedy)
     data = store.read(name)
     if not name.endswith(f"-{hashlib.sha256(data).hexdigest()}.safetensors"):
         raise StoreCorrupt(name, "its bytes have changed", remedy)

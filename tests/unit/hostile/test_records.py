@@ -113,6 +113,16 @@ def test_a_record_with_offers_twice_or_out_of_order_is_damage(
     assert [reason for reason in found if "in order, each once" in reason] == found != []
 
 
+@pytest.mark.parametrize("name", ["\ud800", "\0", "../../etc/passwd", "x" * 5_000, ""])
+def test_an_object_whose_name_is_nonsense_is_damage(name: str) -> None:
+    files = dict(record())
+    start = without_checksum(files["snapshots/0.json"])
+    files["snapshots/0.json"] = with_checksum({**start, "head": {**start["head"], "object": name}})
+    (line,) = (each.line for each in replayed(files) if each.slice == 0)
+    assert line.isprintable()
+    assert "it is no name of an object" in line
+
+
 @pytest.mark.parametrize("slot", [None, "0"], ids=["twice", "out of order"])
 def test_a_commit_with_participants_twice_or_out_of_order_is_damage(slot: str | None) -> None:
     documents = copy.deepcopy(list(trained_log()))
