@@ -143,8 +143,8 @@ class Checkpointing:
         if await self._do(attempt, partial(copies.is_taken, place, attempt)):
             return
         for each in copies.works(place, store, attempt, clock):
-            await self._do(attempt, each)
             self._say_if_late(attempt, [attempt.shard])
+            await self._do(attempt, each)
 
     async def _finish(self, place: Place, attempt: Attempt) -> None:
         """Until it is whole, or another shard has a part of a newer one instead."""
