@@ -58,8 +58,7 @@ def check_law(out: Path) -> None:
 def check_status(out: Path, *, nobody_died: bool) -> None:
     """What the status said last of the tokens is what the files say (rule 13).
 
-    Of a process that was killed, the steps that it had not reported are in neither or in one. A run
-    that is interrupted may still commit after it was asked last, so its tape has the last word.
+    Of a process that was killed, the steps that it had not reported are in neither or in one.
     """
     status = json.loads((out / "status.json").read_text())["progress"]
     said = status["tokenCounts"]
@@ -69,6 +68,7 @@ def check_status(out: Path, *, nobody_died: bool) -> None:
     slices = len({key[2:] for key in law})
     true = {name: sums[name] // slices for name in said}
     assert said["trained"] == sum(said.values()) - said["trained"], said
+    assert said["merged"] == true["merged"], (said, true)
     newest = {line["shard"]: line["counts"] for line in commits(out) if "counts" in line}
     assert sum(each["merged"] for each in newest.values()) == sums["merged"], (newest, sums)
     assert float(status["goodput"]) == pytest.approx(said["merged"] / said["trained"], abs=1e-4)
@@ -77,7 +77,7 @@ def check_status(out: Path, *, nobody_died: bool) -> None:
     merges = [len(line["participants"]) for line in commits(out) if line["participants"]]
     learners = len({key[0] for key in law})
     participation = sum(merges) / len(merges) / learners
-    assert float(status["participation"]) == pytest.approx(participation, abs=1e-3)
+    assert float(status["participation"]) == pytest.approx(participation, abs=1e-4)
     summary = json.loads((out / "summary.json").read_text())
     assert float(status["uptime"]) == pytest.approx(summary["uptime"], abs=0.1)
     moved = {name: sum(link[f"{name}Bytes"] for link in status["links"]) for name in ("up", "down")}

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.condition_facts import ENDED
-from atoll_operator.api.status.job_status import Status
+from atoll_operator.api.status.job_status import ProgressStatus, Status
 from atoll_operator.api.status.reasons import STORE_LOST
 from atoll_operator.api.status.seen_status import missing
 from atoll_operator.local.chaos.faults import Chaos
@@ -52,6 +52,7 @@ from atoll_protos.job.expected import Expected
 
 POLL_SECONDS = 0.5
 BEGIN_WITH = "atoll run MANIFEST --resume-from PLACE"
+SETTLING_SECONDS_MAX = 10.0  # for commits, when the learners of a run that ends early have left
 CHAOS_SECONDS = 20.0  # in which all train, before the next kill
 COUNTED = ("step", "tokens", "token_counts", "goodput", "participation", "uptime", "links")
 LEAVING_SECONDS_MAX = 60.0  # for learners and the evaluator, once the job is complete
@@ -83,6 +84,7 @@ class LocalRun:
     steps_max: int | None = None  # the job's length, which its clock passes by a few
     run_id: str | None = None  # of the run, as its shards have named it last
     complete_at: float | None = None
+    progress: ProgressStatus | None = None  # the last one that all shards have told
 
     def run(self, each_pass: Callable[[], None]) -> None:
         """Until all is over, or `each_pass` raises."""
@@ -114,6 +116,7 @@ class LocalRun:
         self._write_slots()
         self.say_if_lost(seen.status.run)
         self.write(seen.status)
+        self.progress = seen.status.progress or self.progress
         self.view.show(replace(seen, merged_share=self.curves.goodput), now)
         if self.faults and not final:
             self.faults.advance(now, all_train=self._all_train(seen))
@@ -168,16 +171,31 @@ class LocalRun:
     def _left(self) -> Status:
         """Let the learners leave; returns the status with what they have trained until then."""
         self.supervisor.stop(ROLES[:-1])
-        last = self._last_look(time.monotonic()).status.progress
-        if last is None:
-            return self.status
-        known = self.status.progress or last  # a run may end before a pass has seen any
+        last = self._settled().status.progress
+        if last is None:  # a shard is away
+            return self.status.model_copy(update={"progress": self.progress})
+        known = self.progress or last  # a run may end before a pass has seen any
         reached = known.model_copy(update={name: getattr(last, name) for name in COUNTED})
         return self.status.model_copy(update={"progress": reached})
 
+    def _settled(self) -> RunSnapshot:
+        """The last look, once no commit follows: learners had sent offers before they left."""
+        until, before = time.monotonic() + SETTLING_SECONDS_MAX, -1
+        while True:
+            seen = self._last_look(time.monotonic())
+            commits = sum(reply.commits for reply in seen.replies if reply is not None)
+            if commits == before or time.monotonic() > until:
+                return seen
+            before = commits
+            time.sleep(POLL_SECONDS)
+
     def _last_look(self, now: float) -> RunSnapshot:
-        """Once nobody speaks to the shards any more: none is passed over that is only slow."""
-        running = all(child.process is not None for child in self.supervisor.in_roles("shard"))
+        """Once nobody speaks to the shards any more: none is passed over that is only slow.
+
+        Of a shard with two processes the one that is left serves soon.
+        """
+        shards = by_slot(self.supervisor.in_roles("shard")).values()
+        running = all(any(each.process is not None for each in shard) for shard in shards)
         ends = reports_of(self.supervisor.children, now)
         return self.poller.poll(now, ends, wait=running)
 

@@ -199,6 +199,7 @@ class RunFile:
     checkpoint: Checkpoints | None = None
     recorded: Recorded | None = None
     restore_from: str = ""  # the place of a checkpoint with which a new run begins
+    uid: str = ""  # of the job whose state it is, on a cluster; empty in a run folder
 
     def __post_init__(self) -> None:
         require(bool(self.job), "job", "is empty", "give the job's name")

@@ -59,6 +59,7 @@ class Attempt:
     layout: Layout
     snapshot: LogSnapshot
     restore_from: str = ""  # spec.checkpoint.from of the job
+    uid: str = ""  # of the job
 
     @property
     def history(self) -> History:
@@ -180,6 +181,7 @@ def finish(place: Place, attempt: Attempt, time: Callable[[], float]) -> Sequenc
         "run": run,
         "run_hash": attempt.history.run_hash,
         "from": attempt.restore_from,
+        "uid": attempt.uid,
         "step": step,
         "time": time(),
         "tick": min(each.tick for each in found),
@@ -219,9 +221,9 @@ def read_whole(place: Place, step: int) -> dict[str, Any] | None:
     return None
 
 
-def of_job(about: Mapping[str, Any]) -> tuple[object, object]:
-    """By what the runs of one job are known: the run hash, and spec.checkpoint.from."""
-    return about.get("run_hash"), about.get("from", "")
+def of_job(about: Mapping[str, Any]) -> tuple[object, ...]:
+    """By what the runs of one job are known: the run hash, spec.checkpoint.from, and its UID."""
+    return about.get("run_hash"), about.get("from", ""), about.get("uid", "")
 
 
 def read_part(place: Place, step: int, shard: int) -> PartFile | None:

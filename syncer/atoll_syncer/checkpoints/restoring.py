@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import Layout, Piece, Slice, build_layout, specs_of
+from atoll_protos.job.run_file import RunFile
 from atoll_protos.transfer.arrays import Array
 from atoll_syncer.checkpoints import copies
 from atoll_syncer.checkpoints.places import STEP, Place
@@ -127,13 +128,14 @@ def find(url: str, open_place: Callable[[str], Place]) -> Checkpoint:
     raise RestoreRefusedError(url, "there is no whole checkpoint", "give the place of one")
 
 
-def find_of_job(place: Place, run_hash: str, restore_from: str) -> Checkpoint | None:
+def find_of_job(place: Place, job: RunFile) -> Checkpoint | None:
     """The newest whole one that a run of this very job has left; None: there is none.
 
-    A job is known by its run hash, and by what its first run began with. Raises
-    RestoreRefusedError and StoreUnavailable.
+    A job that was deleted and made again is another one. Raises RestoreRefusedError and
+    StoreUnavailable.
     """
-    steps = _whole_steps(place, lambda about: copies.of_job(about) == (run_hash, restore_from))
+    mine = job.hash, job.restore_from, job.uid
+    steps = _whole_steps(place, lambda about: copies.of_job(about) == mine)
     return _whole(place, steps[-1]) if steps else None
 
 

@@ -105,6 +105,7 @@ class Checkpointing:
             layout=state.layout,
             snapshot=self._machine.journal.snapshot_of(state.history),
             restore_from=state.run_file.restore_from,
+            uid=state.run_file.uid,
         )
 
     async def work(self) -> None:

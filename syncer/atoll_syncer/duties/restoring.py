@@ -120,7 +120,7 @@ class Restoring:
         assert run_file.checkpoint is not None, "no place of its own"
         assert open_place is not None, "no place can be opened"
         place = open_place(run_file.checkpoint.url)
-        find = partial(restoring.find_of_job, place, run_file.hash, run_file.restore_from)
+        find = partial(restoring.find_of_job, place, run_file)
         found = await self._background.until_stored(Thread.MERGE, find)
         if found is not None:
             log.warning(

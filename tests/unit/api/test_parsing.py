@@ -219,6 +219,7 @@ def test_checkpoints_go_to_a_place_that_every_shard_reaches() -> None:
     here = with_checkpoints(job, Path("/runs/one"))
     assert run_file(here).checkpoint == Checkpoints(url="file:///runs/one/checkpoints", every=5)
     assert run_file(here).restore_from == "file:///data/step-3"
+    assert run_file(here.model_copy(update={"uid": "u-1"})).uid == "u-1"
     assert run_file(here).hash == run_file(parse(MANIFEST, ("spec.syncer.shards=1",))).hash
     job = parse(MANIFEST, (given, "spec.checkpoint.url='s3://b/c'", "spec.checkpoint.keep=2"))
     found = run_file(with_checkpoints(job, Path("/runs/one"))).checkpoint

@@ -148,6 +148,12 @@ def learner(name: str) -> Child:
     return Child(planned=planned, log=Path(f"{name}.log"))
 
 
+def shard(name: str) -> Child:
+    """A process of shard 0 that does not run."""
+    planned = Planned(role="shard", name=name, command=(), env={}, shard=0)
+    return Child(planned=planned, log=Path(f"{name}.log"))
+
+
 def test_the_hosts_of_a_learner_are_one_to_shards_and_people(tmp_path: Path) -> None:
     hosts = [host(0), host(1)]
     failed = End(code=1, words=LastWords(text="ValueError: boom"))
@@ -281,20 +287,30 @@ class Stopped(contextlib.nullcontext[None]):
     ("stops", "state"), [(KeyboardInterrupt(), "Suspended"), (JobFailedError("R", "m"), "Failed")]
 )
 def test_the_last_status_of_a_run_that_stops_has_all_tokens_rule_35(
-    stops: BaseException, state: str, seen: bool, tmp_path: Path
+    stops: BaseException,
+    state: str,
+    seen: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those too that learners have trained between the last look at the shards and their end.
 
-    That may be all of them: a small model trains many steps a second.
+    That may be all of them: a small model trains many steps a second. What they sent is merged
+    while they leave, by the process of each shard that is left.
     """
-    training = training_of(tmp_path, learner("a-0"))
+    monkeypatch.setattr("atoll_operator.local.passes.POLL_SECONDS", 0.0)
+    killed, left = shard("shard-0"), shard("shard-0-b")
+    left.process = SimpleNamespace()  # type: ignore[assignment]
+    training = training_of(tmp_path, learner("a-0"), killed, left)
+    looks = iter(range(1, 100))
 
     def poll(now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False) -> RunSnapshot:
         said = reply("Serving", tick=60)
         if getattr(training.supervisor, "has_left", False):
             assert wait, "a shard that was not reached yet may serve by now"
             said = reply("Serving", tick=61, training=())
-            said.trained = 1234
+            said.commits = min(next(looks), 3)
+            said.trained = 1231 + said.commits
         return snapshot([said, said], ends)
 
     training.poller = SimpleNamespace(poll=poll)  # type: ignore[assignment]
@@ -308,6 +324,22 @@ def test_the_last_status_of_a_run_that_stops_has_all_tokens_rule_35(
     assert (progress["step"], progress["tokens"]) == (61, 1234)
     assert progress.get("loss") == ("2.0000" if seen else None)
     assert states(tmp_path)[state] == "True"
+
+
+def test_a_run_that_stops_while_a_shard_is_away_keeps_what_was_known(tmp_path: Path) -> None:
+    training = training_of(tmp_path, learner("a-0"), shard("shard-0"))
+    said = [reply("Serving", tick=60), reply("Serving", tick=60)]
+
+    def poll(now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False) -> RunSnapshot:
+        return snapshot(said, ends)
+
+    training.poller = SimpleNamespace(poll=poll)  # type: ignore[assignment]
+    training.advance(1.0)
+    said[1] = None
+    training.advance(2.0)
+    training.view = Stopped(KeyboardInterrupt())  # type: ignore[assignment]
+    atoll_run._outcome(training, lambda: None)
+    assert written(tmp_path, "status")["progress"]["tokens"] == 1200
 
 
 def host(number: int, needed: int = 2) -> Child:

@@ -80,7 +80,8 @@ class Parent:
         pieces = self.layout.slice(shard, fragment).pieces
         return np.concatenate([self.whole[name][p.tensor][p.start : p.stop] for p in pieces])
 
-    def attempt(self, shard: int, step: int, *, run: str = RUN, restore_from: str = "") -> Attempt:
+    def attempt(self, shard: int, step: int, *, run: str = RUN, **job: str) -> Attempt:
+        """`job`: restore_from and uid."""
         history = replace(self.histories[shard].copy(), run=run)
         return Attempt(
             step=step,
@@ -88,14 +89,12 @@ class Parent:
             shards=len(self.stores),
             layout=self.layout,
             snapshot=LogSnapshot(position=30 + shard, checksum="c", history=history),
-            restore_from=restore_from,
+            **job,
         )
 
-    def take(
-        self, place: Place, shard: int, step: int, *, run: str = RUN, restore_from: str = ""
-    ) -> Attempt:
+    def take(self, place: Place, shard: int, step: int, *, run: str = RUN, **job: str) -> Attempt:
         """One shard's part, as its process takes it."""
-        attempt = self.attempt(shard, step, run=run, restore_from=restore_from)
+        attempt = self.attempt(shard, step, run=run, **job)
         if not copies.is_taken(place, attempt):
             for work in copies.works(place, self.stores[shard], attempt, lambda: 7.0):
                 work()
@@ -108,13 +107,10 @@ class Parent:
         *,
         run: str = RUN,
         time: float | None = None,
-        restore_from: str = "",
+        **job: str,
     ) -> None:
         """A whole one."""
-        taken = [
-            self.take(place, shard, step, run=run, restore_from=restore_from)
-            for shard in range(len(self.stores))
-        ]
+        taken = [self.take(place, shard, step, run=run, **job) for shard in range(len(self.stores))]
         assert not copies.finish(place, taken[0], lambda: step if time is None else time)
 
 

@@ -292,12 +292,12 @@ def test_without_memory_for_the_model_nothing_is_read(tmp_path: Path) -> None:
     assert asyncio.run(perform(Rules(), store, RestoreSeed())) == []
 
 
-def found_by_a_job(folder: Path, place: FolderPlace, restore_from: str) -> Rules:
+def found_by_a_job(folder: Path, place: FolderPlace, restore_from: str, uid: str = "") -> Rules:
     """What a registrar finds that has lost everything; `restore_from` is that of its manifest."""
     rules, store = Rules(), FileStore(folder / "new")
     store.open()
     plan = Checkpoints(url=place.url)
-    job = replace(JOB, checkpoint=plan, restore_from=restore_from)
+    job = replace(JOB, checkpoint=plan, restore_from=restore_from, uid=uid)
     effect = FindCheckpoint(restore_from, NEW_RUN, mine=True)
     asyncio.run(perform(rules, store, effect, run_file=job))
     return rules
@@ -321,6 +321,15 @@ def test_a_job_that_lost_everything_begins_with_the_newest_checkpoint_of_its_own
         rules = found_by_a_job(tmp_path, place, restore_from)
         assert rules.found is not None
         assert rules.found.url == f"{place.url}/step-{step}"
+
+
+def test_a_job_that_was_deleted_and_made_again_does_not_go_on_by_itself(tmp_path: Path) -> None:
+    parent, place = Parent(tmp_path), a_place(tmp_path)
+    for each in parent.histories:
+        each.run_hash = JOB.hash
+    parent.checkpoint(place, uid="former")
+    assert found_by_a_job(tmp_path, place, "", uid="former").found is not None
+    assert found_by_a_job(tmp_path, place, "", uid="new").found is None
 
 
 def test_a_job_without_a_checkpoint_of_its_own_begins_with_a_seed_and_says_so(

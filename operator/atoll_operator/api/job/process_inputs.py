@@ -109,6 +109,7 @@ def run_file(job: Job) -> RunFile:
         checkpoint=_checkpoints(spec.checkpoint),
         recorded=_recorded(spec.checkpoint),
         restore_from=spec.checkpoint.from_,
+        uid=job.folder,
         evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,
         sync=Sync(
             fragments=sync.fragments,
