@@ -328,7 +328,7 @@ def test_the_last_status_of_a_run_that_stops_has_all_tokens_rule_35(
 
 def test_a_run_that_stops_while_a_shard_is_away_keeps_what_was_known(tmp_path: Path) -> None:
     training = training_of(tmp_path, learner("a-0"), shard("shard-0"))
-    said = [reply("Serving", tick=60), reply("Serving", tick=60)]
+    said: list[pb.StatusReply | None] = [reply("Serving", tick=60), reply("Serving", tick=60)]
 
     def poll(now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False) -> RunSnapshot:
         return snapshot(said, ends)
