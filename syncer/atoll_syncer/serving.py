@@ -29,7 +29,7 @@ from atoll_syncer.model.state import Beginning
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.store import StoreCorrupt
-from atoll_syncer.storage.takeover import wait_for_turn
+from atoll_syncer.storage.takeover import HeartbeatWatch, wait_for_turn
 
 SESSIONS_END_SECONDS = 1.0  # how long open sessions may still speak after a stop
 SERVING: Final = health_pb2.HealthCheckResponse.SERVING
@@ -148,8 +148,11 @@ async def take_turn(machine: Machine) -> History:
     def in_thread(look: Callable[[], Any]) -> asyncio.Future[Any]:
         return loop.run_in_executor(thread, look)
 
-    journal, period = machine.journal, period_of(machine)
-    history = await wait_for_turn(journal, machine.pod, in_thread, machine.clock, period)
+    journal = machine.journal
+    watch = HeartbeatWatch(
+        journal, machine.pod, machine.clock, period=period_of(machine), standby=machine.standby
+    )
+    history = await wait_for_turn(watch, in_thread)
     machine.metrics.store_troubles.labels(StoreCorrupt.kind).inc(journal.lost_entries)
     return history
 

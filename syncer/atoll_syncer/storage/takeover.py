@@ -11,7 +11,9 @@ The rest of this module only keeps a newcomer from deposing an owner that works 
 
     newcomer reads the log
         |-- no term yet --------------------------------------------> TAKE_OVER
-        |-- the last term is this pod's (a restart) ----------------> TAKE_OVER
+        |-- the last term is this pod's (a restart)
+        |       |-- its process handed it over, less than T ago ----> WAIT, and look again
+        |       `-- else -------------------------------------------> TAKE_OVER
         `-- the last term is another pod's
                 |-- its process has said that it ends --------------> TAKE_OVER
                 |-- neither beat nor entry for T -------------------> TAKE_OVER
@@ -24,6 +26,8 @@ The rest of this module only keeps a newcomer from deposing an owner that works 
   would take the shard from each other for ever. The last minute is the one before the newest time
   that the log or a heartbeat names; a wrong clock there makes a newcomer too patient or too hasty.
 - Who was deposed may wait, and own the shard again.
+- Who has said that it ends may have been cut off from its learners (rule 46). Its pod starts again
+  at once, so where another process waits that one goes first.
 
 The caller must hand the history that `wait_for_turn` returns to the rules unchanged, and begin
 its term by appending to the same journal: the append goes to the position after the last entry
@@ -57,15 +61,24 @@ def patience(period: float, takeovers: Iterable[float], newest: float) -> float:
 
 
 def takeover(
-    pod: str, history: History, *, released: bool, silent_seconds: float, patience: float
+    pod: str,
+    history: History,
+    *,
+    standby: bool,
+    released: bool,
+    silent_seconds: float,
+    patience: float,
 ) -> tuple[bool, str]:
     """Whether `pod` takes the shard over now, and why.
 
-    `released`: the owner's process has said that it ends; it was silent for `silent_seconds`.
+    `standby`: the shard has two processes. `released`: the owner's process has said that it ends;
+    it was silent for `silent_seconds`.
     """
     owner = history.pod
     if not owner:
         return True, "no process has had it yet"
+    if owner == pod and released and standby and silent_seconds < patience:
+        return False, "this pod has handed it over, and the other process goes first"
     if owner == pod:
         return True, "this pod had it last"
     if released:
@@ -82,33 +95,42 @@ class HeartbeatWatch:
     """What a newcomer sees of the heartbeat and of the log, by its own clock.
 
     While the heartbeat goes on a look is one read, and the log is read now and then: in a bucket
-    each request is paid for. `period` is that of an owner whose heartbeat is not there.
+    each request is paid for. `period` is that of an owner whose heartbeat is not there; `standby`
+    is whether the shard has two processes. `clock` counts monotonic seconds.
     """
 
     def __init__(
-        self, journal: Journal, pod: str, clock: Callable[[], float], period: float
+        self,
+        journal: Journal,
+        pod: str,
+        clock: Callable[[], float],
+        *,
+        period: float,
+        standby: bool,
     ) -> None:
-        self._journal, self._pod, self._clock, self._period = journal, pod, clock, period
+        self.journal, self._pod, self._clock = journal, pod, clock
+        self._period, self._standby = period, standby
         self._beat: Heartbeat | None = None
         self._beat_at = self._seen_at = clock()
         self._position, self._read_at = -1, -math.inf  # of the log, as it was read; -1: not yet
 
     def look(self) -> tuple[bool, str]:
         """Whether to take over, and why. Raises StoreUnavailable: look again."""
-        beat = self._journal.last_beat()
+        beat = self.journal.last_beat()
         if beat != self._beat:
             self._beat, self._beat_at = beat, self._clock()
             self._seen_at = self._beat_at
         is_behind = self._clock() - self._read_at >= CATCH_UP_SECONDS
         if is_behind or not self._owners_lives():
-            self._journal.read()
+            self.journal.read()
             self._read_at = self._clock()
-            if self._journal.position != self._position:
+            if self.journal.position != self._position:
                 self._seen_at = self._appended_at()
-                self._position = self._journal.position
+                self._position = self.journal.position
         return takeover(
             self._pod,
-            self._journal.history,
+            self.journal.history,
+            standby=self._standby,
             released=self._owners and self._beat is not None and self._beat.released,
             silent_seconds=self._clock() - self._seen_at,
             patience=self._patience,
@@ -123,7 +145,7 @@ class HeartbeatWatch:
         now, beat = self._clock(), self._beat
         if self._position < 0 or beat is None or not self._owners:
             return now
-        return min(now, self._beat_at + max(0.0, self._journal.time - beat.time))
+        return min(now, self._beat_at + max(0.0, self.journal.time - beat.time))
 
     def _owners_lives(self) -> bool:
         """Whether the heartbeat alone says that the owner whom the log names still lives."""
@@ -135,27 +157,25 @@ class HeartbeatWatch:
     @property
     def _owners(self) -> bool:
         """Whether the heartbeat is that of the newest term that was read."""
-        beat, history = self._beat, self._journal.history
+        beat, history = self._beat, self.journal.history
         named = history.instance, history.epoch
         return beat is not None and (beat.instance, beat.epoch) == named
 
     @property
     def _patience(self) -> float:
-        beat, journal = self._beat, self._journal
+        beat, journal = self._beat, self.journal
         if beat is None or not self._owners:
             return patience(self._period, journal.takeovers, journal.time)
         return patience(beat.period, journal.takeovers, max(beat.time, journal.time))
 
 
-async def wait_for_turn(
-    journal: Journal, pod: str, in_thread: InThread, clock: Callable[[], float], period: float
-) -> History:
+async def wait_for_turn(watch: HeartbeatWatch, in_thread: InThread) -> History:
     """What the log adds up to when this pod may take the shard over.
 
-    `in_thread` does each look outside of the event loop, because a disk may take long; `clock`
-    counts monotonic seconds. Raises StoreEmptied, and StoreCorrupt for the log of a newer version.
+    `in_thread` does each look outside of the event loop, because a disk may take long. Raises
+    StoreEmptied, and StoreCorrupt for the log of a newer version.
     """
-    watch, said = HeartbeatWatch(journal, pod, clock, period), ""
+    said = ""
     while True:
         try:
             is_its_turn, reason = await in_thread(watch.look)
@@ -165,7 +185,7 @@ async def wait_for_turn(
             is_its_turn, reason = False, str(error)
         if is_its_turn:
             log.info("takes the shard over", reason=reason)
-            return journal.history
+            return watch.journal.history
         if reason != said:
             said = reason
             log.info("waits to take the shard over", reason=said)

@@ -205,9 +205,10 @@ async def test_an_owner_waits_for_its_store_as_long_as_another_process_waits_for
     sleeps(monkeypatch, owner, happens)
     await watch_until(owner)
     assert away[0] == seconds + 2 * WATCH_SECONDS  # after a first look, and before the next one
-    newcomer = HeartbeatWatch(Journal(store, lambda: 0.0), "q", lambda: owner.now, 1.0)
+    journal = Journal(store, lambda: 0.0)
+    newcomer = HeartbeatWatch(journal, "q", lambda: owner.now, period=1.0, standby=True)
     newcomer.look()
-    newcomer._journal.takeovers.extend([0.0] * terms)
+    journal.takeovers.extend([0.0] * terms)
     assert newcomer._patience == seconds
 
 

@@ -27,6 +27,8 @@ T = 2.5  # of a heartbeat each second
     [
         ((), False, 0.0, True, "no process has had it yet"),
         (("old", "new"), False, 0.0, True, "this pod had it last"),
+        (("new",), True, 2.4, False, "this pod has handed it over, and the other process goes first"),
+        (("new",), True, 2.5, True, "this pod had it last"),
         (("old",), False, 2.4, False, "pod old has the shard"),
         (("old",), False, 2.5, True, "no sign of life of pod old for 2.5 s"),
         (("old",), True, 0.0, True, "pod old has ended in order"),
@@ -38,7 +40,9 @@ def test_a_pod_takes_over_when_it_had_the_shard_last_or_the_owner_is_silent_or_h
 ) -> None:
     terms = [TermBegun(epoch=n + 1, pod=pod, instance=pod) for n, pod in enumerate(pods)]
     history = History.of(terms)
-    decided = takeover("new", history, released=released, silent_seconds=silent_seconds, patience=T)
+    decided = takeover(
+        "new", history, standby=True, released=released, silent_seconds=silent_seconds, patience=T
+    )
     assert decided == (takes, reason)
 
 
@@ -83,8 +87,8 @@ class Shop:
         )
         self.journal().beat(beat)
 
-    def newcomer(self, pod: str = "b") -> HeartbeatWatch:
-        return HeartbeatWatch(self.journal(), pod, lambda: self.now, 1.0)
+    def newcomer(self, pod: str = "b", *, standby: bool = True) -> HeartbeatWatch:
+        return HeartbeatWatch(self.journal(), pod, lambda: self.now, period=1.0, standby=standby)
 
     def takes(self, newcomer: HeartbeatWatch) -> bool:
         return newcomer.look()[0]
@@ -97,7 +101,8 @@ def shop(store: FileStore) -> Shop:
 
 def wait(store: FileStore, pod: str) -> History:
     journal = Journal(store, lambda: 0.0)
-    return asyncio.run(wait_for_turn(journal, pod, asyncio.to_thread, time.monotonic, 1.0))
+    watch = HeartbeatWatch(journal, pod, time.monotonic, period=1.0, standby=False)
+    return asyncio.run(wait_for_turn(watch, asyncio.to_thread))
 
 
 def test_who_waits_for_a_store_that_was_emptied_ends_and_the_next_process_opens_it(
@@ -114,6 +119,9 @@ def test_the_first_process_and_the_same_pod_begin_at_once(store: FileStore, shop
     assert wait(store, "a").epoch == 0
     shop.take_over(1, "a")
     assert wait(store, "a").epoch == 1
+    shop.beat("a", released=True)
+    assert not shop.takes(shop.newcomer("a"))
+    assert shop.takes(shop.newcomer("a", standby=False))  # nobody is there to go first
 
 
 def test_a_newcomer_waits_while_the_heartbeat_goes_on(shop: Shop) -> None:
