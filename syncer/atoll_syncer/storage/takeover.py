@@ -78,7 +78,7 @@ def takeover(
     if not owner:
         return True, "no process has had it yet"
     if owner == pod and released and standby and silent_seconds < patience:
-        return False, "this pod has handed it over, and the other process goes first"
+        return False, "this pod has handed it over to the other process"
     if owner == pod:
         return True, "this pod had it last"
     if released:

@@ -27,7 +27,7 @@ T = 2.5  # of a heartbeat each second
     [
         ((), False, 0.0, True, "no process has had it yet"),
         (("old", "new"), False, 0.0, True, "this pod had it last"),
-        (("new",), True, 2.4, False, "this pod has handed it over, and the other process goes first"),
+        (("new",), True, 2.4, False, "this pod has handed it over to the other process"),
         (("new",), True, 2.5, True, "this pod had it last"),
         (("old",), False, 2.4, False, "pod old has the shard"),
         (("old",), False, 2.5, True, "no sign of life of pod old for 2.5 s"),
