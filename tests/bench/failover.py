@@ -1,6 +1,6 @@
 """What follows a fault of the process that has a shard: for its commits, others', and learners.
 
-In tests/: python -m bench.failover [--times 20] [--json FILE] [--markdown FILE]
+In tests/: python -m bench.failover [--times 20] [--json FILE]
 
 Four runs at once, of 3 learners and 2 shards: with and without a second process of each shard, and
 both with the state in a bucket. In turn each shard is hit; a row of the table is one kind of fault:
@@ -17,20 +17,21 @@ the other shard meanwhile, and may be twice the longest in quiet, or the longest
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.failover_found import Effect, effects
 from bench.failover_runs import Case, Kind, run
 from bench.restart import running
+from bench.results import Figure, option, publish
 from bench.table import show
 from local.stores.servers import moto
 
@@ -77,8 +78,7 @@ def main() -> None:
     parser.add_argument("--standby", choices=("yes", "no", "both"), default="both")
     parser.add_argument("--busy", type=int, default=0, help="processes that only burn a core each")
     parser.add_argument("--out", type=Path, help="keep the run folders here")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    option(parser)
     given = parser.parse_args()
     began, loads = time.monotonic(), [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory() as name, ExitStack() as ends:
@@ -112,11 +112,7 @@ def main() -> None:
         f" on {os.cpu_count()} cores, {time.monotonic() - began:.0f} s"
     )
     show(title, COLUMNS, [each.cells for each in rows])
-    if given.json:
-        document = {"title": title, "rows": [asdict(each) for each in rows]}
-        given.json.write_text(json.dumps(document, indent=1) + "\n")
-    if given.markdown:
-        given.markdown.write_text(markdown(title, [each.cells for each in rows]))
+    publish(given, [*figures(rows)], about=f"Median and most of {given.times} times.")
     sys.exit(any(each.above or each.terms_max > 1 or not each.model_is_newest for each in rows))
 
 
@@ -141,12 +137,14 @@ def row(kind: Kind, case: Case, found: list[Effect], *, is_newest: bool) -> Row:
     )
 
 
-def markdown(title: str, rows: list[tuple[object, ...]]) -> str:
-    """The table for a document."""
-    cells = [[f"{c:.2f}" if isinstance(c, float) else str(c) for c in each] for each in rows]
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *cells]
-    table = "\n".join(f"| {' | '.join(each)} |" for each in lines)
-    return f"{title}\n\n{table}\n"
+def figures(rows: list[Row]) -> Iterator[Figure]:
+    """Median and most of each kind, and the rates of all."""
+    for each in rows:
+        what = f"{each.fault}, {'with a standby' if each.standby else 'alone'}"
+        values = [each.commit_median, each.commit_max]
+        yield Figure(what=f"{what}: next commit", values=values, unit="s")
+    rates = [100 * each.rate for each in rows]
+    yield Figure(what="learners' rate of steps", values=[min(rates), max(rates)], unit="%")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ a process of this machine with the rights that the chart gives it; the API serve
 its requests. Everything is measured for half of the jobs and for all: a difference of the two is
 what a job costs, whatever the operator needs for itself.
 
-In tests/, as root: python -m bench.fleet --folder FOLDER [--jobs 200] [--rest-seconds 60]
+In tests/, as root: python -m bench.fleet --folder FOLDER [--jobs 200] [--json FILE]
 """
 
 import argparse
@@ -30,6 +30,7 @@ import yaml
 
 from bench.fleet_fakes import Admin, Fleet, admin
 from bench.nodes import memory
+from bench.results import Figure, option, publish
 from bench.table import show
 from cluster.lab.layout import ROOT, Cluster, run_folder
 from cluster.lab.lifecycle import current, describe
@@ -257,6 +258,27 @@ def tables(found: Any) -> None:
         show(f"{name} of one node", ["", "count"], [*what, *map(list, event["requests"].items())])
 
 
+def figures(found: Any) -> Iterator[Figure]:
+    """What docs/sizing.md has of it; of a half of the jobs, and of all."""
+    few, all_ = found["sizes"]
+    cost = found["per_job"]["cpu_milliseconds_per_second"]
+    seconds = [each["converge_seconds"] for each in (few, all_)]
+    yield Figure(what="until all train", values=seconds, unit="s")
+    mebibytes = [few["memory_mib"], all_["memory_mib"], found["per_job"]["memory_kib"] / 1024]
+    yield Figure(what="memory, and of one more job", values=mebibytes, unit="MiB")
+    for name in ("training", "still"):
+        shares = [few[name]["cpu_share"], all_[name]["cpu_share"]]
+        yield Figure(what=f"CPU, {name}", values=shares)
+        yield Figure(
+            what=f"CPU of one more job in a second, {name}", values=[cost[name]], unit="ms"
+        )
+    passes = [each["training"]["passes_per_job_and_minute"] for each in (few, all_)]
+    yield Figure(what="for each job in a minute", values=passes, unit="passes")
+    loss = found["loss"]
+    yield Figure(what="a node is lost: until all train", values=[loss["seconds"]], unit="s")
+    yield Figure(what="a node is lost: CPU", values=[loss["cpu_seconds"]], unit="s")
+
+
 # ---------------------------------------------------------------- the lab and the operator
 
 
@@ -352,6 +374,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--rest-seconds", type=float, default=60.0)
     parser.add_argument("--folder", type=Path, required=True, help="for logs and the figures")
+    option(parser)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the lab goes down
@@ -362,6 +385,7 @@ def main() -> None:
     finally:  # what was measured until an interruption
         (given.folder / "fleet.json").write_text(json.dumps(found, indent=2) + "\n")
     tables(found)
+    publish(given, [*figures(found)], about="Jobs of 3 regions; CPU as a share of one core.")
 
 
 if __name__ == "__main__":

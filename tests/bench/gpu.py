@@ -1,6 +1,6 @@
 """All that is to be measured on a CUDA device, with one command.
 
-In tests/: python -m bench.gpu [--out FILE.json] [--folder DIR] [--cpu]
+In tests/: python -m bench.gpu [--out FILE.json] [--json FILE] [--folder DIR] [--cpu]
 
 One learner on the device and the shards beside it, under `atoll run`, at P = 24, H = 24, tau = 2:
 in every step one fragment is captured and one adopted, if the shards keep up (then there is one
@@ -27,7 +27,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,7 @@ from safetensors.torch import load_file
 
 from bench import jobs
 from bench.gpu_loop import SETTLE_STEPS, TICKS_MARGIN, digest
+from bench.results import Figure, option, publish
 from bench.table import show
 
 NO_DEVICE: Final = 3
@@ -183,6 +184,19 @@ def row(found: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
+def figures(found: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+    """A step without Atoll, what it takes more with it, and what it is inside."""
+    for each in found:
+        without = statistics.median(pair[1] for pair in each["pairs"])
+        nanoseconds = 1e6 * each["inside_milliseconds"] * PERIOD / each["parameters"]
+        for what, value, unit in (
+            ("a step without Atoll", 1e3 * without, "ms"),
+            ("longer with it", 100 * each["share"], "%"),
+            ("inside learner.step, of a parameter that is due", nanoseconds, "ns"),
+        ):
+            yield Figure(what=f"{each['case']}: {what}", values=[value], unit=unit)
+
+
 COLUMNS: Final = (
     *("case", "parameters", "batch", "without ms", "with ms", "lost %", "quartiles"),
     *("inside ms", "adopting %", "commits/tick", "MB/step", "waits", "right"),
@@ -203,6 +217,7 @@ def parsed() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, help="of the model; else by the memory")
     parser.add_argument("--folder", type=Path, help="for the run's files: GB for large models")
     parser.add_argument("--out", type=Path, help="write all that was found there, as JSON")
+    option(parser)
     return parser.parse_args()
 
 
@@ -250,6 +265,7 @@ def main() -> int:
         COLUMNS,
         [row(each) for each in found],
     )
+    publish(given, [*figures(found)], device=first["device"], about=f"torch {first['torch']}.")
     return 0 if all(each["right"] for each in found) else 1
 
 

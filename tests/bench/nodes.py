@@ -3,7 +3,7 @@
 The operator's process reads them from a small API server in this one, as it would from a real one:
 in pages, then by watches. Prints its resident memory before and after, and the most that it had.
 
-In tests/: python -m bench.nodes [--nodes 5000] [--pods 2000]
+In tests/: python -m bench.nodes [--nodes 5000] [--pods 2000] [--json FILE]
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any
 from atoll_operator.api.job.spec import KIND
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, path
 from atoll_protos.names import Label
+from bench.results import Figure, option, publish
 from unit.kube.api_server import ApiServer, serving
 
 LIST_SECONDS_MAX = 300.0
@@ -92,11 +93,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, default=2000)
+    option(parser)
     given = parser.parse_args()
+    figures = []
     for nodes, pods in ((0, 0), (given.nodes, given.pods)):
         found = asyncio.run(measure(nodes, pods))
         now, most = found["VmRSS"], found["VmHWM"]
         sys.stdout.write(f"{nodes} nodes, {pods} pods: {now} MiB, at most {most} MiB\n")
+        what = f"memory with {nodes:,} nodes and {pods:,} pods, at most"
+        figures.append(Figure(what=what, values=[most], unit="MiB"))
+    publish(given, figures, about="Nodes and pods of 20 kB.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What an offer costs a learner: copies of its slice, passes over it, and a loop that waits.
 
-In tests/: python -m bench.offers
+In tests/: python -m bench.offers [--json FILE]
 """
 
 import argparse
@@ -23,10 +23,12 @@ from atoll_protos.job.schedule import ahead, next_due  # noqa: E402
 from atoll_protos.transfer import arrays  # noqa: E402
 from atoll_protos.transfer.arrays import BF16, F32, Array  # noqa: E402
 from atoll_protos.transfer.codecs import Form  # noqa: E402
+from bench.results import Figure, option, publish  # noqa: E402
 from bench.table import interleaved, show  # noqa: E402
 
 TICK_SECONDS = 0.002  # of the task that shows how long the loop is blocked
 TICKS = 20_000
+STEPS = (0.5, 1.0, 1.7, 3.0, 6.0)  # in ticks
 NOISE = 0.1  # of a step's time, both ways
 
 
@@ -108,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=62_500_000)
     parser.add_argument("--rounds", type=int, default=5)
+    option(parser)
     arguments = parser.parse_args()
     count: int = arguments.elements
     theta = np.random.default_rng(0).standard_normal(count, F32)
@@ -139,6 +142,7 @@ def main() -> None:
     sync = Sync(fragments=24, period=24, overlap=2)
     columns = "copies", "at once"
     rules = {"every boundary": every_boundary, "ahead, once": ahead}
+    found = {name: [copies(sync, rule, step) for step in STEPS] for name, rule in rules.items()}
     show(
         "Copies of a slice for one offer (P = H = 24, 10% noise), and Calls answered at once",
         (
@@ -146,10 +150,21 @@ def main() -> None:
             *(f"{name}, {what}" for name in rules for what in columns),
         ),
         [
-            (step, *(value for rule in rules.values() for value in copies(sync, rule, step)))
-            for step in (0.5, 1.0, 1.7, 3.0, 6.0)
+            (step, *(value for rule in found.values() for value in rule[at]))
+            for at, step in enumerate(STEPS)
         ],
     )
+    figures = [
+        Figure(what=f"{rule}, least and most: {column}", values=[min(of), max(of)])
+        for rule, cells in found.items()
+        for column, of in zip(columns, zip(*cells, strict=True), strict=True)
+    ]
+    one = 1e3 * seconds["one pass"], 1e3 * stops["one pass", True]
+    figures += [
+        Figure(what="a difference is formed", values=one[:1], unit="ms"),
+        Figure(what="the loop's longest stop, in a thread", values=one[1:], unit="ms"),
+    ]
+    publish(arguments, figures, about=f"P = H = 24, steps of {STEPS} ticks; {count:,} elements.")
 
 
 if __name__ == "__main__":

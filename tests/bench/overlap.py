@@ -1,19 +1,18 @@
 """Time of the training thread in `learner.step`, and of a fast learner beside a slow one.
 
-In tests/: python -m bench.overlap [--json]
+In tests/: python -m bench.overlap [--json FILE]
 """
 
 import argparse
-import json
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench import jobs
+from bench.results import Figure, option, publish
 from bench.table import show
 
 SLOWER = 5
@@ -105,7 +104,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--batch", type=int, default=4, help="where steps are all compute")
-    parser.add_argument("--json", action="store_true")
+    option(parser)
     arguments = parser.parse_args()
     rounds: dict[tuple[str, str], list[Found]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -122,10 +121,7 @@ def main() -> None:
 
 
 def report(found: Sequence[Found], arguments: argparse.Namespace) -> None:
-    """As a table or as JSON."""
-    if arguments.json:
-        sys.stdout.write(json.dumps([asdict(each) for each in found]) + "\n")
-        return
+    """As a table, and for docs/numbers.md."""
     rows = [
         (
             each.case,
@@ -146,6 +142,12 @@ def report(found: Sequence[Found], arguments: argparse.Namespace) -> None:
         columns,
         rows,
     )
+    figures = [
+        Figure(what=f"{each.case}, {each.slot}: {what}", values=[100 * share], unit="%")
+        for each in found
+        for what, share in (("inside", each.step_share), ("training", each.training_share))
+    ]
+    publish(arguments, figures, about=f"Medians of {arguments.rounds} runs.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Held-out loss after some merges of each fragment: outer momenta, and data-parallel training.
 
-In tests/: python -m bench.quality [--out FILE]
+In tests/: python -m bench.quality [--out FILE] [--json FILE]
 
 All systems train as many tokens. Each finished run is one JSON line in FILE, and a run that is
 there already is not made again, so that a run of hours can be cut into pieces.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import ddp, jobs
+from bench.results import Figure, option, publish
 from bench.table import show
 
 SIZE = {"layers": 2, "heads": 4, "width": 32, "context": 32}  # 33 thousand parameters
@@ -99,6 +100,7 @@ def options() -> argparse.Namespace:
     found.add_argument("--seeds", type=int, default=3)
     found.add_argument("--milliseconds", type=float, default=40.0, help="no step is faster")
     found.add_argument("--out", type=Path, help="each run as a JSON line; runs in it are kept")
+    option(found)
     return found.parse_args()
 
 
@@ -121,21 +123,30 @@ def main() -> None:
                     if given.out:
                         with given.out.open("a") as file:
                             file.write(line)
+    figures = []
     for merges in given.merges:
-        report([each for each in found if each.merges == merges], merges)
+        figures += report([each for each in found if each.merges == merges], merges)
+    publish(given, figures, about=f"{given.seeds} seeds; the mean, the least and the most.")
 
 
-def report(found: Sequence[Found], merges: int) -> None:
+def report(found: Sequence[Found], merges: int) -> list[Figure]:
     """Means with ranges; what is subtracted is of the same seed."""
     base = {each.seed: each.loss for each in found if each.system == BASE}
-    rows = []
+    rows, figures = [], []
     for system in dict.fromkeys(each.system for each in found):
         runs = sorted((each for each in found if each.system == system), key=lambda x: x.seed)
+        losses = [each.loss for each in runs]
         gains = [each.loss - base[each.seed] for each in runs if each.seed in base]
+        columns = {"loss": losses} if system == BASE else {"loss": losses, f"minus {BASE}": gains}
+        figures += [
+            Figure(what=f"{merges} merges, {system}: {name}", values=mean_and_range(of))
+            for name, of in columns.items()
+            if of
+        ]
         rows.append(
             (
                 system,
-                spread([each.loss for each in runs], ""),
+                spread(losses, ""),
                 spread(gains, "+") if system != BASE and gains else "",
                 f"{statistics.mean(each.late for each in runs):.0%}",
                 statistics.mean(each.participation for each in runs),
@@ -148,11 +159,17 @@ def report(found: Sequence[Found], merges: int) -> None:
         ("system", "loss", f"minus {BASE}", "late", "participation", "seconds"),
         rows,
     )
+    return figures
+
+
+def mean_and_range(values: Sequence[float]) -> tuple[float, float, float]:
+    """The mean, the least and the most."""
+    return statistics.mean(values), min(values), max(values)
 
 
 def spread(values: Sequence[float], sign: str) -> str:
     """A mean and its range."""
-    mean, low, high = statistics.mean(values), min(values), max(values)
+    mean, low, high = mean_and_range(values)
     return f"{mean:{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})"
 
 

@@ -1,6 +1,6 @@
 """Seconds from `kill -9` of a learner to its next merged offer, and where they go.
 
-In tests/: python -m bench.restart [--busy PROCESSES]
+In tests/: python -m bench.restart [--busy PROCESSES] [--json FILE]
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.jobs import TINY, command, manifest
+from bench.results import Figure, option, publish
 from bench.table import show
 
 SLOTS = ("us-east-0", "eu-west-0", "ap-south-0")
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=0, help="processes that only burn a core each")
     parser.add_argument("--step-milliseconds", type=int, default=200, help="no step is faster")
     parser.add_argument("--steady-seconds", type=float, default=3.0, help="from a merge to a kill")
+    option(parser)
     given = parser.parse_args()
     found: list[dict[str, float]] = []
     loads: list[float] = []
@@ -59,6 +61,11 @@ def main() -> None:
         ("until", "median", "least", "most"),
         [(name, statistics.median(each), min(each), max(each)) for name, each in values.items()],
     )
+    figures = [
+        Figure(what=f"until: {name}, median", values=[statistics.median(each)], unit="s")
+        for name, each in values.items()
+    ]
+    publish(given, figures, about=f"{len(found)} kills.")
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """CPU of a shard and of a learner's transport for each value, beside the constants of `atoll plan`.
 
-In tests/: python -m bench.sizing [--elements COUNT]
+In tests/: python -m bench.sizing [--elements COUNT] [--json FILE]
 
 CPU seconds of this process, all threads, so that other load hardly matters. A shard's time grows
 with the learners: two numbers of them give the part of each, and what a commit needs once. Without
@@ -31,6 +31,7 @@ from atoll_protos.transfer.codecs import Form  # noqa: E402
 from atoll_protos.transfer.frames import Assembler, transfer_frames  # noqa: E402
 from bench.commit import Shard  # noqa: E402
 from bench.merge import model  # noqa: E402
+from bench.results import Figure, option, publish  # noqa: E402
 from bench.table import show  # noqa: E402
 
 FEW, MANY = 2, 6  # learners
@@ -80,6 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=8_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    option(parser)
     given = parser.parse_args()
     few, many = (of_shard(given.elements, each, given.rounds) for each in (FEW, MANY))
     each = (many - few) / (MANY - FEW)
@@ -99,6 +101,12 @@ def main() -> None:
         ("work", "measured", "of the plan"),
         rows,
     )
+    shard, once, learner = (float(str(row[1])) for row in rows)
+    figures = [
+        Figure(what="a learner's transport, of a value", values=[learner], unit="ns"),
+        Figure(what="a shard, of a value: each offer, and once", values=[shard, once], unit="ns"),
+    ]
+    publish(given, figures, about="CPU, without gRPC and TLS.")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import yaml
 from safetensors.torch import load_file
 
 from bench import admission
+from bench.results import Figure, option, publish
 from bench.table import show
 from local.stores.fault_proxy import FaultProxy
 from local.stores.gcs_stub import GcsStub
@@ -51,6 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--delay", type=int, nargs="*", default=[30, 100])
     parser.add_argument("--steps", type=int, default=200)
+    option(parser)
     given = parser.parse_args()
     rows, asked = [], [("expected", 1, "up to 1", "up to 1", 0.5, 1.0, "", 1.0)]
     with tempfile.TemporaryDirectory() as name, ExitStack() as servers:
@@ -78,6 +80,11 @@ def main() -> None:
         ),
         [(*each[:6], each[6] / rows[0][6], each[7]) for each in rows],
     )
+    figures = [
+        Figure(what=f"{each[0]}: from close to durable", values=[each[5]], unit="s")
+        for each in rows
+    ]
+    publish(given, figures, about="Two learners, two shards, five commits a second and shard.")
     words = [f"{kind} a {of}" for kind, of in KINDS.values()]
     show("Requests", ("place", *words, "others", "bytes of objects / formula"), asked)
 

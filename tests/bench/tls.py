@@ -1,6 +1,6 @@
 """Bulk with mutual TLS over Bulk in plain text: whole transfers into another process, in one run.
 
-In tests/: python -m bench.tls
+In tests/: python -m bench.tls [--json FILE]
 """
 
 import argparse
@@ -23,6 +23,7 @@ from atoll_protos.network.channels import BULK_METHOD, Folder, ServerFiles
 from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.identity import Role
 from atoll_protos.transfer.frames import Assembler, transfer_frames
+from bench.results import Figure, option, publish
 from bench.table import interleaved, show
 from wire.tls_side import Issuer, put
 
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=256, help="of one transfer")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
+    option(parser)
     flags = parser.parse_args()
     if flags.serve:
         asyncio.run(serve(flags.serve))
@@ -121,6 +123,12 @@ def main() -> None:
             for name, each in speed.items()
         ],
     )
+    secure_speed, plain_speed = speed["mutual TLS"], speed["plain text"]
+    figures = [
+        Figure(what="throughput with TLS, of that without", values=[secure_speed / plain_speed]),
+        Figure(what="with TLS, without", values=[secure_speed, plain_speed], unit="MiB/s"),
+    ]
+    publish(flags, figures, about=f"Transfers of {flags.mebibytes} MiB.")
 
 
 def _medians(spent: list[tuple[float, float]]) -> tuple[float, ...]:

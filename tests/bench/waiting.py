@@ -30,6 +30,7 @@ from atoll_protos.means import MovingMean
 from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.log import Committed, Entry
 from atoll_syncer.model.round import Timings, grace_seconds
+from bench.results import Figure, option, publish
 from bench.table import show
 from sim.learner_process import LearnerProcess
 from sim.scenario import Scenario, draw
@@ -217,6 +218,9 @@ def found(world: World, victim: LearnerProcess | None) -> Found:
     )
 
 
+Cells = Mapping[tuple[str, str, int], Found]  # by fleet, arm and link
+
+
 @contextmanager
 def former(link: int) -> Iterator[None]:
     """The model of an older study: no slice is copied ahead, and xi_sync has the way down too."""
@@ -243,7 +247,9 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=480)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--former", action="store_true", help=former.__doc__)
+    option(parser)
     given = parser.parse_args()
+    cells: dict[tuple[str, str, int], Found] = {}
     for fleet in given.fleet or FLEETS:
         for arm in given.arm or ARMS:
             rows, began = [], time.perf_counter()
@@ -251,8 +257,31 @@ def main() -> None:
             for link in given.link or LINKS:
                 with former(link) if given.former else nullcontext():
                     each = played(sync, link, FLEETS[fleet], given.ticks, given.seed)
+                cells[fleet, arm, link] = each
                 rows.append((f"{link}%", *each.row))
             show(f"{fleet}; {arm} ({time.perf_counter() - began:.0f} s)", COLUMNS, rows)
+    publish(given, [*figures(cells)], about="Virtual time.")
+
+
+def figures(cells: Cells) -> Iterator[Figure]:
+    """A fleet and an arm by its links; where there are several arms, a fleet and a link by them."""
+    by_link: dict[str, list[Found]] = {}
+    by_arm: dict[str, list[Found]] = {}
+    all_of: dict[str, list[Found]] = {}
+    for (fleet, arm, link), each in cells.items():
+        by_link.setdefault(f"{fleet}; {arm}", []).append(each)
+        by_arm.setdefault(f"{fleet}; link {link}%", []).append(each)
+        all_of.setdefault(f"all; {arm}", []).append(each)
+    several = len(all_of) > 1
+    for where, of in (by_arm if several else by_link).items():
+        yield Figure(what=f"{where}: kept", values=[each.kept for each in of])
+        for name in ("merged",) if several else ("overlap", "late"):
+            values = [100 * each.tokens[name] for each in of]
+            yield Figure(what=f"{where}: {name}", values=values, unit="%")
+    for where, of in (by_link | all_of).items():
+        counts = [each.rounds for each in of]
+        values = [min(counts), max(counts)]
+        yield Figure(what=f"{where}: least and most", values=values, unit="rounds")
 
 
 if __name__ == "__main__":
