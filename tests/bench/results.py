@@ -73,8 +73,12 @@ def text(result: Result) -> str:
     """A result as its file has it, a figure on each line."""
     head = {name: value for name, value in asdict(result).items() if name != "figures"}
     lines = [f' "{name}": {json.dumps(value)}' for name, value in head.items()]
-    rows = ",\n".join(f"  {json.dumps(asdict(each))}" for each in result.figures)
+    rows = ",\n".join(f"  {json.dumps(_row(each))}" for each in result.figures)
     return "{\n" + ",\n".join(lines) + f',\n "figures": [\n{rows}\n ]\n}}\n'
+
+
+def _row(figure: Figure) -> dict[str, object]:
+    return asdict(figure) | {"values": [float(f"{x:.6g}") for x in figure.values]}
 
 
 def read(folder: Path = FOLDER) -> dict[str, Result]:
@@ -94,7 +98,9 @@ def _command() -> str:
         at = words.index("--json")
         del words[at : at + 2]
     words = [word if re.fullmatch(r"[\w.,=/-]+", word) else f'"{word}"' for word in words]
-    return " ".join(["python -m", sys.modules["__main__"].__spec__.name, *words])
+    spec = sys.modules["__main__"].__spec__
+    assert spec is not None, "run it with python -m"
+    return " ".join(["python -m", spec.name, *words])
 
 
 def _machine() -> str:

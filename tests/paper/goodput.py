@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from atoll_protos.job.run_file import Region, Sync
+from bench.results import Figure, option, publish
 from paper.chips import ATOLL, FITTED, Chips, Machines, expected
 from paper.published import CHIPS, GOODPUT
 from sim.learner_process import LearnerProcess
@@ -233,9 +234,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--chips", type=int, nargs="*", default=CHIPS)
     parser.add_argument("--all", action="store_true", help="a quorum of all learners")
     parser.add_argument("--atoll", action="store_true", help="Atoll's own recovery times")
+    option(parser)
     given = parser.parse_args(words)
+    figures = []
     machines = ATOLL if given.atoll else FITTED
     for learners in given.learners:
+        shares: list[float] = []
         for chips in given.chips:
             played = play(
                 machines,
@@ -253,6 +257,9 @@ def main(words: Sequence[str] | None = None) -> None:
                 f"held up {played.held_up:.1%}, uptime {played.uptime:.2%}\n"
             )
             sys.stdout.flush()
+            shares += [100 * played.trained, 100 * played.merged]
+        figures.append(Figure(what=f"M = {learners}: trained, merged, by chips", values=shares))
+    publish(given, figures, about="In per cent, for 150k to 2.4M chips; virtual time.")
 
 
 if __name__ == "__main__":

@@ -1,30 +1,12 @@
 """The published bandwidths, by the formulas of `atoll plan` and by a model of one step."""
 
-from typing import Any
-
 import pytest
 
-from atoll_operator.api.job.spec import Spec
-from atoll_operator.sizing.needs import needs
-from atoll_operator.sizing.traffic import Given
+from paper.bandwidth import data_parallel, planned
 from paper.published import METHODS, PAIR_5B, PAIR_8_SITES, TABLE_4, UTILISATIONS
 from paper.utilisation import FINE, MODELS, exchanges, interval, table, threshold, utilisation
 
 WITHIN, WITHIN_OF_A_CELL = 0.05, 0.02
-
-
-def data_parallel(parameters: float, step_seconds: float, utilised: float) -> float:
-    """Gbit/s of a site: bf16 gradients hide behind the backward pass, two thirds of a step [P]."""
-    return 16 * parameters / (step_seconds * (2 / 3 + 1 / utilised - 1)) / 1e9
-
-
-def planned(parameters: int, step_seconds: float, **sync: Any) -> tuple[float, float]:
-    """Gbit/s up of one learner as `atoll plan` has them: in all, and of each of tau fragments."""
-    job = {"steps": 1000, "regions": [{"name": "eu", "learners": 1}], "sync": sync}
-    spec = Spec.model_validate(job)
-    given = Given(parameters=parameters, step_seconds=step_seconds)
-    rate = needs(spec, given).traffic.up / 1e9
-    return rate, rate / spec.sync.overlap
 
 
 def test_5_billion_parameters_need_1_7_and_not_104_gigabits() -> None:

@@ -13,7 +13,6 @@ What is awaited:
 All of it is computed for many bandwidths at once.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from paper.published import METHODS, TABLE_4, UTILISATIONS
+from paper.published import METHODS, UTILISATIONS
 
 Seconds = NDArray[np.float64]  # for each bandwidth
 
@@ -139,16 +138,3 @@ def table() -> Mapping[str, Sequence[tuple[float, ...]]]:
         ]
         for size, model in MODELS.items()
     }
-
-
-def main() -> None:
-    """Print our table, with the published value where it differs."""
-    for size, rows in table().items():
-        for method, ours, theirs in zip(METHODS, rows, TABLE_4[size], strict=True):
-            pairs = zip(ours, theirs, strict=True)
-            cells = [f"{a}" if a == b else f"{a} (not {b})" for a, b in pairs]
-            sys.stdout.write(f"| {size} | {method} | {' | '.join(cells)} |\n")
-
-
-if __name__ == "__main__":
-    main()
