@@ -22,7 +22,8 @@ HEAD: Final = """# Measured figures
 Made by `python -m bench.numbers` from `tests/bench/results`; do not edit.
 
 Every figure that the README and these pages claim, the command that measures it (in `tests/`), \
-the machine, the load and the date. `--json FILE` of a benchmark writes a file of that folder.
+the machine, the load and the date. `--json FILE` of a benchmark writes a file of that folder. \
+What was written by hand has the commit and the date at which a page had it.
 """
 LINK: Final = re.compile(r"\((?:docs/)?numbers\.md#([\w-]+)\)")
 FENCED: Final = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)

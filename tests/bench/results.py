@@ -84,7 +84,7 @@ def _row(figure: Figure) -> dict[str, object]:
 def read(folder: Path = FOLDER) -> dict[str, Result]:
     """Every result, by the name of its file."""
     found = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("*.json"), key=lambda each: each.stem):
         parsed = json.loads(path.read_text())
         figures = [Figure(**each) for each in parsed.pop("figures")]
         found[path.stem] = Result(**parsed, figures=figures)
