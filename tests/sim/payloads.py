@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.transfer.codecs import BLOCK_MAX, BY_ENCODING, EXACT_BYTES, SCALE_BYTES, Form
+from atoll_protos.transfer.codecs import BLOCK_MAX, BY_ENCODING, EXACT_BYTES, Form
 
 WORD_BYTES = 4
 STRIDE = 0x9E3779B1  # odd, so that no two places of a slice have the same word
@@ -58,7 +58,7 @@ def _owners(form: Form, encoding: pb.Encoding) -> "np.ndarray[tuple[int], np.dty
     assert BLOCK_MAX % codec.block == 0, "rule 32 is about blocks that divide 256"
     coded = np.arange(form.coded)
     exact = np.repeat(np.arange(form.exact), EXACT_BYTES)
-    scales = np.repeat(coded[:: codec.block], SCALE_BYTES if codec.scaled else 0)
+    scales = np.repeat(coded[:: codec.block], codec.scale_bytes(1))
     levels = coded[np.arange(-(-form.coded * codec.bits // 8)) * 8 // codec.bits]
     return np.concatenate((exact, scales + form.exact, levels + form.exact))
 

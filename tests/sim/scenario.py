@@ -9,7 +9,7 @@ from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.layout import Layout, TensorSpec
 from atoll_protos.job.length import Length
 from atoll_protos.job.run_file import Checkpoints, Fragments, GraceLimit, RunFile, Sync
-from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
 from sim import damage
 from sim.drawn_claims import (
@@ -183,7 +183,7 @@ def draw(seed: int) -> Scenario:
         lockstep=overlap == 0 or rng.random() < 0.1,
         blend=rng.choice((0.0, 0.0, 0.5)),
         wire_up=random.Random(f"{seed}/up").choice(tuple(Wire)),
-        wire_down=random.Random(f"{seed}/down").choice(tuple(Wire)),
+        wire_down=random.Random(f"{seed}/down").choice(WIRES_DOWN),
     )
     steps, tokens_per_step = period * rng.randint(3, 5), rng.choice((1, 7))
     in_tokens = not sync.lockstep and more.random() < TOKENS_SHARE

@@ -22,7 +22,7 @@ from atoll_protos.job.layout import Layout, TensorSpec
 from atoll_protos.job.run_file import Region, RunFile, Sync
 from atoll_protos.network.addresses import joined
 from atoll_protos.transfer import arrays
-from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
 from atoll_protos.transfer.division import Share
 from atoll_worker.link import shared_memory
 from atoll_worker.link.messages import (
@@ -62,7 +62,7 @@ def run_file(wire: Wire, overlap: int) -> RunFile:
         period=4,
         overlap=overlap,
         wire_up=wire,
-        wire_down=wire,
+        wire_down=wire if wire in WIRES_DOWN else Wire.INT4,
         lockstep=True,
         grace=False,
     )

@@ -25,7 +25,11 @@ THREAD_SHARE_MAX: Final = 0.5  # of a tick
 TRIES: Final = 12  # to find the least value of a setting
 TOGETHER_MAX: Final = 4  # settings that are proposed together
 GAIN: Final = 0.99  # of what was used before: what gains less is no advice
-SHORTER_WIRES: Final = ((Wire.INT8, Wire.INT8), (Wire.INT4, Wire.INT8))  # up and down
+SHORTER_WIRES: Final = (  # up and down
+    (Wire.INT8, Wire.INT8),
+    (Wire.INT4, Wire.INT8),
+    (Wire.INT2, Wire.INT4),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +144,14 @@ def _changes(spec: Spec, given: Given) -> Iterator[tuple[str, Spec]]:
         found = _least(changed, value, most, given)
         if found != value:
             yield f"spec.{path} from {value} to {found}", changed(found)
+    enough = min(1.0, limits(spec, given)[0].used * GAIN)
     for up, down in SHORTER_WIRES:
         if _bits(up) <= _bits(sync.wire.up) and _bits(down) <= _bits(sync.wire.down):
             wire = sync.wire.model_copy(update={"up": up, "down": down})
-            yield f"spec.sync.wire up {up}, down {down}", _with_sync(spec, "wire", wire)
+            shorter = _with_sync(spec, "wire", wire)
+            yield f"spec.sync.wire up {up}, down {down}", shorter
+            if limits(shorter, given)[0].used <= enough:
+                break
     largest = max(spec.regions, key=lambda each: each.learners)
     home = next(each for each in spec.regions if each.name == spec.syncer_region)
     if largest.learners > home.learners:

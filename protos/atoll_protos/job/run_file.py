@@ -24,7 +24,7 @@ from atoll_protos.errors import require
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout, fragments_that_fit
 from atoll_protos.job.strict_json import parse, short
 from atoll_protos.names import REGION_PATTERN, slot_name
-from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
 
 LEARNERS_MAX: Final = 10_000  # of one region
 AUTO_FRAGMENTS_MAX: Final = 24  # the published number (2604.21428)
@@ -117,6 +117,9 @@ class Sync:
         problem = f"{self.quorum} is all learners in a mode in which learners do not wait"
         numbered = self.lockstep or self.quorum != Quorum.ALL
         require(numbered, "sync.quorum", problem, "give a number")
+        published = self.wire_down in WIRES_DOWN
+        problem = f"{self.wire_down} is for what learners send alone"
+        require(published, "sync.wire_down", problem, "use int4")
 
     @property
     def fragment_count(self) -> int:

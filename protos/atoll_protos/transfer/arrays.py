@@ -5,8 +5,8 @@ import takes over a second and 500 MB. What is decoded depends on the bytes alon
 the values alone, not on the machine, the number of threads or how a slice is cut: a base must be
 equal on both sides of the wire, bit for bit. Each step is one IEEE operation in f32: subtract;
 maximum of the absolute values of a block; divide by the number of levels; 1 / scale; multiply;
-round half to even. There is no sum, whose order could differ. Where a value is not finite the bits
-may differ, but what is decoded from its block is not finite.
+round half to even; square root. Sums are of whole numbers and exact, so that no order differs.
+Where a value is not finite the bits may differ, but what is decoded from its block is not finite.
 
 Each function does all its steps on one block, which stays in the cache, before the next, with
 `out=` into arrays of one block. Results are allocated once, whole, by `numpy.empty`: the first
@@ -38,6 +38,18 @@ BYTE_BITS: Final = 8
 RUN: Final = 1 << 18  # elements computed at once (measured); a multiple of every codec's block
 SCALE_MIN: Final = np.finfo(np.float32).tiny  # below it 1 / scale is infinite
 _EDGES: Final = {c.block: np.arange(0, RUN, c.block) for c in codecs.CODECS if c.scaled}
+
+FINE_LEVELS: Final = 512  # to which a scale is fitted: 64 squares add up to 2^24 at most, exactly
+NORMAL_SCALE: Final = F32.type(0.151)  # of a root mean square of 1 (see codecs)
+FITS: Final = 2
+SCALE_MAX: Final = F32.type(2.0**124)  # above it ten times the scale is infinite
+_CODES: Final = {  # by a byte with a table's codes: their levels, in four bytes
+    codec.encoding: np.array(codec.table, np.int8)[np.arange(256)[:, None] >> (0, 2, 4, 6) & 3]
+    .view(np.uint32)
+    .ravel()
+    for codec in codecs.CODECS
+    if codec.table
+}
 
 
 def from_bytes(data: Buffer, encoding: pb.Encoding) -> Array:
@@ -160,7 +172,10 @@ def encode_part(
         data.view(FLOATS[codec.encoding])[part] = values
         return
     scale, given = _split(data, codec, element_count, part)
-    rounded = _quantised(values, codec, scale, work[: values.size])
+    if codec.table:
+        _write_codes(values, codec, scale, given)
+        return
+    rounded = _quantised(values, codec.block, codec.levels, scale, work[: values.size])
     if codec.bits == BYTE_BITS:
         np.copyto(given.view(np.int8), rounded, casting="unsafe")
     else:
@@ -194,20 +209,53 @@ def _split(data: Array, codec: Codec, element_count: int, part: slice) -> tuple[
     """The scales and the levels of a part, in the bytes of all elements."""
     assert part.start % codec.block == 0, (part, codec)
     edge = codec.scale_bytes(element_count)
-    scales = data[:edge].view(F32)[part.start // codec.block : -(-part.stop // codec.block)]
+    kind = FLOATS[codec.scale]
+    scales = data[:edge].view(kind)[part.start // codec.block : -(-part.stop // codec.block)]
     return scales, data[
         edge + part.start * codec.bits // 8 : edge + -(-part.stop * codec.bits // 8)
     ]
 
 
-def _quantised(values: Array, codec: Codec, scale: Array, work: Array) -> Array:
+def _quantised(values: Array, block: int, levels: int, scale: Array, work: Array) -> Array:
     """The levels of a run, as f32 in `work`; fills `scale`."""
-    np.maximum.reduceat(np.abs(values, out=work), _EDGES[codec.block][: scale.size], out=scale)
-    np.divide(scale, F32.type(codec.levels), out=scale)
+    np.maximum.reduceat(np.abs(values, out=work), _EDGES[block][: scale.size], out=scale)
+    np.divide(scale, F32.type(levels), out=scale)
     scale[scale < SCALE_MIN] = 0.0
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-    _multiply_blocks(values, inverse, codec.block, work)
+    _multiply_blocks(values, inverse, block, work)
     return np.rint(work, out=work)
+
+
+def _write_codes(values: Array, codec: Codec, scale: Array, packed: Array) -> None:
+    """Two bits for each value: the outer level, and a minus (see codecs); fills `scale`."""
+    rows, step = np.empty((scale.size, codec.block), F32), np.empty(scale.size, F32)
+    flat = rows.reshape(-1)
+    _quantised(values, codec.block, FINE_LEVELS, step, flat[: values.size])
+    flat[values.size :] = 0
+    counts = np.full(scale.size, codec.block, F32)
+    counts[-1:] -= flat.size - values.size
+    is_outer, fitted = _fitted(np.abs(rows, out=rows), counts, *codec.table[:2])
+    np.copyto(scale, np.minimum(step * fitted, SCALE_MAX), casting="unsafe")
+    bits = np.empty((values.size, 2), np.bool_)
+    bits[:, 0] = is_outer.reshape(-1)[: values.size]
+    np.less(values, 0, out=bits[:, 1])
+    np.copyto(packed, np.packbits(bits, bitorder="little"))
+
+
+def _fitted(rows: Array, counts: Array, inner: int, outer: int) -> tuple[Array, Array]:
+    """Which of whole numbers f32 [blocks, block] are outer levels, and the scales, f32 [blocks].
+
+    Lloyd's algorithm, from the best scale of a normal distribution: the nearest levels, then the
+    scale with the least squared error for them.
+    """
+    sums, scale = np.vecdot(rows, np.ones_like(rows[0])), np.vecdot(rows, rows)
+    scale = NORMAL_SCALE * np.sqrt(scale / counts)
+    for _ in range(FITS):
+        is_outer = rows > (scale * F32.type((inner + outer) / 2))[:, None]
+        ones = is_outer.astype(F32)
+        scale = inner * sums + (outer - inner) * np.vecdot(rows, ones)
+        scale /= inner**2 * counts + (outer**2 - inner**2) * np.vecdot(ones, ones)
+    return is_outer, scale
 
 
 def _multiply_blocks(values: Array, factors: Array, block: int, out: Array) -> None:
@@ -253,8 +301,11 @@ def decode_part(data: Buffer, codec: Codec, element_count: int, part: slice, out
 
 
 def levels_part(data: Buffer, codec: Codec, element_count: int, part: slice, out: Array) -> Array:
-    """Fill `out` (f32) with unscaled levels; `part` begins with a block. Returns its scales."""
+    """Fill `out` (f32) with unscaled levels; `part` begins with a block. Returns its f32 scales."""
     scale, given = _split(np.frombuffer(data, np.uint8), codec, element_count, part)
-    is_whole = codec.bits == BYTE_BITS
-    np.copyto(out, given.view(np.int8) if is_whole else _unpacked(given)[: out.size])
-    return scale
+    if codec.table:
+        levels = _CODES[codec.encoding][given].view(np.int8)
+    else:
+        levels = given.view(np.int8) if codec.bits == BYTE_BITS else _unpacked(given)
+    np.copyto(out, levels[: out.size])
+    return scale.astype(F32, copy=False)

@@ -14,6 +14,7 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BF16: _ClassVar[Encoding]
     INT8: _ClassVar[Encoding]
     INT4: _ClassVar[Encoding]
+    INT2: _ClassVar[Encoding]
 
 class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -74,6 +75,7 @@ F32: Encoding
 BF16: Encoding
 INT8: Encoding
 INT4: Encoding
+INT2: Encoding
 CODE_UNSPECIFIED: Code
 SUPERSEDED: Code
 OTHER_RUN_HASH: Code

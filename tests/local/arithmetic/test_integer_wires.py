@@ -1,4 +1,4 @@
-"""int8 up and int4 down through the whole program: every learner ends with the shards' bits.
+"""int2 up and int4 down through the whole program: every learner ends with the shards' bits.
 
 The model has a norm with running statistics and a constant: both travel in f32 on these wires. So
 does the last version of every slice, so that the model that people get is not rounded by the wire.
@@ -55,7 +55,7 @@ def test_learners_on_integer_wires_end_with_the_f32_values_that_the_shards_have_
         steps=STEPS,
         sync={
             **{"fragments": FRAGMENTS, "period": PERIOD, "overlap": 2, "quorum": 2},
-            "wire": {"up": "int8", "down": "int4"},
+            "wire": {"up": "int2", "down": "int4"},
             "outer": {"learningRate": "0.7", "momentum": "0.5"},
         },
     )

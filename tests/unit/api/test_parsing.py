@@ -27,7 +27,13 @@ from unit.kube.cluster_values import MANIFEST
             "spec.regions[0].podOverrides.label: is unknown; did you mean labels?",
         ),
         ("spec.sync.outer={momentum: 0.9}", "spec.sync.outer.momentum: must be a string, got 0.9;"),
-        ("spec.sync.wire.up=int3", "spec.sync.wire.up: must be 'f32', 'bf16', 'int8' or 'int4',"),
+        ("spec.sync.wire.up=int3", "spec.sync.wire.up: must be 'f32', 'bf16', 'int8', 'int4' or"),
+        ("spec.sync.wire.down=f8", "spec.sync.wire.down: must be 'f32', 'bf16', 'int8' or 'int4',"),
+        (
+            "spec.sync.wire.down=int2",
+            "spec.sync.wire.down: cannot be a format of spec.sync.wire.up alone, got 'int2'; use"
+            " int4",
+        ),
         ("spec.regions=[]", "spec.regions: must have at least 1 entries, got []; add some"),
         ("spec.regions=[{learners: 1}]", "spec.regions[0].name: is missing; add it"),
         ("spec.syncer.storage.size=5 GB", "spec.syncer.storage.size: must match"),

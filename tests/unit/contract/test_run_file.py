@@ -23,7 +23,7 @@ from atoll_protos.job.run_file import (
     hash_of,
 )
 from atoll_protos.names import REGION_PATTERN
-from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
 
 NAMES = st.from_regex(REGION_PATTERN, fullmatch=True)
 SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)
@@ -46,7 +46,7 @@ def syncs(draw: st.DrawFn) -> Sync:
         outer_learning_rate=draw(SHARES),
         outer_momentum=draw(SHARES | st.sampled_from(Momentum)),
         wire_up=draw(st.sampled_from(Wire)),
-        wire_down=draw(st.sampled_from(Wire)),
+        wire_down=draw(st.sampled_from(WIRES_DOWN)),
         lockstep=lockstep,
         quorum=draw(st.sampled_from(Quorum)) if lockstep and draw(st.booleans()) else 1,
         mean_patterns=tuple(draw(st.lists(st.text()))),
@@ -202,7 +202,8 @@ def test_a_file_without_regions_takes_every_region_and_any_number_for_the_quorum
         ({"sync": {"outer_momentum": 1.0}}, "sync.outer_momentum", "less than 1"),
         ({"sync": {"outer_momentum": "none"}}, "sync.outer_momentum", "number"),
         ({"sync": {"merge": "mean"}}, "sync.merge", "use one of RadialDirectional, Mean"),
-        ({"sync": {"wire_up": []}}, "sync.wire_up", "use one of f32, bf16, int8, int4"),
+        ({"sync": {"wire_up": []}}, "sync.wire_up", "use one of f32, bf16, int8, int4, int2"),
+        ({"sync": {"wire_down": "int2"}}, "sync.wire_down", "use int4"),
         ({"sync": {"mean_patterns": ["a", 1]}}, "sync.mean_patterns[1]", "give a string"),
         ({"sync": {"period": 12, "alpha": 1}}, "sync.alpha", "remove it"),
         ({"sync": None}, "sync", "give a mapping"),

@@ -78,6 +78,29 @@ def test_what_holds_comes_first_and_then_what_helps_most() -> None:
     assert "spec.sync.wire" in found[0].setting
 
 
+@pytest.mark.parametrize(
+    ("rate", "tried", "holds"),
+    [(0.6, ["int8"], ["int8"]), (0.3, ["int2", "int4", "int8"], ["int2"])],
+)
+def test_number_formats_get_shorter_until_one_holds(
+    rate: float, tried: list[str], holds: list[str]
+) -> None:
+    """A link that has room for int8 is no reason to round to int2."""
+    spec = spec_of({"us": 1, "eu": 1}, syncer=FAST, sync={"overlap": 23})
+    found = [x for x in options(spec, given({"eu": (rate, 0.0)})) if "sync.wire" in x.setting]
+    up = {x.setting.split()[2].strip(","): x.holds for x in found}
+    assert sorted(up) == tried
+    assert [wire for wire in up if up[wire]] == holds
+
+
+def test_of_a_job_that_holds_the_longest_format_that_gains_something_is_named() -> None:
+    """int4 up alone leaves what comes down, which is as much."""
+    wire = {"up": "int8", "down": "int8"}
+    spec = spec_of({"us": 1, "eu": 1}, syncer=FAST, sync={"overlap": 23, "wire": wire})
+    found = [each.setting for each in options(spec, given({"eu": (0.6, 0.0)}))]
+    assert [each for each in found if "sync.wire" in each] == ["spec.sync.wire up int2, down int4"]
+
+
 def test_the_shards_go_where_most_learners_are() -> None:
     """Two learners over the line of the syncer's region, or eight."""
     spec = spec_of({"us": 2, "eu": 8}, syncer={**FAST, "region": "us"}, sync={"overlap": 8})

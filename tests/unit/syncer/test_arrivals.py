@@ -2,7 +2,6 @@
 
 import math
 import random
-import struct
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from atoll_syncer.numbers.merge import weighted_mean
 from atoll_syncer.numbers.workers import ROWS, Scratch, Workers
 
 ALONE = Workers(1)
-ENCODINGS = [pb.F32, pb.BF16, pb.INT8, pb.INT4]
+ENCODINGS = [codec.encoding for codec in codecs.CODECS]
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 TENSORS = [
     TensorSpec(name="embedding", shape=(37, 5), dtype="float32", merge="mean"),
@@ -84,7 +83,7 @@ def test_whole_values_that_are_not_finite_are_refused(encoding: pb.Encoding, bad
             examine(LAYOUT, 0, head, data, ALONE)
 
 
-@pytest.mark.parametrize("encoding", [pb.INT8, pb.INT4])
+@pytest.mark.parametrize("encoding", [pb.INT8, pb.INT4, pb.INT2])
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize("scale", [*NOT_FINITE, 3.3e38])
 @given(data=st.data())
@@ -92,11 +91,12 @@ def test_a_scale_that_is_not_finite_or_too_large_is_refused_whatever_its_levels(
     encoding: pb.Encoding, level: int, scale: float, data: st.DataObject
 ) -> None:
     """Nobody's encoder writes levels of 0 under such a scale; a peer may send them."""
-    block = codecs.of(encoding).block
+    codec = codecs.of(encoding)
     payload = packed(np.full(COUNT, level, F32), encoding)
-    place = FORM.exact_bytes + 4 * data.draw(st.integers(0, (FORM.coded - 1) // block))
-    payload[place : place + 4] = struct.pack("<f", scale)
-    if scale == 3.3e38 and not level:
+    number, size = data.draw(st.integers(0, (FORM.coded - 1) // codec.block)), codec.scale_bytes(1)
+    place = FORM.exact_bytes + size * number
+    payload[place : place + size] = np.array(scale, arrays.FLOATS[codec.scale]).tobytes()
+    if scale == 3.3e38 and not level and not codec.table:  # int2 has no level of 0
         assert offered(payload, encoding)  # zeros
         return
     with pytest.raises(TransferError, match="slice 0: values are not finite"):

@@ -10,11 +10,16 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import AVERAGE, TensorSpec, build_layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer import arrays
-from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
 from atoll_syncer.model.effects import Stage, StoreHeld
 from atoll_syncer.numbers.values import TensorValues
 from unit.syncer.log_side import a_participant
 from unit.syncer.values_side import LAYOUT, SLOTS, TENSORS, Bench, bits, same
+
+
+def down(wire: Wire) -> Wire:
+    """The wire itself, or int4 below what is for offers alone."""
+    return wire if wire in WIRES_DOWN else Wire.INT4
 
 
 def test_a_buffer_takes_the_average_without_the_outer_optimizer_rule_18(tmp_path: Path) -> None:
@@ -41,7 +46,7 @@ def test_a_buffer_takes_the_average_without_the_outer_optimizer_rule_18(tmp_path
     assert not bool(bench.values.slices[0].momentum[:40].any())
 
 
-@pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8, Wire.INT4])
+@pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8, Wire.INT4, Wire.INT2])
 def test_buffers_are_what_the_shard_computed_in_f32_everywhere_whatever_the_wire_rule_18(
     wire: Wire, tmp_path: Path
 ) -> None:
@@ -52,7 +57,7 @@ def test_buffers_are_what_the_shard_computed_in_f32_everywhere_whatever_the_wire
         TensorSpec(name="weight", shape=(64,), dtype="float32", merge="rda"),
     ]
     layout = build_layout(specs, fragments=1, shards=1)
-    bench = Bench(tmp_path, Sync(fragments=1, wire_up=wire, wire_down=wire), layout)
+    bench = Bench(tmp_path, Sync(fragments=1, wire_up=wire, wire_down=down(wire)), layout)
     bench.seed()
     master = bench.values.slices[0].master
     constant, variance = master[:64].copy(), master[64:128].copy()
@@ -87,7 +92,7 @@ def test_the_last_version_of_a_slice_is_what_the_shard_computed_in_f32_rule_17(
     wire: Wire, offers: int, tmp_path: Path
 ) -> None:
     """Learners, the export and a shard that starts again have it in all its bits."""
-    bench = Bench(tmp_path, Sync(fragments=2, wire_up=wire, wire_down=wire))
+    bench = Bench(tmp_path, Sync(fragments=2, wire_up=wire, wire_down=down(wire)))
     bench.seed()
     bench.round(0, 1)
     parts = [bench.offer(0, slot, 2) for slot in SLOTS[:offers]]
@@ -101,7 +106,7 @@ def test_the_last_version_of_a_slice_is_what_the_shard_computed_in_f32_rule_17(
     assert same(bench.values.exported()[0], master)
     assert bits(bench.restored(), 0) == bits(bench.values, 0)
     prolonged = bench.round(0, 3)  # the job may become longer after all
-    if wire in (Wire.INT8, Wire.INT4):
+    if wire in (Wire.INT8, Wire.INT4, Wire.INT2):
         change = bench.values.publish_payload(0, prolonged.number, prolonged.base)
         assert change.difference
         after = arrays.moved(held, change.data, change.encoding, to=pb.BF16)
@@ -113,7 +118,7 @@ def test_the_last_version_of_a_slice_is_what_the_shard_computed_in_f32_rule_17(
 def test_a_last_version_that_is_taken_back_from_a_learner_keeps_all_its_bits_rule_22(
     wire: Wire, tmp_path: Path
 ) -> None:
-    bench = Bench(tmp_path, Sync(fragments=2, wire_up=wire, wire_down=wire))
+    bench = Bench(tmp_path, Sync(fragments=2, wire_up=wire, wire_down=down(wire)))
     bench.seed()
     entry = bench.commit(0, [bench.offer(0, slot, 2) for slot in SLOTS], last=True)
     master = bench.values.slices[0].master.copy()

@@ -62,7 +62,7 @@ def test_each_slice_has_a_past_of_its_own_and_the_reason_names_the_norms() -> No
     assert reason == "an outlier: its norm of 55 is 50 times its usual one and 55 times the others'"
 
 
-@pytest.mark.parametrize("wire", [Wire.F32, Wire.BF16, Wire.INT4])
+@pytest.mark.parametrize("wire", [Wire.F32, Wire.BF16, Wire.INT4, Wire.INT2])
 def test_a_version_without_an_outlier_is_the_one_that_the_others_make(
     wire: Wire, tmp_path: Path
 ) -> None:

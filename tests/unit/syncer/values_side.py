@@ -21,7 +21,7 @@ from atoll_syncer.numbers.values import StoredVersion, TensorValues
 from atoll_syncer.storage.store import FileStore, Store, StoreCorrupt, StoreMissing
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 
-WIRES = [Wire.F32, Wire.BF16, Wire.INT8, Wire.INT4]
+WIRES = list(Wire)
 TENSORS = [
     TensorSpec(name="embedding", shape=(301, 17), dtype="float32", merge="mean"),
     TensorSpec(name="first.weight", shape=(93, 71), dtype="float32", merge="rda"),

@@ -10,7 +10,13 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer import arrays
-from atoll_protos.transfer.codecs import Wire, base_encoding, encoded_size, encoding_of
+from atoll_protos.transfer.codecs import (
+    WIRES_DOWN,
+    Wire,
+    base_encoding,
+    encoded_size,
+    encoding_of,
+)
 from atoll_protos.transfer.division import ALL, Share, part_spans
 from atoll_worker.link.shared_memory import SharedMemory, memory_plan
 from atoll_worker.transport.numbers import Numbers
@@ -34,7 +40,8 @@ ONE = layout((COUNT, "float32", "rda"))
 
 
 def numbers(wire: Wire, of: Layout = ONE, share: Share = ALL) -> tuple[Numbers, SharedMemory]:
-    sync = Sync(fragments=1, period=4, wire_up=wire, wire_down=wire)
+    down = wire if wire in WIRES_DOWN else Wire.INT4
+    sync = Sync(fragments=1, period=4, wire_up=wire, wire_down=down)
     shared, _ = both_ends(memory_plan(of, sync, observer=False, share=share))
     return Numbers(shared, sync, of), shared
 
@@ -100,7 +107,7 @@ def test_a_learner_that_has_trained_nothing_offers_nothing_also_in_16_bits_rule_
     assert made.difference(0, 0, base) == pytest.approx(np.full(COUNT, 0.25), abs=1e-6)
 
 
-@pytest.mark.parametrize("wire", [Wire.F32, Wire.BF16, Wire.INT8, Wire.INT4])
+@pytest.mark.parametrize("wire", list(Wire))
 def test_a_buffer_is_held_and_offered_in_f32_on_every_wire_rule_18(wire: Wire) -> None:
     """[Rotary frequencies rounded to bf16 turn position 4096 by more than a radian.]"""
     of = layout((COUNT, "float32", "rda"), (5, "float32", "average"))
@@ -129,7 +136,7 @@ def test_a_difference_brings_buffers_whole_so_that_no_sum_rounds_them_rule_17(wi
     assert found.exact.tobytes() == found.data == comes.tobytes()
 
 
-@pytest.mark.parametrize("wire", [Wire.F32, Wire.INT8, Wire.INT4])
+@pytest.mark.parametrize("wire", [Wire.F32, Wire.INT8, Wire.INT4, Wire.INT2])
 def test_numbers_of_a_share_are_its_piece_of_the_numbers_of_the_slice(wire: Wire) -> None:
     of = layout((40, "float32", "average"), (600, "float16", "rda"), (500, "float32", "rda"))
     form, encoding = of.slice(0, 0).form, base_encoding(wire)

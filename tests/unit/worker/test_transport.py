@@ -308,6 +308,7 @@ def test_a_difference_is_decoded_onto_the_base_that_is_held_rule_17(wire: Wire) 
         (pb.INT8, False, False),
         (pb.F32, True, False),
         (pb.INT4, True, False),
+        (pb.INT2, True, False),  # no wire down
         (99, False, False),
     ],
 )

@@ -14,7 +14,7 @@ from atoll_operator.api.job import presets
 from atoll_operator.api.job.model_base import LEARNERS_MAX, REGIONS_MAX, Model, ShortText
 from atoll_operator.api.job.presets import Preset
 from atoll_protos.job.run_file import AUTO_FRAGMENTS_MAX, Fragments, GraceLimit, Merge, Momentum
-from atoll_protos.transfer.codecs import Wire
+from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
 
 PERIOD_MAX: Final = 1_000_000  # ticks
 
@@ -43,6 +43,22 @@ NumberOrAuto = Annotated[
             "pattern": f"^{Fragments.AUTO}$",
         }
     ),
+]
+
+
+def _wire_down(value: Any) -> Wire:
+    if value in WIRES_DOWN:
+        return Wire(value)
+    kind = "offers_alone" if value in list(Wire) else "enum"
+    expected = f"{', '.join(map(repr, map(str, WIRES_DOWN[:-1])))} or {str(WIRES_DOWN[-1])!r}"
+    raise PydanticCustomError(kind, "a format of what shards send", {"expected": expected})
+
+
+WireDown = Annotated[
+    Wire,
+    PlainValidator(_wire_down),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "enum": [str(wire) for wire in WIRES_DOWN]}),
 ]
 
 
@@ -98,8 +114,9 @@ class WireSpec(Model):
     """Number formats between learners and shards."""
 
     up: Wire = Field(default=Wire.BF16, strict=False)
-    """Number format of what learners send: the change since the last merged value."""
-    down: Wire = Field(default=Wire.BF16, strict=False)
+    """Number format of what learners send: the change since the last merged value. With int2 each
+    number becomes one of four."""
+    down: WireDown = Field(default=Wire.BF16)
     """Number format of what shards send: the merged value or its change."""
 
 
