@@ -145,26 +145,27 @@ def model_of(data: bytes) -> pb.Model:
 ELEMENTS: Final = 3000
 FORM: Final = Form(7, ELEMENTS)
 LANES: Final = 2
+Stream = tuple[int, pb.Encoding, list[tuple[int, bytes]]]
 
 
 @cache
-def frames(lane: int, lanes: int) -> tuple[bytes, ...]:
+def frames(lane: int, lanes: int, encoding: pb.Encoding) -> tuple[bytes, ...]:
     """A transfer's part on a lane."""
-    size = FORM.byte_count(pb.BF16)
-    head = pb.Transfer(offer=pb.Offer(slice=0, base=3), encoding=pb.BF16)
-    spans = Share(0, lanes, lanes).spans(FORM, pb.BF16) if lanes > 1 else ((range(size),),)
+    size = FORM.byte_count(encoding)
+    head = pb.Transfer(offer=pb.Offer(slice=0, base=3), encoding=encoding)
+    spans = Share(0, lanes, lanes).spans(FORM, encoding) if lanes > 1 else ((range(size),),)
     head.byte_count = sum(map(len, spans[lane]))
     data = bytes(n % 251 for n in range(size))
     return tuple(transfer_frames(5, head, data, spans[lane]))
 
 
 @st.composite
-def streams(draw: Any) -> tuple[int, list[tuple[int, bytes]]]:
+def streams(draw: Any) -> Stream:
     """Lane by lane the frames of some transfers, of which some are changed, gone or doubled."""
-    lanes = draw(st.integers(1, LANES))
+    lanes, encoding = draw(st.integers(1, LANES)), draw(st.sampled_from((pb.BF16, pb.INT2)))
     sent = []
     for lane in range(lanes):
-        for frame in frames(lane, lanes):
+        for frame in frames(lane, lanes, encoding):
             match draw(st.sampled_from(("as it is",) * 6 + ("changed", "gone", "twice"))):
                 case "as it is":
                     sent.append((lane, frame))
@@ -179,15 +180,15 @@ def streams(draw: Any) -> tuple[int, list[tuple[int, bytes]]]:
         extra[0] = encode_frame(Kind.HEAD, 6, 0, head.SerializeToString())
         at = draw(st.integers(0, len(sent)))
         sent[at:at] = [(draw(st.integers(0, lanes - 1)), each) for each in extra]
-    return lanes, sent
+    return lanes, encoding, sent
 
 
-def take_frames(stream: tuple[int, list[tuple[int, bytes]]]) -> None:
-    lanes, sent = stream
-    size = FORM.byte_count(pb.BF16)
+def take_frames(stream: Stream) -> None:
+    lanes, encoding, sent = stream
+    size = FORM.byte_count(encoding)
 
     def admit(head: pb.Transfer) -> int | None:
-        return size if head.HasField("offer") and head.encoding == pb.BF16 else None
+        return size if head.HasField("offer") and head.encoding == encoding else None
 
     def form(head: pb.Transfer) -> Form | None:
         return FORM if head.HasField("offer") else None

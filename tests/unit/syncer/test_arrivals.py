@@ -143,8 +143,13 @@ def test_every_norm_is_of_the_tensors_own_values(encoding: pb.Encoding) -> None:
 def test_sizes_and_kinds_are_checked() -> None:
     with pytest.raises(TransferError, match="not an offer"):
         examine(LAYOUT, 0, pb.Transfer(publish=pb.Publish()), bytearray(), ALONE)
-    with pytest.raises(TransferError, match="slice 0: 3 bytes, not"):
-        offered(bytearray(3), pb.F32)
+    for encoding in ENCODINGS:
+        data = packed(np.zeros(COUNT, F32), encoding)
+        for wrong in (data[:-1], data + b"\0", data[:0]):
+            with pytest.raises(
+                TransferError, match=f"slice 0: {len(wrong)} bytes, not {len(data)}"
+            ):
+                offered(wrong, encoding)
     with pytest.raises(TransferError, match="slice 0: encoding 0 is unknown"):
         examine(LAYOUT, 0, pb.Transfer(offer=pb.Offer(slice=0)), bytearray(3), ALONE)
     with pytest.raises(TransferError, match="must come as f32 or bf16"):
