@@ -44,7 +44,7 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "0.14M": {"layers": 2, "heads": 4, "width": 72, "context": 32},
     "0.8M": {"layers": 4, "heads": 4, "width": 128, "context": 32},
 }
-PAIRS = ("bf16/bf16", "int2/bf16", "int2/int4")  # up and down; the first is the base
+PAIRS = ("bf16/bf16", "int4/bf16", "int2/bf16", "int2/int4")  # up and down; the first is the base
 LEARNERS, FRAGMENTS, OVERLAP, BATCH = 3, 4, 2, 8
 HELDOUT_BYTES = 1 << 17
 
