@@ -45,7 +45,7 @@ class Recovery:
     alive: frozenset[str] | None = None  # slots at the registrar, as it said after `began_at`
     turned_away: set[str] = field(default_factory=set)  # slots that were told to dial again
     asked: dict[int, AskedHolder] = field(default_factory=dict)  # by slice
-    empty_learner_came: bool = False  # a learner joined that holds nothing
+    empty: set[str] = field(default_factory=set)  # slots whose learner came, and holds nothing
     could_answer_at: float | None = None  # when the first learner came, or one was asked last
     damaged: set[int] = field(default_factory=set)  # slices whose version before the head is, too
     failed: str = ""  # why no learner can give back what is lost
@@ -77,7 +77,7 @@ def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
         return ""
     if recovery.alive is None:
         return "waits for the registrar to say which learners are alive"
-    missing = sorted((recovery.alive | recovery.turned_away) - joined)
+    missing = sorted((recovery.alive | recovery.turned_away) - joined - recovery.empty)
     if missing:
         return f"waits for {', '.join(missing)}"
     return "" if joined else "waits for a learner"

@@ -12,7 +12,7 @@ A slice is lost when its newest version is not here:
 While anything is lost no round opens or closes, and no seed is taken. Slices in `gone` have no
 value here at all; the others have an older head, which serves again if no learner holds more.
 
-    serving --loss found--> waiting --all alive slots joined, or 30 s--> asking --> storing
+    serving --loss found--> waiting --all alive slots spoke, or 30 s---> asking --> storing
        ^                                                                   ^  |        |
        |                                            next best holder ------+--+        |
        |                                   (session ended, damaged, no answer)         |
@@ -151,7 +151,7 @@ def move(state: ShardState, now: float) -> list[Effect]:
     if recovery is None or not state.term.durable:
         return []
     effects = _give_up_on_silent(state, recovery, now)
-    came = recovery.could_answer_at is None and (recovery.empty_learner_came or joined(state))
+    came = recovery.could_answer_at is None and (recovery.empty or joined(state))
     if came or any(not each.storing for each in recovery.asked.values()):
         recovery.could_answer_at = now
     if (
@@ -281,7 +281,7 @@ def refusal(state: ShardState, join: pb.Join) -> pb.End | None:
     recovery, knows_all = state.recovery, state.history.heads.keys() >= set(state.fragments)
     if recovery is None or not state.registrar or join.incarnation or knows_all:
         return None
-    recovery.empty_learner_came = True
+    recovery.empty.add(join.slot)  # it is admitted only afterwards, so nobody waits for it
     return refuse(pb.NOT_READY, "the registrar takes back what it has lost")
 
 
