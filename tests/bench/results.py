@@ -100,7 +100,7 @@ def _command() -> str:
     words = [word if re.fullmatch(r"[\w.,=/-]+", word) else f'"{word}"' for word in words]
     spec = sys.modules["__main__"].__spec__
     assert spec is not None, "run it with python -m"
-    return " ".join(["python -m", spec.name, *words])
+    return " ".join(["python -m", spec.name.removesuffix(".__main__"), *words])
 
 
 def _machine() -> str:

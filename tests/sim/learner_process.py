@@ -43,7 +43,7 @@ class LearnerProcess(TrainingProcess):
         self.end = TrainingEnd(self)
         self.transport = Transport(
             end=self.end,  # type: ignore[arg-type]
-            numbers=SymbolicNumbers(self),
+            numbers=self.make_numbers(),
             telemetry=Telemetry(self),  # type: ignore[arg-type]
             open_channel=self._open_channel,
             now=self.time,
@@ -105,6 +105,9 @@ class LearnerProcess(TrainingProcess):
         message.MergeFrom(effect.message)
         message.MergeFrom(lie)
         return SendMessage(effect.shard, message)
+
+    def make_numbers(self) -> Numbers:
+        return SymbolicNumbers(self)
 
     @property
     def exchange(self) -> Exchange:

@@ -32,6 +32,7 @@ class World:
     """See the module. Checkers hear what happens through `watchers`."""
 
     learner_kind: type[LearnerProcess] = LearnerProcess  # of a learner of one process
+    shard_kind: type[ShardProcess] = ShardProcess
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class World:
             self.pods[number] += 1
             pod = f"shard{number}-pod{self.pods[number]}"
         self.starts += 1
-        process = ShardProcess(self, number, pod, f"{pod}-{self.starts}", self.stores[number])
+        process = self.shard_kind(self, number, pod, f"{pod}-{self.starts}", self.stores[number])
         self.all_shards.append(process)
         self._shards_up.append(process)
         process.after(after + self.rng.uniform(0.0, 0.2), process.start)

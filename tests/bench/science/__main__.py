@@ -1,0 +1,89 @@
+"""Quality of what Atoll trains, by experiments that anybody can repeat.
+
+In tests/: python -m bench.science [--only b c] [--scale small] [--resume] --out DIR
+
+Each run is a file in DIR/runs, so that a queue of hours may be cut at any time: `--resume` goes on
+with what is there. At the end, and for what there is at a Ctrl-C, README.md in DIR has the tables.
+`--json FILE` writes the figures for docs/numbers.md (bench/results.py).
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.results import option, publish
+from bench.science import queue, report
+from bench.science.engine import train
+from bench.science.experiments import SCALES, Experiment, cpu_seconds, experiments
+from bench.science.setting import Setting
+
+Runs = Mapping[tuple[str, str, int], Setting]
+
+
+def options(words: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.science",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    letters = [*experiments(SCALES["small"])]
+    parser.add_argument("--only", nargs="+", choices=letters, default=letters)
+    parser.add_argument("--scale", choices=SCALES, default="small")
+    parser.add_argument("--seeds", type=int, help="in place of those of the scale")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--list", action="store_true", help="what there is, and its CPU minutes")
+    parser.add_argument("--resume", action="store_true", help="go on with what is in DIR")
+    parser.add_argument("--out", type=Path, metavar="DIR")
+    option(parser)
+    given = parser.parse_args(words)
+    if not given.list and given.out is None:
+        parser.error("--out is missing")
+    begins = given.out is not None and not given.resume and not given.list
+    if begins and given.out.exists() and any(given.out.iterdir()):
+        parser.error(f"{given.out} is not empty: give --resume to go on with it")
+    return given
+
+
+def main(words: list[str] | None = None) -> int:
+    """Make the runs and the page; 1 if a run failed."""
+    given = options(words)
+    scale = SCALES[given.scale]
+    wanted = {letter: experiments(scale)[letter] for letter in given.only}
+    seeds = given.seeds or scale.seeds
+    runs = {letter: each.runs(scale, seeds) for letter, each in wanted.items()}
+    if given.list:
+        listed(wanted, runs)
+        return 0
+    settings = [setting for each in runs.values() for setting in each.values()]
+    try:
+        failed = queue.work(given.out, settings, train, given.workers)
+    finally:
+        results = {letter: made(given.out, each) for letter, each in runs.items()}
+        page = report.write(given.out, wanted, runs, results)
+        sys.stdout.write(f"{page}\n")
+    about = (
+        f"Virtual time; {given.seeds or scale.seeds} seeds: the mean, and ± in 95% of all cases."
+    )
+    publish(given, report.figures(wanted, results), about=about)
+    return 1 if failed else 0
+
+
+def made(folder: Path, runs: Runs) -> dict[tuple[str, str, int], queue.Result]:
+    """Those that are there."""
+    found = {key: queue.result(folder, setting) for key, setting in runs.items()}
+    return {key: each for key, each in found.items() if each is not None}
+
+
+def listed(wanted: Mapping[str, Experiment], runs: Mapping[str, Runs]) -> None:
+    """Print the experiments."""
+    for letter, each in wanted.items():
+        minutes = sum(map(cpu_seconds, runs[letter].values())) / 60
+        count = len(runs[letter])
+        sys.stdout.write(f"({letter}) {each.title}: {count} runs, {minutes:.1f} CPU minutes\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

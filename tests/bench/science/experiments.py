@@ -1,0 +1,295 @@
+"""The experiments: which runs each has, and what was published about its question.
+
+An experiment compares *arms* within each *cell*, with the same seeds: model and data of a learner
+are alike in all arms of a cell. The first arm is the one that the others are compared with.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from atoll_protos.transfer.codecs import Wire
+from bench.science.setting import TIME, TOKENS, Away, Setting
+
+Change: TypeAlias = Callable[[Setting], Setting]
+
+P4: Final = {"fragments": 4, "period": 16, "overlap": 2}
+AUTO: Final = {"learningRate": "0.7", "momentum": "auto"}
+GLOBAL_BATCH: Final = 16  # windows of a step of all learners, where only their number differs
+LEARNER_STEP_SECONDS: Final = 4e-3  # CPU time of one step of one learner, apart from its numbers
+FLOPS: Final = 1.5e10  # a second, of one core
+DATA_PARALLEL: Final = "data-parallel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How large all experiments are."""
+
+    steps: int  # of a run, where the experiment does not say more
+    seeds: int
+    sizes: tuple[str, ...]  # the first one for all, all of them where the size is the question
+    merges: tuple[int, ...]  # of each fragment, where they are the question
+
+
+SCALES: Final[Mapping[str, Scale]] = {
+    "small": Scale(steps=160, seeds=3, sizes=("33k", "0.1M"), merges=(10, 25, 75)),
+    "medium": Scale(steps=640, seeds=5, sizes=("33k", "0.1M", "1M"), merges=(75, 200, 1000)),
+    "large": Scale(
+        steps=4800, seeds=5, sizes=("1M", "0.1M", "3M", "10M"), merges=(75, 200, 400, 1000)
+    ),
+    "gpu": Scale(steps=4800, seeds=3, sizes=("120M", "10M", "1M"), merges=(200, 1000)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """`cells` and `arms` change the settings that `common` has."""
+
+    title: str
+    common: Change
+    cells: Mapping[str, Change]
+    arms: Mapping[str, Change]
+    published: str  # beside which the table stands
+    differs: str  # from what was published
+
+    def runs(self, scale: Scale, seeds: int) -> dict[tuple[str, str, int], Setting]:
+        """By cell, arm and seed; seeds come first, so that a queue cut short has whole pairs."""
+        found = {}
+        for seed in range(seeds):
+            begin = Setting(seed=seed, steps=scale.steps, sync=P4, size=scale.sizes[0])
+            for cell, in_cell in self.cells.items():
+                for arm, of_arm in self.arms.items():
+                    found[cell, arm, seed] = of_arm(in_cell(self.common(begin)))
+        return found
+
+
+def same(setting: Setting) -> Setting:
+    return setting
+
+
+def change(**fields: Any) -> Change:
+    """Other settings."""
+    return lambda setting: replace(setting, **fields)
+
+
+def sync(**fields: Any) -> Change:
+    """Other settings of a manifest's `sync`."""
+    return lambda setting: replace(setting, sync={**(setting.sync or {}), **fields})
+
+
+def both(*changes: Change) -> Change:
+    """One after the other."""
+
+    def changed(setting: Setting) -> Setting:
+        for each in changes:
+            setting = each(setting)
+        return setting
+
+    return changed
+
+
+def divided(learners: int) -> Change:
+    """So many learners, who divide one batch."""
+    return change(learners=learners, batch=GLOBAL_BATCH // learners)
+
+
+def outer(rate: str, momentum: str) -> Change:
+    return sync(outer={"learningRate": rate, "momentum": momentum})
+
+
+def preset(name: str, **fields: Any) -> Change:
+    """A published system, with a momentum for runs of few merges."""
+    given = {"preset": name, "period": P4["period"], "outer": AUTO, **fields}
+    return change(sync=given)
+
+
+def merges(count: int) -> Change:
+    """Of each fragment."""
+    period = 16 if count <= 25 else 8
+    return both(sync(period=period), change(steps=count * period))
+
+
+def scavenged(more: int) -> Change:
+    """So many learners more, in the middle half of what four alone need."""
+
+    def changed(setting: Setting) -> Setting:
+        begins, ends = setting.steps / 4, setting.steps * 3 / 4
+        later = range(setting.learners, setting.learners + more)
+        away = [Away(learner=n, ends=begins) for n in later]
+        away += [Away(learner=n, begins=ends, killed=False) for n in later]
+        return replace(
+            setting, learners=setting.learners + more, planned=setting.learners, away=tuple(away)
+        )
+
+    return changed
+
+
+def failures(each: int) -> Change:
+    """Each learner's machine is lost so many times, and is back after five steps."""
+
+    def changed(setting: Setting) -> Setting:
+        rng, away = random.Random(f"{setting.seed}/failures"), []
+        for learner in range(setting.learners):
+            part = (setting.steps - 10) / each
+            for number in range(each):
+                at = 5 + part * number + rng.uniform(0.0, part - 6)
+                away.append(Away(learner=learner, begins=at, ends=at + 5))
+        return replace(setting, away=tuple(away))
+
+    return changed
+
+
+FOUR_LEARNERS: Final = change(learners=4)
+NO_SYNC: Final = change(sync=None)
+LOCK_STEP: Final = sync(  # all else as in the other arms
+    preset="StreamingDiLoCo",
+    merge="RadialDirectional",
+    adopt={"mode": "Overwrite"},
+    outer=AUTO,
+    wire={"up": "bf16", "down": "bf16"},
+)
+
+
+def experiments(scale: Scale) -> dict[str, Experiment]:
+    """By letter."""
+    count = {f"M = {n}": divided(n) for n in (2, 4, 8)}
+    return {
+        "a": Experiment(
+            title="Systems, at equal tokens",
+            common=same,
+            cells={
+                f"{size}, {name}": both(change(size=size), each)
+                for size in scale.sizes
+                for name, each in count.items()
+            },
+            arms={
+                DATA_PARALLEL: NO_SYNC,
+                "DiLoCo": preset("DiLoCo"),
+                "Streaming": preset("StreamingDiLoCo", fragments=4, overlap=2),
+                "Decoupled": same,
+            },
+            published="5B parameters, M = 8, under failures: 69.8 (text) against 70.1 for "
+            "data-parallel training without failures.",
+            differs="Loss, not a benchmark's score; one batch divided by the learners; DiLoCo and "
+            "Streaming with the momentum `auto`, since the published 0.9 is for more merges.",
+        ),
+        "b": Experiment(
+            title="Who is waited for, at equal time",
+            common=change(
+                learners=8, ends=TIME, paces=(1.0,) * 4 + (1.18,) * 4, spread=0.17, batch=4
+            ),
+            cells={"link fills the overlap": change(way=0.9), "fast link": change(way=0.1)},
+            arms={
+                "K = 1, grace": same,
+                "K = 1": sync(grace={"enabled": False}),
+                "K = M": sync(quorum=8),
+                "K = M, lock-step": LOCK_STEP,
+            },
+            published="Speeds 18% apart, 10% noise: K = 8 has 84% goodput and 54.4 (text), "
+            "K = 1 with grace 100% and 55.3, K = 1 without 51.4.",
+            differs="K = 8 of (A) waits, as lock-step does here; free-running K = M does not.",
+        ),
+        "c": Experiment(
+            title="Radial-directional averaging against the mean",
+            common=same,
+            cells=count,
+            arms={"Mean": sync(merge="Mean"), "RDA": same},
+            published="M = 8: 55.4 (text) with RDA, 54.1 with the mean.",
+            differs="Loss; from scratch; 10 merges of each fragment; the momentum is `auto`.",
+        ),
+        "d": Experiment(
+            title="More learners for the middle of a run, at equal tokens",
+            common=both(FOUR_LEARNERS, change(ends=TOKENS), outer("0.7", "0.5")),
+            cells={"M = 4": same},
+            arms={
+                "none": same,
+                **{f"+{25 * n}%": scavenged(n) for n in (1, 2, 4, 12)},
+            },
+            published="Time 0.90, 0.83, 0.75 and 0.62 with +25, 50, 100 and 300%, at equal "
+            "quality; data-parallel 1.07, 1.09, 1.02, 0.80.",
+            differs="In the published runs the part of the time is not known to us; here it is "
+            "the middle half of what four learners need.",
+        ),
+        "e": Experiment(
+            title="Codecs, up and down",
+            common=FOUR_LEARNERS,
+            cells={"M = 4": same},
+            arms={
+                "bf16": same,
+                **{
+                    wire.value: sync(wire={"up": wire.value, "down": down(wire)})
+                    for wire in Wire
+                    if wire is not Wire.BF16
+                },
+            },
+            published="4 bits: +0.09% of the loss; 2 and 1 bits: +32% and +83%.",
+            differs="`int4` is linear; published are 4 bits of E3M0.",
+        ),
+        "f": Experiment(
+            title="How the model is cut into fragments",
+            common=FOUR_LEARNERS,
+            cells={f"P = {n}": sync(fragments=n) for n in (4, 8)},
+            arms={
+                "balanced": same,
+                "layers": change(model="layers"),
+                "tensors in turn": change(model="tensors in turn"),
+            },
+            published="No table; (A) uses balanced fragments.",
+            differs="Only `balanced` is production's; `engine.py` has the others.",
+        ),
+        "g": Experiment(
+            title="Outer settings, by the number of merges of a fragment",
+            common=change(learners=3, batch=8),
+            cells={f"{n} merges": merges(n) for n in scale.merges},
+            arms={
+                "0.7/0.9": outer("0.7", "0.9"),
+                "0.7/0.5": outer("0.7", "0.5"),
+                "auto": same,
+                "auto, R/8": change(model="R/8"),
+                "auto, length in tokens": change(ends=TOKENS),
+                DATA_PARALLEL: NO_SYNC,
+            },
+            published="0.7/0.9, for thousands of steps.",
+            differs="Far fewer merges. `auto, R/8` is not production's: its warm-up lasts R/8 "
+            "merges in place of sqrt(R). With a length in tokens Atoll takes 400 for R.",
+        ),
+        "h": Experiment(
+            title="Muon inside of the learners",
+            common=FOUR_LEARNERS,
+            cells={
+                "AdamW 6e-3": change(rate=6e-3),
+                "Muon 0.02, AdamW 3e-3": change(muon_rate=0.02),
+            },
+            arms={DATA_PARALLEL: NO_SYNC, "RDA": same, "Mean": sync(merge="Mean")},
+            published="MuLoCo (2505.23725): with Muon the gap to data-parallel is smaller, at "
+            "150M parameters and more.",
+            differs="Size. The mean is what MuLoCo merges with.",
+        ),
+        "i": Experiment(
+            title="Learners that are lost and come again, at equal tokens",
+            common=both(FOUR_LEARNERS, change(ends=TOKENS), outer("0.7", "0.5")),
+            cells={"M = 4": same},
+            arms={
+                "none": same,
+                "each once": failures(1),
+                "each four times": failures(4),
+            },
+            published="No loss of quality under failures (5B, M = 8: 69.8 against 70.1).",
+            differs="A lost learner starts again with fresh moments after five steps.",
+        ),
+    }
+
+
+def down(wire: Wire) -> str:
+    """Versions have at least 4 bits a value."""
+    return Wire.INT4.value if wire.value == "int2" else wire.value
+
+
+def cpu_seconds(setting: Setting) -> float:
+    """What a run may take; a guess from its arithmetic, held against what `--list` knows."""
+    learners = setting.learners if setting.planned is None else setting.planned
+    steps = setting.steps * learners
+    return steps * (
+        LEARNER_STEP_SECONDS + 6 * setting.shape.parameters * setting.step_tokens / FLOPS
+    )

@@ -1,0 +1,194 @@
+"""bench.science: its queue, its arithmetic, its page, and whether production gets its settings."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import import_module
+from math import sqrt
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from atoll_protos.job.run_file import Merge, Quorum
+from atoll_protos.transfer.codecs import Wire
+from atoll_syncer.model import round as rounds
+from bench.science import queue, report
+from bench.science.__main__ import made, main
+from bench.science.engine import TensorWorld, modelled, train
+from bench.science.experiments import SCALES, experiments
+from bench.science.paired import estimate, paired
+from bench.science.setting import TOKENS, Away, Setting
+from sim.simulate import logs_into
+from unit.science_side import SETTINGS, never_ends, quick
+
+TESTS = Path(__file__).parents[1]
+SMALL = SCALES["small"]
+ALL = experiments(SMALL)
+TINY = Setting(seed=1, steps=16, learners=2, batch=1, sync={"fragments": 2, "period": 8})
+
+
+def of(letter: str, cell: str, arm: str) -> Setting:
+    return ALL[letter].runs(SMALL, 1)[cell, arm, 0]
+
+
+# ------------------------------------------------------------ the queue
+
+
+def test_a_queue_that_is_killed_leaves_no_process_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    words = [sys.executable, "-m", "unit.science_side", str(tmp_path)]
+    with subprocess.Popen(words, cwd=TESTS, env={**os.environ, "BEGUN": str(begun)}) as process:
+        worker = os.pidfd_open(int(begun.read_text()))
+        process.send_signal(signal.SIGKILL)
+    assert select.select([worker], [], [], 60)[0], "the worker has outlived its queue"
+    os.close(worker)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    assert [*before] != []
+    assert [each.seed for each in queue.missing(tmp_path, SETTINGS)] == [2, 3]
+    assert queue.work(tmp_path, SETTINGS, quick, 1) == 0
+    assert queue.missing(tmp_path, SETTINGS) == []
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert [queue.result(tmp_path, each) for each in SETTINGS] == [quick(x) for x in SETTINGS]
+
+
+def test_a_run_that_fails_is_said_and_stays_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("BEGUN", raising=False)
+    assert queue.work(tmp_path, SETTINGS[2:], never_ends, 1) == 1
+    assert "KeyError('BEGUN')" in capfd.readouterr().err
+    assert [each.seed for each in queue.missing(tmp_path, SETTINGS)] == [0, 1, 2]
+
+
+def test_a_folder_that_is_not_empty_is_taken_only_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "something").touch()
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path)])
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_equal_settings_are_one_run_and_others_are_not() -> None:
+    assert of("c", "M = 4", "RDA").name == of("e", "M = 4", "bf16").name
+    runs = [*ALL["g"].runs(SMALL, 2).values()]
+    assert len({each.name for each in runs}) == len(runs)
+    assert replace(TINY, sync=None).name != TINY.name
+
+
+# ------------------------------------------------------------ arithmetic and page
+
+
+def test_a_paired_difference_has_the_error_bar_of_its_differences() -> None:
+    """Seeds differ by tens, arms by 1, 2 and 3: mean 2, deviation 1, and t = 4.303 for two."""
+    base = {0: 10.0, 1: 50.0, 2: 90.0, 3: 7.0}
+    found = paired({0: 11.0, 1: 52.0, 2: 93.0, 4: 1.0}, base)
+    assert found is not None
+    assert (found.mean, found.count) == (2.0, 3)
+    assert found.half_width == pytest.approx(4.303 / sqrt(3))
+    assert estimate([11.0, 52.0, 93.0]).half_width == pytest.approx(4.303 * 41 / sqrt(3))
+    assert estimate([1.0]).half_width is None
+    assert paired({4: 1.0}, base) is None
+
+
+def test_the_page_names_the_runs_that_are_missing(tmp_path: Path) -> None:
+    experiment = ALL["c"]
+    runs = experiment.runs(SMALL, 2)
+    lost = ("M = 4", "RDA", 1)
+    (tmp_path / "runs").mkdir()
+    for key, setting in runs.items():
+        if key != lost:
+            queue.make(tmp_path, setting, lambda each: {"loss": 2.0 + each.seed, "busy": 0.5})
+    results = {"c": made(tmp_path, runs)}
+    page = report.write(tmp_path, {"c": experiment}, {"c": runs}, results).read_text()
+    assert "Missing, 1 of 12 runs:" in page
+    assert f"- M = 4, RDA, seed 1 (`{runs[lost].name}.json`)" in page
+    assert "| M = 4 | Mean | 2 | 2.500 ± 6.353 |  |" in page
+    assert "| M = 4 | RDA | 1 | 2.000 | +0.000 |" in page
+    assert (tmp_path / "c.png").stat().st_size > 1000
+    figures = {each.what: each.values for each in report.figures({"c": experiment}, results)}
+    assert figures["(c) M = 4, Mean: loss"] == [2.5, pytest.approx(6.353)]
+    assert "(c) M = 4, RDA: loss" not in figures, "of one run nothing is known"
+    assert figures["(c) M = 4, RDA: busy"] == [50.0]
+
+
+# ------------------------------------------------------------ production has the settings
+
+
+@pytest.mark.parametrize("letter", ALL)
+@pytest.mark.parametrize("scale", SCALES)
+def test_production_accepts_every_arm(letter: str, scale: str) -> None:
+    for setting in experiments(SCALES[scale])[letter].runs(SCALES[scale], 1).values():
+        if setting.sync is not None:
+            assert len(setting.job().slots) == setting.learners
+
+
+def test_an_arm_is_what_its_name_says() -> None:
+    link = "link fills the overlap"
+    assert not of("b", link, "K = 1").job().sync.grace
+    free, waits = (of("b", link, name).job() for name in ("K = 1, grace", "K = M, lock-step"))
+    assert waits.sync == replace(free.sync, lockstep=True, quorum=Quorum.ALL, grace=False)
+    assert of("c", "M = 8", "Mean").job().sync.merge is Merge.MEAN
+    assert of("c", "M = 8", "RDA").job().sync.merge is Merge.RADIAL_DIRECTIONAL
+    assert of("e", "M = 4", "int4").job().sync.wire_up is Wire.INT4
+    assert of("f", "P = 8", "balanced").job().sync.fragments == 8
+    assert of("g", "10 merges", "0.7/0.5").job().sync.outer_momentum == 0.5
+    assert of("a", "33k, M = 2", "DiLoCo").job().sync.quorum is Quorum.ALL
+    assert of("a", "33k, M = 2", "Streaming").job().sync.wire_up is Wire.INT4
+    assert of("i", "M = 4", "none").job().tokens == of("i", "M = 4", "each once").job().tokens
+
+
+def test_a_stand_in_is_there_for_its_arm_only() -> None:
+    job, rules = TINY.job(), cast("Any", import_module("atoll_syncer.rules.rounds.rounds"))
+    with modelled("R/8"):
+        assert rules.momentum(job.sync, 10, 8000) == pytest.approx(10 / (10 + 1000 / 8))
+    assert rules.momentum is rounds.momentum
+
+
+@pytest.mark.parametrize("cut", ["layers", "tensors in turn"])
+def test_other_cuts_of_the_model_have_every_value_once(cut: str) -> None:
+    setting = replace(of("f", "P = 8", cut), model=cut)
+    with modelled(cut), logs_into(None):
+        world = TensorWorld(setting)
+        world.close()
+    slices = world.layout.slices
+    assert all(each.pieces for each in slices)
+    assert sum(each.element_count for each in slices) == 32928
+
+
+def test_one_learner_whose_merges_change_nothing_trains_as_if_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rate 1 without momentum takes its values as they are: capture, merge and adoption are true.
+
+    All that lies between is production's. Of the schedule, the job's tick comes a step late.
+    """
+    monkeypatch.setattr("bench.science.training.warmup_then_cosine", lambda _: lambda _: 1.0)
+    outer = {"learningRate": "1", "momentum": "0"}
+    alone = replace(TINY, learners=1, steps=24)
+    merged = replace(alone, sync={"preset": "DiLoCo", "period": 8, "outer": outer})
+    found = train(merged)
+    assert found["commits"] == 3
+    assert found["loss"] == pytest.approx(train(replace(alone, sync=None))["loss"], abs=1e-4)
+
+
+def test_equal_settings_give_equal_runs_and_the_merge_reaches_the_shard() -> None:
+    def of_merge(merge: str) -> float:
+        return train(replace(TINY, sync={**(TINY.sync or {}), "merge": merge}))["loss"]
+
+    mean = of_merge("Mean")
+    assert of_merge("Mean") == mean
+    assert of_merge("RadialDirectional") != mean
+
+
+def test_a_lost_learner_comes_again_and_the_tokens_are_trained_all_the_same() -> None:
+    lost = Away(learner=1, begins=4.0, ends=6.0)
+    setting = replace(TINY, ends=TOKENS, away=(lost,))
+    found, whole = train(setting), train(replace(TINY, ends=TOKENS))
+    assert setting.tokens <= found["tokens"] < 1.3 * setting.tokens
+    assert found["virtual_steps"] > whole["virtual_steps"]
