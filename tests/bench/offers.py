@@ -155,9 +155,13 @@ def main() -> None:
         ],
     )
     figures = [
-        Figure(what=f"{rule}, least and most: {column}", values=[min(of), max(of)])
+        Figure(
+            what=f"{rule}, {column}: least and most", values=[k * min(of), k * max(of)], unit=unit
+        )
         for rule, cells in found.items()
-        for column, of in zip(columns, zip(*cells, strict=True), strict=True)
+        for column, of, k, unit in zip(
+            columns, zip(*cells, strict=True), (1, 100), ("", "%"), strict=True
+        )
     ]
     one = 1e3 * seconds["one pass"], 1e3 * stops["one pass", True]
     figures += [
