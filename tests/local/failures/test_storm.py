@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, median
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from atoll_operator.local.chaos import plan
-from atoll_operator.local.folder.run_files import write_whole
+from atoll_operator.local.folder.run_files import read_lines, write_whole
 from atoll_operator.local.show.run_summary import conserve
 from atoll_protos.environment import Env
 from atoll_protos.job.length import LengthFile
@@ -63,7 +64,7 @@ def written(seed: int, seconds: float, faults: int) -> str:
 
 @dataclass(slots=True)
 class Memory:
-    """What each process of a run had of the machine's, by name and pid; in bytes, by seconds."""
+    """What each process of a run had of the machine's, by name and pid: bytes, by Unix seconds."""
 
     seen: dict[tuple[str, int], list[tuple[float, int]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -74,12 +75,18 @@ class Memory:
         named = [(row.get("name") or row.get("slot") or row["role"], row["pid"]) for row in rows]
         for name, pid in [("atoll run", run.process.pid), *named]:
             if pid is not None and (held := resident_bytes(pid)):
-                self.seen[name, pid].append((time.monotonic(), held))
+                self.seen[name, pid].append((time.time(), held))
 
-    def growth(self, seconds: float) -> dict[str, float]:
-        """Of those that lived so long, in the second half of their lives, as a share."""
+    def growth(self, seconds: float, out: Path) -> dict[str, float]:
+        """Of those that lived so long, in the second half of their lives, as a share.
+
+        A process that waits for its shard has no values yet: it lives from when it serves.
+        """
         found = {}
-        for (name, pid), samples in self.seen.items():
+        for (name, pid), seen in self.seen.items():
+            first, last = seen[0][0], seen[-1][0]
+            began = next((at for at in serving(out, name) if first < at < last), first)
+            samples = [each for each in seen if each[0] >= began]
             half = samples[len(samples) // 2 :]
             if samples[-1][0] - samples[0][0] >= seconds and len(half) > 2:
                 thin = half[:: max(1, len(half) // 60)]
@@ -87,6 +94,13 @@ class Memory:
                 span = half[-1][0] - half[0][0]
                 found[f"{name} {pid}"] = median(slopes) * span / half[0][1]
         return found
+
+
+def serving(out: Path, name: str) -> list[float]:
+    """When processes of this name took their shard over, in Unix seconds."""
+    lines = read_lines(out / "logs" / f"{name}.log")
+    served = (line["timestamp"] for line in lines if line.get("event") == "serving")
+    return [datetime.fromisoformat(each).timestamp() for each in served]
 
 
 def resident_bytes(pid: int) -> int:
@@ -182,7 +196,8 @@ def check(
     assert all(map(balanced, law.values())), law
     check_merges(commits(stormy))
     check_store(stormy)
-    difference, growth = loss_difference(stormy, quiet), memory.growth(LIVED_SHARE * seconds)
+    difference = loss_difference(stormy, quiet)
+    growth = memory.growth(LIVED_SHARE * seconds, stormy)
     share = end["goodput"] / calm["goodput"]
     pace, participation = ticks_a_second(stormy) / ticks_a_second(quiet), end["participation"]
     found = (
