@@ -37,13 +37,13 @@ def manifest(
     return yaml.safe_dump({**kind, "metadata": {"name": "bench"}, "spec": spec})
 
 
-def run(job: str, out: Path) -> None:
+def run(job: str, out: Path, *more: str) -> None:
     """`atoll run` to its end; RuntimeError with the end of the logs if it is not Complete."""
     out.mkdir(parents=True)
     file = out / "bench.yaml"
     file.write_text(job)
     done = subprocess.run(
-        [command("atoll"), "run", file, "--out", out / "run", "--output", "lines"],
+        [command("atoll"), "run", file, "--out", out / "run", "--output", "lines", *more],
         capture_output=True,
         text=True,
         check=False,

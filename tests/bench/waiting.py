@@ -180,14 +180,11 @@ class Found:
 def played(sync: Sync, link: int, fleet: Fleet, ticks: int, seed: int) -> Found:
     """So many ticks of a learner at usual speed; `link` in percent of the overlap."""
     one = scenario(sync, fleet, ticks, seed)
-    way, end = link / 100 * sync.overlap * STEP_SECONDS / 2, ticks * STEP_SECONDS
-    last = one.run_file.slots[-1]
+    last, end = one.run_file.slots[-1], ticks * STEP_SECONDS
     with logs_into(None):
         world = World(one, (Counts,))
         try:
-            for slot in one.run_file.slots:
-                seconds = way * (fleet.last_link if slot == last else 1.0)
-                world.weather.slow[slot] = seconds, seconds
+            slow_links(world, fleet, link)
             victim = world.learners[last] if fleet.last_dies else None
             if victim is not None:
                 world.sim.at(DIES_AT * end, partial(world.pause, victim, math.inf))
@@ -195,6 +192,14 @@ def played(sync: Sync, link: int, fleet: Fleet, ticks: int, seed: int) -> Found:
             return found(world, victim)
         finally:
             world.close()
+
+
+def slow_links(world: World, fleet: Fleet, link: int) -> None:
+    """A slice's way up, or down, takes half of `link` percent of the overlap."""
+    way = link / 100 * world.run_file.sync.overlap * STEP_SECONDS / 2
+    for slot in world.run_file.slots:
+        seconds = way * (fleet.last_link if slot == world.run_file.slots[-1] else 1.0)
+        world.weather.slow[slot] = seconds, seconds
 
 
 def found(world: World, victim: LearnerProcess | None) -> Found:

@@ -91,6 +91,12 @@ class Round:
             return self.deadline is not None and now >= self.deadline
         return self.quorum_at is not None and now >= self.quorum_at + self.grace_seconds
 
+    def comes_in_time(self, slot: str, transfer: MovingMean) -> bool:
+        """Whether an offer is whole within the grace that takes as long from its Call as usual."""
+        assert self.quorum_at is not None, "the K-th offer was noted"
+        whole_at = self.called[slot] + transfer.or_else(0.0)
+        return whole_at <= self.quorum_at + self.grace_seconds
+
     def remove(self, slot: str) -> Participant | None:
         self.complete_at.pop(slot, None)
         self.data_states.pop(slot, None)

@@ -14,6 +14,8 @@ from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.log import Committed, Entry, Seeded
 from atoll_syncer.model.roster import STALL_STEPS
+from atoll_syncer.model.round import Round
+from atoll_syncer.model.state import ShardState
 from atoll_syncer.rules.ending import LAST_ROUND_SECONDS
 from atoll_syncer.rules.rounds import publishing
 from sim.checkers.facts import Facts, RoundWatcher, Told
@@ -143,13 +145,17 @@ class CloseChecker(RoundWatcher):
             and told.slot not in each.refused
             and (told.report.step_seconds or now - told.stepped_at <= longest)
         ]
-        awaited = [
-            told.slot for told in those if not state.is_too_slow(state.sessions.slots[told.slot])
-        ]
+        awaited = [told.slot for told in those if self._in_time(state, each, told.slot)]
         if awaited:
             over = self._kth(facts, merge.slice) + each.grace_seconds
             early = now < over - 1e-6
             self.require(not early, f"{shard.name} closes {each.slice} without {awaited}")
+
+    def _in_time(self, state: ShardState, each: Round, name: str) -> bool:
+        slot = state.sessions.slots[name]
+        called = name in each.called and each.quorum_at is not None
+        comes = not called or each.comes_in_time(name, slot.transfer)
+        return comes and not state.is_too_slow(slot)
 
     def _kth(self, facts: Facts, fragment: int) -> float:
         """When the K-th offer of those that are complete was."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from atoll_protos.means import MovingMean
 from atoll_syncer.model.round import Round, closes, weight
 from unit.syncer.log_side import a_participant
 
@@ -44,6 +45,15 @@ def test_the_sum_is_in_slot_order_and_has_the_newest_capture_of_each_rules_12_an
     each = a_round("caba")
     assert [(p.slot, p.capture) for p in each.participants] == [("a", 13), ("b", 12), ("c", 10)]
     assert (each.quorum_at, each.grace_seconds) == (10.0, GRACE_SECONDS)  # from the K-th alone
+
+
+@pytest.mark.parametrize(("seconds", "comes"), [(3.0, True), (3.1, False), (None, True)])
+def test_who_is_awaited_takes_no_longer_from_its_call_than_to_the_end_of_the_grace_rule_11(
+    seconds: float | None, comes: bool
+) -> None:
+    each = a_round("a")  # whose grace is over at 12
+    each.called["b"] = 9.0
+    assert each.comes_in_time("b", MovingMean(seconds)) == comes
 
 
 @pytest.mark.parametrize(("offers", "gone", "since"), [("abc", "a", 12.0), ("abca", "c", 11.0)])

@@ -44,8 +44,12 @@ def _may_come(state: ShardState, each: Round, standing: Standing, name: str, now
     if state.sync.lockstep:
         return name in standing.training and _may_hand_over(slot, each)
     if name in each.called:
-        return name in standing.training and (each.last or not state.is_too_slow(slot))
+        return name in standing.training and (each.last or _comes_in_time(state, each, slot))
     return is_newcomer(state, slot) if each.last else _makes_first_step(state, each, slot, now)
+
+
+def _comes_in_time(state: ShardState, each: Round, slot: Slot) -> bool:
+    return not state.is_too_slow(slot) and each.comes_in_time(slot.name, slot.transfer)
 
 
 def _makes_first_step(state: ShardState, each: Round, slot: Slot, now: float) -> bool:

@@ -57,7 +57,7 @@ def completed(
     state.rounds.above.pop(part.slot, None)
     if part.tokens < offer.counters.tokens:
         state.rounds.above[part.slot] = offer.counters.tokens / offer.counters.steps
-    _note_transfer(state, now - coming.asked_at)
+    _note_transfer(state, part.slot, now - coming.asked_at)
     fits = offers.is_on_the_head(state, offer)
     if state.sync.lockstep:
         handed_over(state, offer, now)
@@ -97,7 +97,8 @@ def late(state: ShardState, fragment: int, part: Participant, reason: str = "") 
     return [TapeLine({**record, **counts, **({"reason": reason} if reason else {})})]
 
 
-def _note_transfer(state: ShardState, seconds: float) -> None:
+def _note_transfer(state: ShardState, name: str, seconds: float) -> None:
+    state.sessions.slots[name].note_transfer(seconds)
     took = state.rounds.timings.transfer.add(seconds)
     state.rounds.timings = dataclasses.replace(state.rounds.timings, transfer=took)
 
