@@ -2,18 +2,24 @@
 
 Each has one address out of fd00::/8, on a bridge in one more namespace, and the loopback of every
 pod, which has both families. Nothing leads out of them, and nothing is left when the test's process
-ends. They need root.
+ends. They need root. A pod's link may have a rate, in each direction (tbf).
 """
 
+import ctypes
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 SECONDS_MAX = 600.0
 PREFIX = "fd00:a701::"
+BURST, QUEUE = "3kb", "16kb"  # at once after a pause, and what may wait, of a limited link
 ENDS_WITH_TEST = ("setpriv", "--pdeathsig", "KILL", "--")
 HUB = """
 set -e
@@ -36,6 +42,7 @@ ip link set eth0 up
 echo ready
 exec sleep infinity
 """
+SET_PDEATHSIG = 1
 ASK = """
 import sys, time, urllib.error, urllib.request
 while True:
@@ -58,17 +65,27 @@ class Pod:
     pid: int
     folder: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    forks: list[ForkProcess] = field(default_factory=list)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start its one process, whose words go into a file."""
-        with self.log.open("wb") as output:
+        """Start a process; what all of the pod's say goes into one file."""
+        with self.log.open("ab") as output:
             process = subprocess.Popen(
                 [*self._enter, *command], stdout=output, stderr=output, env=environment
             )
         self.processes.append(process)
 
+    def fork(self, be: Callable[..., int | None], *arguments: object) -> ForkProcess:
+        """Start a fork of this process, which calls `be`; it has what was imported already."""
+        fork = multiprocessing.get_context("fork").Process(
+            target=_inside, args=(self, be, *arguments)
+        )
+        fork.start()
+        self.forks.append(fork)
+        return fork
+
     def ended(self) -> int:
-        """The exit code of its process."""
+        """The exit code of its first process."""
         return self.processes[0].wait(SECONDS_MAX)
 
     def asked(self, url: str) -> str:
@@ -77,6 +94,13 @@ class Pod:
             [*self._enter, sys.executable, "-I", "-c", ASK, url],
             capture_output=True, text=True, check=True, timeout=SECONDS_MAX,
         ).stdout  # fmt: skip
+
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Bytes that have left over its link, and that have come, with all heads."""
+        text = Path(f"/proc/{self.pid}/net/dev").read_text()
+        (counts,) = (line.split() for line in text.splitlines() if line.lstrip().startswith("eth0"))
+        return int(counts[9]), int(counts[1])
 
     @property
     def log(self) -> Path:
@@ -89,8 +113,11 @@ class Pod:
 
 
 @contextmanager
-def pods(folder: Path, *names: str) -> Iterator[list[Pod]]:
-    """Pods of these names. All that they run is gone at the end."""
+def pods(folder: Path, *names: str, megabits: float = 0.0) -> Iterator[list[Pod]]:
+    """Pods of these names, each with a link of `megabits` a second, or 0 for one without a limit.
+
+    All that they run is gone at the end.
+    """
     addresses = {name: f"{PREFIX}{number}" for number, name in enumerate(names, 1)}
     hosts = folder / "hosts"
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
@@ -104,6 +131,9 @@ def pods(folder: Path, *names: str) -> Iterator[list[Pod]]:
             pid = stack.enter_context(_space(script))
             plug = ["nsenter", f"--target={hub}", "--net", "--"]
             subprocess.run([*plug, "ip", "link", "set", name, "master", "hub", "up"], check=True)
+            if megabits:
+                _limit(hub, name, megabits)
+                _limit(pid, "eth0", megabits)
             found.append(Pod(name=name, address=address, pid=pid, folder=folder))
         try:
             yield found
@@ -111,6 +141,29 @@ def pods(folder: Path, *names: str) -> Iterator[list[Pod]]:
             for process in (process for pod in found for process in pod.processes):
                 process.kill()
                 process.wait(SECONDS_MAX)
+            for fork in (fork for pod in found for fork in pod.forks):
+                fork.kill()
+                fork.join(SECONDS_MAX)
+
+
+def _inside(pod: Pod, be: Callable[..., int | None], *arguments: object) -> None:
+    """All of a fork: it enters the pod's namespaces, and ends with the test."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(SET_PDEATHSIG, signal.SIGKILL)
+    for kind in ("net", "uts", "mnt"):
+        space = os.open(f"/proc/{pod.pid}/ns/{kind}", os.O_RDONLY)
+        assert not libc.setns(space, 0), os.strerror(ctypes.get_errno())
+    output = os.open(pod.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.exit(be(*arguments))
+
+
+def _limit(space: int, device: str, megabits: float) -> None:
+    """What leaves by a device of this process's namespace waits for its turn, or is dropped."""
+    enter = ["nsenter", f"--target={space}", "--net", "--", "tc", "qdisc", "add", "dev", device]
+    rate = ["root", "tbf", "rate", f"{megabits}mbit", "burst", BURST, "limit", QUEUE]
+    subprocess.run([*enter, *rate], check=True)
 
 
 @contextmanager

@@ -1,0 +1,143 @@
+"""How much faster Atoll is than data-parallel training, from runs of both over the same links."""
+
+import bisect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.results import Figure
+from bench.table import show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One system over links of one rate."""
+
+    system: str
+    megabits: float  # of each link, in each direction
+    step_seconds: float
+    tokens_per_second: float  # trained, by all
+    merged: float  # share of them that a merge has taken in
+    link_bytes: float  # of a step, over the busiest link in its busier direction
+    curve: Sequence[tuple[float, float]]  # seconds since the first step, held-out nats per byte
+
+    @property
+    def loss(self) -> float:
+        """At the end, where all systems have trained as many tokens."""
+        return self.curve[-1][1]
+
+    @property
+    def link_share(self) -> float:
+        """Of what the busiest link could carry."""
+        return self.link_bytes * 8 / (self.megabits * 1e6 * self.step_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How many times faster one run is than another."""
+
+    trained: float  # by tokens a second
+    merged: float  # of them only what merges have taken in
+    to_loss: float  # by the seconds to `loss`
+    loss: float  # the lowest that both reach
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What each region's link had carried, up and down, at times in Unix seconds."""
+
+    times: list[float] = field(default_factory=list)
+    bytes: list[list[int]] = field(default_factory=list)
+
+    def busiest(self, began: float, ended: float) -> int:
+        """Bytes over the busiest link in its busier direction, from one time to another."""
+        first, last = (bisect.bisect(self.times, each) - 1 for each in (began, ended))
+        return max(b - a for a, b in zip(self.bytes[first], self.bytes[last], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Of a learner: the mean of a step, and when the first began and the last ended."""
+
+    seconds: float
+    began: float  # Unix seconds
+    ended: float
+
+
+def steps_of(file: Sequence[Mapping[str, Any]]) -> Steps:
+    """From the lines of learners/SLOT.jsonl, which are stamped when they are written, or later.
+
+    So the first step began when the line says that is the earliest, with all steps until then.
+    """
+    steps = [line for line in file if line.get("step_seconds", 0.0) > 0]
+    ends = list(itertools.accumulate(x["step_seconds"] + x["blocked_seconds"] for x in steps))
+    began = min(line["time"] - end for line, end in zip(steps, ends, strict=True))
+    return Steps(ends[-1] / len(ends), began, began + ends[-1])
+
+
+def seconds_to(loss: float, curve: Sequence[tuple[float, float]]) -> float:
+    """When a curve first is as low as `loss`, on a straight line between two measurements.
+
+    ValueError if it never is, or is from the first measurement on.
+    """
+    for (begun, high), (ended, low) in itertools.pairwise(curve):
+        if low <= loss < high:
+            return begun + (ended - begun) * (high - loss) / (high - low)
+    raise ValueError(f"the curve does not cross a loss of {loss}: {curve}")
+
+
+def times(run: Run, base: Run) -> Times:
+    """`run` against `base`. Both curves begin above the lowest loss that both reach."""
+    loss = max(min(low for _, low in each.curve) for each in (run, base))
+    trained = run.tokens_per_second / base.tokens_per_second
+    return Times(
+        trained=trained,
+        merged=trained * run.merged / base.merged,
+        to_loss=seconds_to(loss, base.curve) / seconds_to(loss, run.curve),
+        loss=loss,
+    )
+
+
+def figures(runs: Sequence[Run], bases: Sequence[str]) -> Iterator[Figure]:
+    """Rows that begin with the rate of the links: of all systems, then each against `bases`."""
+    for megabits, group in itertools.groupby(runs, lambda run: run.megabits):
+        there = [*group]
+        names = ", ".join(run.system for run in there)
+        steps, losses = zip(*((run.step_seconds, run.loss) for run in there), strict=True)
+        yield Figure(what=f"Mbit/s; seconds of a step: {names}", values=[megabits, *steps])
+        yield Figure(what=f"Mbit/s; loss at the end: {names}", values=[megabits, *losses])
+        for run in there:
+            if run.system not in bases:
+                pairs = [times(run, base) for base in there if base.system in bases]
+                values = [x for each in pairs for x in (each.trained, each.merged, each.to_loss)]
+                what = f"Mbit/s; times as fast, {run.system}: trained, merged, to the loss"
+                yield Figure(what=what, values=[megabits, *values])
+
+
+def report(title: str, runs: Sequence[Run], bases: Sequence[str]) -> None:
+    """What each system does over the links of each rate, and how it stands against `bases`."""
+    columns = ("Mbit/s", "system", "s/step", "tokens/s", "merged", "kB/step", "link", "loss")
+    rows = [
+        (
+            each.megabits,
+            each.system,
+            each.step_seconds,
+            each.tokens_per_second,
+            f"{each.merged:.0%}",
+            each.link_bytes / 1e3,
+            f"{each.link_share:.0%}",
+            f"{each.loss:.3f}",
+        )
+        for each in runs
+    ]
+    show(title, columns, rows)
+    rows = [
+        (run.megabits, run.system, base.system, found.trained, found.merged, found.to_loss,
+         f"{found.loss:.3f}")
+        for run, base in itertools.product(runs, runs)
+        if run.megabits == base.megabits and base.system in bases and run.system not in bases
+        for found in [times(run, base)]
+    ]  # fmt: skip
+    columns = ("Mbit/s", "system", "times as fast as", "trained", "merged", "to the loss", "loss")
+    show("How many times as fast", columns, rows)
