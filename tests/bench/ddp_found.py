@@ -132,12 +132,19 @@ def report(title: str, runs: Sequence[Run], bases: Sequence[str]) -> None:
         for each in runs
     ]
     show(title, columns, rows)
-    rows = [
-        (run.megabits, run.system, base.system, found.trained, found.merged, found.to_loss,
-         f"{found.loss:.3f}")
+    compared = [
+        (run, base, times(run, base))
         for run, base in itertools.product(runs, runs)
         if run.megabits == base.megabits and base.system in bases and run.system not in bases
-        for found in [times(run, base)]
-    ]  # fmt: skip
-    columns = ("Mbit/s", "system", "times as fast as", "trained", "merged", "to the loss", "loss")
-    show("How many times as fast", columns, rows)
+    ]
+    show(
+        "How many times as fast",
+        ("Mbit/s", "system", "times as fast as", "trained", "merged", "to the loss", "loss"),
+        [
+            (
+                *(run.megabits, run.system, base.system),
+                *(found.trained, found.merged, found.to_loss, f"{found.loss:.3f}"),
+            )
+            for run, base, found in compared
+        ],
+    )
