@@ -81,7 +81,7 @@ class Slot:
     trained: Trained = field(default_factory=Trained)
     restored: int = 0  # of its tokens, what others than this process have counted
     lanes_missing: int = 0  # that are not open yet, where the session has several
-    transfer: MovingMean = NO_SAMPLES  # from a Call to the whole offer, in this session
+    offer_time: MovingMean = NO_SAMPLES  # from a Call to the whole offer, in this session
 
     def state(self, now: float) -> pb.SlotState:
         """Only SLOT_TRAINING counts for quorum and grace (rule 6)."""
@@ -111,12 +111,12 @@ class Slot:
         self.reported_at = self.stepped_at = now
         self.t_m_counted = 0
         self.lanes_missing = lanes if lanes > 1 else 0
-        self.transfer = NO_SAMPLES
+        self.offer_time = NO_SAMPLES
 
-    def note_transfer(self, seconds: float) -> None:
+    def note_offer_time(self, seconds: float) -> None:
         """From a Call to the whole offer. It falls at once: an offer after a pause says little."""
-        mean = self.transfer.add(seconds).or_else(seconds)
-        self.transfer = MovingMean(min(mean, seconds))
+        mean = self.offer_time.add(seconds).or_else(seconds)
+        self.offer_time = MovingMean(min(mean, seconds))
 
     def take(self, report: pb.Report, now: float, tokens_per_step_max: int | None = None) -> int:
         """Returns the steps that are new to the clock; steps before the learner trains are not."""

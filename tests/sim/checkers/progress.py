@@ -154,7 +154,7 @@ class CloseChecker(RoundWatcher):
     def _in_time(self, state: ShardState, each: Round, name: str) -> bool:
         slot = state.sessions.slots[name]
         called = name in each.called and each.quorum_at is not None
-        comes = not called or each.comes_in_time(name, slot.transfer)
+        comes = not called or each.comes_in_time(name, slot.offer_time)
         return comes and not state.is_too_slow(slot)
 
     def _kth(self, facts: Facts, fragment: int) -> float:

@@ -69,6 +69,7 @@ METHODS = {
     "raise_to": "clock",
     "set_layout": "seeding",
     "set_training": "clock",
+    "note_offer_time": "rounds",
     "take": "sessions",
 }
 CONTAINERS = {

@@ -49,7 +49,7 @@ def _may_come(state: ShardState, each: Round, standing: Standing, name: str, now
 
 
 def _comes_in_time(state: ShardState, each: Round, slot: Slot) -> bool:
-    return not state.is_too_slow(slot) and each.comes_in_time(slot.name, slot.transfer)
+    return not state.is_too_slow(slot) and each.comes_in_time(slot.name, slot.offer_time)
 
 
 def _makes_first_step(state: ShardState, each: Round, slot: Slot, now: float) -> bool:

@@ -98,7 +98,7 @@ def late(state: ShardState, fragment: int, part: Participant, reason: str = "") 
 
 
 def _note_transfer(state: ShardState, name: str, seconds: float) -> None:
-    state.sessions.slots[name].note_transfer(seconds)
+    state.sessions.slots[name].note_offer_time(seconds)
     took = state.rounds.timings.transfer.add(seconds)
     state.rounds.timings = dataclasses.replace(state.rounds.timings, transfer=took)
 
