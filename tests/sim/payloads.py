@@ -4,6 +4,7 @@ Each word of 4 bytes is the number of a symbol plus a multiple of the word's pla
 is put together shows every byte that is of another symbol, or lies elsewhere than it was sent for.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -22,10 +23,22 @@ def written(number: int, byte_count: int) -> bytes:
     return (_places(words) + np.uint32(number)).tobytes()[:byte_count]
 
 
-def number_of(data: bytes | bytearray | memoryview, place: int = 0) -> int:
-    """Which symbol bytes stand for that lie at this place of a slice, by their first word."""
-    word = int.from_bytes(data[:WORD_BYTES], "little")
-    return (word - place // WORD_BYTES * STRIDE) % (1 << 32)
+def number_of(
+    data: bytes | bytearray | memoryview, places: Sequence[int] = range(WORD_BYTES)
+) -> int:
+    """Which symbol bytes stand for that lie at these places of a slice.
+
+    A byte shows eight bits of the number, once those below are known. Of a few bytes some are
+    not to be seen, and are 0: they make no difference to these bytes.
+    """
+    number = 0
+    for low in range(WORD_BYTES):
+        seen = zip(data, places, strict=False)
+        for byte, place in (each for each in seen if each[1] % WORD_BYTES == low):
+            known = number + int(place) // WORD_BYTES * STRIDE
+            number |= (byte - (known >> 8 * low)) % 256 << 8 * low
+            break
+    return number
 
 
 @cache

@@ -74,7 +74,7 @@ class PlacesChecker(PartsWatcher):
         if (form := self._form(lane, part)) is None:
             return
         begun, lanes = part.byte_count, self.lanes[lane.shard.name, lane.session]
-        number = payloads.number_of(data, int(self._places(lane, part, form)[begun]))
+        number = payloads.number_of(data, self._places(lane, part, form)[begun:])
         own = payloads.part_of(number, form, part.head.encoding, lanes, lane.number)
         right = bytes(data) == own[begun : begun + len(data)]
         self.require(right, f"lane {lane.number} has values of other elements: {part.head}")
