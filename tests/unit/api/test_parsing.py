@@ -31,8 +31,7 @@ from unit.kube.cluster_values import MANIFEST
         ("spec.sync.wire.down=f8", "spec.sync.wire.down: must be 'f32', 'bf16', 'int8' or 'int4',"),
         (
             "spec.sync.wire.down=int2",
-            "spec.sync.wire.down: cannot be a format of spec.sync.wire.up alone, got 'int2'; use"
-            " int4",
+            "spec.sync.wire.down: must not be a format for offers alone, got 'int2'; use int4",
         ),
         ("spec.regions=[]", "spec.regions: must have at least 1 entries, got []; add some"),
         ("spec.regions=[{learners: 1}]", "spec.regions[0].name: is missing; add it"),

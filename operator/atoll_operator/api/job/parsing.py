@@ -24,7 +24,7 @@ WORDS = {  # pydantic's kind of error -> problem, remedy; {names} are of the err
     "string_type": ("must be a string", "write it in quotes"),
     "int_type": ("must be a whole number", "write it without quotes and decimals"),
     "number_or_auto": ("must be auto or a whole number from 1 to {most}", "write auto"),
-    "offers_alone": ("cannot be a format of spec.sync.wire.up alone", "use int4"),
+    "offers_alone": ("must not be a format for offers alone", "use int4"),
     "bool_type": ("must be true or false", "write it without quotes"),
     "string_pattern_mismatch": ("must match {pattern}", "write it in this form"),
     "string_too_short": ("must have at least {min_length} characters", "make it longer"),
