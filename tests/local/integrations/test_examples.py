@@ -143,8 +143,9 @@ def test_a_module_of_lightning(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_loop_like_that_of_nanogpt(tmp_path: Path) -> None:
-    out = run("nanogpt", tmp_path)
+@pytest.mark.parametrize("script", ["nanogpt", "muon"])  # with one optimizer, and with two
+def test_a_loop_like_that_of_nanogpt(tmp_path: Path, script: str) -> None:
+    out = run(script, tmp_path)
     model = nanogpt.GPT()
     model.load_state_dict(loaded(out), strict=True)  # the tied head among them
     torch.manual_seed(0)
