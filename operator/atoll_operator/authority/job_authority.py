@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -109,7 +110,7 @@ def make_authority(
     usage = _usage(key_cert_sign=True, crl_sign=True)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
-        _builder(subject, subject, key, now, _time(now + life))
+        _builder(subject, subject, key.public_key(), now, _time(now + life))
         .serial_number(number)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
@@ -123,10 +124,58 @@ def issue(
     authorities: Authorities, identity: Identity, now: float, life: float = LEAF_DAYS * DAY_SECONDS
 ) -> Credentials:
     """A new key and certificate for an identity; it ends no later than its authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _leaf(authorities, identity, key.public_key(), now, life)
+    return Credentials(certificate, _pem_key(key), authorities.bundle)
+
+
+def make_request() -> tuple[bytes, bytes]:
+    """A new key, which stays with who made it, and the request that `sign` takes; both PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    return _pem_key(key), _pem(builder.sign(key, hashes.SHA256()))
+
+
+def sign(
+    authorities: Authorities,
+    identity: Identity,
+    request: bytes,
+    now: float,
+    life: float = LEAF_DAYS * DAY_SECONDS,
+) -> bytes:
+    """As `issue`, for the key of a request (PKCS #10, PEM); returns the certificate (PEM).
+
+    Only the key is taken from the request, and whoever made it must hold its private half. Raises
+    SpecError.
+    """
+    return _leaf(authorities, identity, _proven_key(request), now, life)
+
+
+def _proven_key(request: bytes) -> ec.EllipticCurvePublicKey:
+    """Raises SpecError unless it is a key of our kind, with which the request is signed."""
+    try:
+        asked = x509.load_pem_x509_csr(request)
+        key = asked.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != ec.SECP256R1.name:
+            raise ValueError("its key is not one of ECDSA on P-256")
+        if not asked.is_signature_valid:
+            raise ValueError("it is not signed with the private half of its key")
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        remedy = "make a key of ECDSA on P-256 and sign a request (PKCS #10, PEM) with it"
+        raise SpecError("request", f"cannot be signed: {error}", remedy) from error
+    return key
+
+
+def _leaf(
+    authorities: Authorities,
+    identity: Identity,
+    key: ec.EllipticCurvePublicKey,
+    now: float,
+    life: float,
+) -> bytes:
     authority = x509.load_pem_x509_certificate(authorities.signer.certificate)
     signer = serialization.load_pem_private_key(authorities.signer.key, password=None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "checked by from_files"
-    key = ec.generate_private_key(ec.SECP256R1())
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if identity.serves_as:
@@ -135,18 +184,17 @@ def issue(
     common_name = _common_name(f"{identity.role} {identity.region} {identity.job}")
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     end = min(_time(now + life), authority.not_valid_after_utc)
-    certificate = (
+    return _pem(
         _builder(subject, authority.subject, key, now, end)
         .serial_number(x509.random_serial_number())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(_identifier_of(authority), critical=False)
         .sign(signer, hashes.SHA256())
     )
-    return Credentials(_pem(certificate), _pem_key(key), authorities.bundle)
 
 
 def turned(
@@ -233,7 +281,7 @@ def _check(authorities: Authorities) -> None:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
     now: float,
     end: datetime,
 ) -> x509.CertificateBuilder:
@@ -241,7 +289,7 @@ def _builder(
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .not_valid_before(_time(now - BACKDATED_SECONDS))
         .not_valid_after(end)
     )
@@ -276,7 +324,7 @@ def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(int(seconds), UTC)
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _pem(certificate: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 

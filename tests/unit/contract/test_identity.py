@@ -28,6 +28,11 @@ def test_the_uri_and_the_names_stay_as_they_are() -> None:
     third = dataclasses.replace(OURS, generation=3)
     assert (OURS.uri, third.uri) == (URI, f"{URI}/generation/3")
     assert Identity.parse(third.uri) == third
+    here = dataclasses.replace(OURS, machine="ws-3.lab", generation=2)
+    assert here.uri == f"{URI}/machine/ws-3.lab/generation/2"
+    assert Identity.parse(here.uri) == here
+    assert str(here) == "learner on machine ws-3.lab of region us-east of team/bytes (UID 0b-1)"
+    assert here.learner_name == OURS.learner_name
     assert OURS.server_name == OURS.owner.server_name == "bytes.team.job.atoll.dev"
     assert OURS.learner_name == f"bytes.team.{OURS.region}.learner.atoll.dev"
     assert str(OURS) == "learner of region us-east of team/bytes (UID 0b-1)"
@@ -46,6 +51,9 @@ def test_the_uri_and_the_names_stay_as_they_are() -> None:
         URI + "/",
         URI + "\n",
         URI + "/role/operator",
+        URI + "/generation/2/machine/ws-3",
+        URI + "/machine/",
+        URI + "/machine/ws-3/machine/ws-4",
         URI.upper(),
     ],
 )
@@ -54,8 +62,22 @@ def test_what_names_no_process_of_a_job_is_refused_in_words(uri: str) -> None:
         Identity.parse(uri)
 
 
+@pytest.mark.parametrize("role", [each for each in Role if each is not Role.LEARNER])
+def test_certificates_of_learners_alone_name_a_machine(role: Role) -> None:
+    """A machine's certificate can neither serve a shard nor revoke others."""
+    with pytest.raises(SpecError, match=rf"^identity.machine: .* role {role} .*; leave it out"):
+        Identity.parse(URI.replace("learner", role) + "/machine/ws-3")
+
+
 @pytest.mark.parametrize("field", ["namespace", "job", "uid", "region"])
-@pytest.mark.parametrize("value", ["", "a/b", "a b", "-a", "a?"])
+def test_only_a_machine_may_be_left_out(field: str) -> None:
+    empty: Any = {field: ""}
+    with pytest.raises(SpecError, match=f"^identity.{field}: "):
+        dataclasses.replace(OURS, **empty)
+
+
+@pytest.mark.parametrize("field", ["namespace", "job", "uid", "region", "machine"])
+@pytest.mark.parametrize("value", ["a/b", "a b", "-a", "a?", "\n"])
 def test_a_part_that_could_be_read_as_another_one_cannot_be_made(field: str, value: str) -> None:
     whole = {"namespace": "team", "job": "bytes", "uid": "0b-1", "region": "us-east"}
     parts: Any = whole | {field: value}

@@ -1,15 +1,27 @@
 """The authority of a job, its leaves, and when each is made again."""
 
+import base64
+import dataclasses
 import itertools
 
 import pytest
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll_operator.authority import job_authority
-from atoll_operator.authority.job_authority import Authorities, due_at, issue, renewal, turned
+from atoll_operator.authority.job_authority import (
+    Authorities,
+    due_at,
+    issue,
+    make_request,
+    renewal,
+    sign,
+    turned,
+)
 from atoll_protos.errors import SpecError
-from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.credentials import Credentials, identity_of
 from atoll_protos.network.identity import JobIdentity, Role
 from unit.certificate_values import DAY, HOUR, NOW, OWNER, authorities, identity, leaf
 
@@ -48,6 +60,65 @@ def test_shards_and_learners_alone_can_serve_each_under_one_name_of_their_own() 
         serves = ExtendedKeyUsageOID.SERVER_AUTH in usages_of(made)
         assert serves == (role in names)
         assert ExtendedKeyUsageOID.CLIENT_AUTH in usages_of(made)
+
+
+def test_a_request_is_signed_as_a_leaf_of_the_key_that_its_maker_keeps() -> None:
+    issuers, here = authorities(), dataclasses.replace(identity(), machine="ws-3")
+    key, request = make_request()
+    signed = Credentials(sign(issuers, here, request, NOW, DAY), key, issuers.bundle)
+    assert signed.check(NOW) == here
+    made = issue(issuers, here, NOW, DAY)
+    assert signed.not_after == made.not_after == NOW + DAY
+    assert usages_of(signed) == usages_of(made)
+    assert names_of(signed) == names_of(made)
+
+
+def test_nothing_of_a_request_counts_but_its_key() -> None:
+    """Who asks for a certificate does not choose whose it is, nor what it is good for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    shard = x509.UniformResourceIdentifier(identity(Role.SHARD).uri)
+    asked = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shard")]))
+        .add_extension(x509.SubjectAlternativeName([shard]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    request = asked.public_bytes(serialization.Encoding.PEM)
+    found = parsed(sign(authorities(), identity(), request, NOW))
+    assert identity_of(found) == identity()
+    assert not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert "shard" not in found.subject.rfc4514_string()
+
+
+def test_a_request_is_refused_unless_its_maker_holds_a_key_of_our_kind() -> None:
+    def request(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+        asked = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+        return asked.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+
+    def refused(der: bytes) -> str:
+        with pytest.raises(SpecError) as refusal:
+            sign(authorities(), identity(), pem(der), NOW)
+        return str(refusal.value)
+
+    def pem(der: bytes) -> bytes:
+        body = base64.encodebytes(der)
+        return b"-----BEGIN CERTIFICATE REQUEST-----\n%b-----END CERTIFICATE REQUEST-----\n" % body
+
+    ours, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    point = [
+        each.public_key().public_bytes(
+            serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+        )
+        for each in (ours, other)
+    ]
+    sign(authorities(), identity(), pem(request(ours)), NOW)
+    assert "private half" in refused(request(ours).replace(point[0], point[1]))
+    assert "P-256" in refused(request(ec.generate_private_key(ec.SECP384R1())))
+    assert "P-256" in refused(request(rsa.generate_private_key(65_537, 2_048)))
+    assert refused(b"").startswith("request: cannot be signed: ")
+    with pytest.raises(SpecError, match=r"^request: cannot be signed: "):
+        sign(authorities(), identity(), leaf(authorities()).certificate, NOW)
 
 
 def test_a_leaf_cannot_issue_others_and_an_authority_only_leaves() -> None:
