@@ -129,6 +129,22 @@ def issue(
     return Credentials(certificate, _pem_key(key), authorities.bundle)
 
 
+def make_anchor(name: str, now: float, life: float) -> Authority:
+    """A certificate that vouches for itself alone, of a server that is known by its digest."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _common_name(name))])
+    certificate = (
+        _builder(subject, subject, key.public_key(), now, _time(now + life))
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(digital_signature=True, key_cert_sign=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(_pem(certificate), _pem_key(key))
+
+
 def make_request() -> tuple[bytes, bytes]:
     """A new key, which stays with who made it, and the request that `sign` takes; both PEM."""
     key = ec.generate_private_key(ec.SECP256R1())

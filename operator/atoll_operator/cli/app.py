@@ -14,14 +14,17 @@ from atoll_operator.cli.chaos import chaos
 from atoll_operator.cli.checkpoint import checkpoint
 from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.export import export
+from atoll_operator.cli.join import join
 from atoll_operator.cli.lifecycle import delete, resume, suspend
 from atoll_operator.cli.logs import logs
 from atoll_operator.cli.plan.command import plan
 from atoll_operator.cli.plot import plot
 from atoll_operator.cli.replay import replay
 from atoll_operator.cli.run import RECORD, RECORD_DEFAULT, run
+from atoll_operator.cli.serve import serve
 from atoll_operator.cli.status import status
 from atoll_operator.cli.store import store
+from atoll_operator.cli.tokens import tokens
 from atoll_operator.cli.top import top
 from atoll_operator.cli.validate import validate
 from atoll_operator.local.show.run_summary import RunResult
@@ -35,7 +38,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 class WithScript(TyperCommand):
-    """`atoll run`: of an option that it does not know it says where those of a script belong.
+    """`atoll run`, `join`: of an unknown option they say where those of a script belong.
 
     `--record` alone means a usual number.
     """
@@ -63,10 +66,11 @@ app = typer.Typer(
     help="Train one model on learners in several regions, which merge their work as they go.",
 )
 VERBS = (
-    *(status, top, logs, plot, export, checkpoint, replay),
+    *(serve, tokens, status, top, logs, plot, export, checkpoint, replay),
     *(credentials, suspend, resume, delete, validate, plan, chaos),
 )
-app.command(cls=WithScript)(run)
+for verb_with_script in (run, join):
+    app.command(cls=WithScript)(verb_with_script)
 for verb in VERBS:
     app.command()(verb)
 app.add_typer(store, name="store")

@@ -175,18 +175,18 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         text = yaml.safe_dump(made, sort_keys=False)
     else:
         _refuse_of_script(what, learners=learners, steps=steps, regions=regions, more=arguments)
-        what, out = _of_folder(what, out, resume=resume)
+        what, out = of_folder(what, out, resume=resume)
         text, here = read_text(what), what.resolve().parent
     changes = [*(change or ()), *_begins_with(resume_from, resume=resume)]
     if standby:
         changes.append("spec.syncer.standby=true")
     if record is not None:
         changes.append(f"spec.checkpoint.record={record}")
-    document = _changed(text, changes, here, gpus_per_learner, processes_per_learner)
+    document = changed(text, changes, here, gpus_per_learner, processes_per_learner)
     job = checked(document)
     for warning in expected.warnings(job.spec):
         typer.echo(f"warning: {warning}", err=True)
-    folder = _checked_folder(job, out, resume=resume)
+    folder = checked_folder(job, out, resume=resume)
     code = train(
         job,
         folder.resolve(),
@@ -222,7 +222,7 @@ def _begins_with(place: str, *, resume: bool) -> list[str]:
     return [f"spec.checkpoint.from={json.dumps(place)}"]
 
 
-def _checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:
+def checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:
     """The folder of a run that can be done here. Ends the command where it is complete already."""
     if (refused := unsupported.on_this_machine(job)) is not None:
         raise refused
@@ -236,7 +236,7 @@ def _checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:
     return folder
 
 
-def _changed(
+def changed(
     text: str, changes: Sequence[str], here: Path, gpus: int | None, processes: int | None
 ) -> Document:
     document = parsing.document_in(text, tuple(changes))
@@ -277,7 +277,7 @@ def _complete(job: Job, out: Path) -> str:
     return f"the run in {out} is complete since step {reached}; the model is in {out / 'export'}"
 
 
-def _of_folder(what: Path, out: Path | None, *, resume: bool) -> tuple[Path, Path | None]:
+def of_folder(what: Path, out: Path | None, *, resume: bool) -> tuple[Path, Path | None]:
     if what.is_dir():
         if not resume:
             problem = "is a folder"

@@ -27,6 +27,7 @@ from atoll_operator.local.chaos import effects, means
 from atoll_operator.local.chaos.faults import Chaos
 from atoll_operator.local.chaos.links import Links
 from atoll_operator.local.chaos.plan import DrawnFault
+from atoll_operator.local.elsewhere import NONE, Elsewhere
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import (
     CHAOS_FILE,
@@ -71,7 +72,7 @@ STOPPING = (
 )
 
 
-def train(
+def train(  # noqa: PLR0913 - each of them is what an option of the command says
     job: Job,
     out: Path,
     *,
@@ -81,39 +82,46 @@ def train(
     chaos: bool,
     faults: Sequence[DrawnFault] = (),
     allow_refused: bool,
+    elsewhere: Elsewhere = NONE,
 ) -> RunResult:
     """Run a job in a folder, and write its summary and pictures there. Raises SpecError.
 
     `manifest` is what the folder keeps as manifest.yaml, `faults` are those of a plan, by time.
     With `allow_refused` a job is complete also without learners that were refused for good.
+    `elsewhere` are the learners of `atoll serve` on other machines.
     """
     job = with_checkpoints(job, out)
-    wanted, slots, shards = run_file(job), expected(job), job.spec.syncer.shards
-    listening = shards * (2 if job.spec.syncer.standby else 1)
-    free = free_ports(listening + (job.spec.learners if job.spec.learner.hosts > 1 else 0))
-    endpoints, meetings = endpoints_at(free[:listening], shards), free[listening:]
-    found = gpus.find(os.environ) if gpus.matter(job) else gpus.VisibleGpus()
-    given = gpus.assign(job, found)
+    wanted, slots, shards = run_file(job), elsewhere.listed(expected(job)), job.spec.syncer.shards
+    endpoints, meetings = _ports(job, elsewhere)
+    here = elsewhere.here(job)
+    found = gpus.find(os.environ) if gpus.matter(here) else gpus.VisibleGpus()
+    given = gpus.assign(here, found)
     plan = partial(processes, out=out, endpoints=endpoints, gpus=given, meetings=meetings)
-    check_startable(plan(job, new=True))
+    check_startable(plan(here, new=True))
     view = view_for(output, terminal=sys.stdout.isatty())
-    with run_lock.running(out), Links(faults, endpoints).open() as links:
+    with (
+        run_lock.running(out),
+        Links(faults, endpoints).open() as links,
+        elsewhere.open(view.say),
+    ):
         url = job.spec.syncer.storage.url
         new = prepare(wanted, slots, out, manifest, resume=resume, url=url)
-        job = job.model_copy(update={"uid": last_status.uid_in(out)})
+        uid = {"uid": last_status.uid_in(out)}
+        job, here = job.model_copy(update=uid), here.model_copy(update=uid)
         where = f"The run's folder is {shown(out)}." if new else ""
-        for line in filter(None, (where, *without_effect_here(job), gpus.advice(job, found))):
+        for line in filter(None, (where, *without_effect_here(job), gpus.advice(here, found))):
             view.say(line)
         files = Files(out, view.say)
-        planned = links.through(plan(job, new=new))
+        planned = links.through(elsewhere.through(plan(here, new=new)))
         supervisor = Supervisor(planned, files, view.say, job.spec.steps)
         with recording(out, view.say, began=0.0 if new else time.time()) as curves:
             training = LocalRun(
-                needed=job.spec.learners_needed,
+                needed=job.spec.learners_needed - job.spec.learners + here.spec.learners,
+                elsewhere=elsewhere,
                 slots=slots,
                 files=files,
                 supervisor=supervisor,
-                poller=Poller(job, endpoints),
+                poller=Poller(job, endpoints, elsewhere.observer),
                 view=view,
                 status=local_status.status(job, [None] * shards, utc_now()),
                 curves=curves,
@@ -122,6 +130,17 @@ def train(
                 steps_max=job.spec.steps,
             )
             return _finish(training, allow_refused=allow_refused)
+
+
+def _ports(job: Job, elsewhere: Elsewhere) -> tuple[Sequence[str], tuple[int, ...]]:
+    """The endpoints of the shards, and the ports where the hosts of learners meet."""
+    shards = job.spec.syncer.shards
+    hosts = job.spec.learners if job.spec.learner.hosts > 1 else 0
+    if elsewhere.endpoints:
+        return elsewhere.endpoints, free_ports(hosts) if hosts else ()
+    listening = shards * (2 if job.spec.syncer.standby else 1)
+    free = free_ports(listening + hosts)
+    return endpoints_at(free[:listening], shards), free[listening:]
 
 
 def with_checkpoints(job: Job, out: Path) -> Job:

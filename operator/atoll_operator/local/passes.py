@@ -29,6 +29,7 @@ from atoll_operator.api.status.job_status import ProgressStatus, Status
 from atoll_operator.api.status.reasons import STORE_LOST
 from atoll_operator.api.status.seen_status import missing
 from atoll_operator.local.chaos.faults import Chaos
+from atoll_operator.local.elsewhere import NONE, Elsewhere
 from atoll_operator.local.folder.run_files import (
     ASKED_FILE,
     SLOTS_FILE,
@@ -44,7 +45,7 @@ from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.show.curves import Curves
 from atoll_operator.local.show.live import RunView
 from atoll_operator.local.supervision.child import Child, by_slot, cannot_train, has_left
-from atoll_operator.local.supervision.giving_up import EndRecord, alike, words_of
+from atoll_operator.local.supervision.giving_up import End, EndRecord, alike, words_of
 from atoll_operator.local.supervision.process_reports import reports_of
 from atoll_operator.local.supervision.supervisor import ROLES, Supervisor
 from atoll_protos.exits import EXITS
@@ -70,13 +71,14 @@ class JobFailedError(Exception):
 class LocalRun:
     """A job on this machine. Training needs at least `needed` learners; `slots` is slots.json."""
 
-    needed: int
+    needed: int  # without those elsewhere
     slots: Expected
     files: Files
     supervisor: Supervisor
     poller: Poller
     view: RunView
     status: Status
+    elsewhere: Elsewhere = NONE
     curves: Curves = field(default_factory=Curves)  # which another thread draws
     chaos: bool = False
     chaos_at: float = 0.0
@@ -114,6 +116,7 @@ class LocalRun:
             serving=seen.serving,
         )
         self._write_slots()
+        self.elsewhere.tell(seen, final=final, complete=complete)
         self.say_if_lost(seen.status.run)
         self.write(seen.status)
         self.progress = seen.status.progress or self.progress
@@ -129,7 +132,8 @@ class LocalRun:
                 self._kill_one()
             return False
         self.complete_at = now if self.complete_at is None else self.complete_at
-        if self._leaving() and now - self.complete_at < LEAVING_SECONDS_MAX:
+        leaving = self._leaving() or self.elsewhere.leaving(seen)
+        if leaving and now - self.complete_at < LEAVING_SECONDS_MAX:
             return False
         self.stopped(f"stopped, since it still ran after {LEAVING_SECONDS_MAX:.0f} s")
         # Who has left since may have said something.
@@ -163,6 +167,7 @@ class LocalRun:
         return [x for x in self.supervisor.in_roles("learner", "evaluator") if not x.done]
 
     def fail(self, error: JobFailedError) -> None:
+        self.elsewhere.failed(str(error))
         self.write(local_status.failed(self._left(), error.reason, str(error)))
 
     def interrupted(self) -> None:
@@ -204,6 +209,7 @@ class LocalRun:
         hosts = by_slot(self.supervisor.in_roles("learner"))
         gone = tuple(slot for slot, each in hosts.items() if cannot_train(each))
         wanted = replace(self.slots, absent=gone, checkpoint=self._asked_checkpoint())
+        wanted = self.elsewhere.listed(wanted)
         if wanted != self.slots and self.files.write(SLOTS_FILE, wanted.to_json()):
             self.slots = wanted
 
@@ -233,7 +239,7 @@ class LocalRun:
             first = (shards or lost)[0]
             assert first.record.last is not None
             end, why = first.record.last, first.given_up
-        elif not final and (common := alike([record_of(hosts) for hosts in learners])):
+        elif not final and (common := self._common_end(learners)):
             first, end, why = first_failure(learners[0]), common, words_of(common)
             if len(learners) > 1:
                 why += f" (so did every learner: {len(learners)} of them)"
@@ -242,6 +248,12 @@ class LocalRun:
         row = EXITS.get(end.code)
         reason = (row.reason if row else "") or "ProcessFailed"
         raise JobFailedError(reason, f"{first.planned.name}: {why}; log: {shown(first.log)}")
+
+    def _common_end(self, learners: Sequence[Sequence[Child]]) -> End | None:
+        """How every learner of the job ends, if they all do alike; nobody knows those elsewhere."""
+        if len(learners) < len(self.slots.every):
+            return None
+        return alike([record_of(hosts) for hosts in learners])
 
     def _calm(self, seen: RunSnapshot, now: float) -> bool:
         """Whether all train for CHAOS_SECONDS: fixed times might leave no time to train."""

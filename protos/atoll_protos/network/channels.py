@@ -104,9 +104,23 @@ def open_channel(
     endpoint: str, options: Options, credentials: Credentials | None = None, name: str = ""
 ) -> grpc.aio.Channel:
     """In the event loop; plain text without credentials. `name`: of a server that is no shard."""
+    return _opened(grpc.aio, endpoint, options, credentials, name)
+
+
+def open_blocking_channel(
+    endpoint: str, options: Options, credentials: Credentials | None = None
+) -> grpc.Channel:
+    """The same to a shard, for threads."""
+    channel: grpc.Channel = _opened(grpc, endpoint, options, credentials, "")
+    return channel
+
+
+def _opened(
+    module: Any, endpoint: str, options: Options, credentials: Credentials | None, name: str
+) -> Any:
     if credentials is None:
-        return grpc.aio.insecure_channel(target(endpoint), options=options)
-    return grpc.aio.secure_channel(
+        return module.insecure_channel(target(endpoint), options=options)
+    return module.secure_channel(
         target(endpoint),
         grpc.ssl_channel_credentials(
             credentials.authority, credentials.key, credentials.certificate

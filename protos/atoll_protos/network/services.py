@@ -20,6 +20,7 @@ class Service(StrEnum):
     SYNCER = "Syncer"
     REGISTRAR = "Registrar"
     HEAD = "Head"
+    MACHINES = "Machines"
 
 
 def client_of(service: Service, channel: Any) -> Any:

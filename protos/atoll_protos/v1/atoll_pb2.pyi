@@ -70,6 +70,14 @@ class Prepares(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PREPARES_OFFER: _ClassVar[Prepares]
     PREPARES_SEED: _ClassVar[Prepares]
     PREPARES_HELD: _ClassVar[Prepares]
+
+class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_STATE_UNSPECIFIED: _ClassVar[JobState]
+    JOB_TRAINING: _ClassVar[JobState]
+    JOB_FINAL: _ClassVar[JobState]
+    JOB_COMPLETE: _ClassVar[JobState]
+    JOB_FAILED: _ClassVar[JobState]
 ENCODING_UNSPECIFIED: Encoding
 F32: Encoding
 BF16: Encoding
@@ -116,6 +124,11 @@ PREPARES_UNSPECIFIED: Prepares
 PREPARES_OFFER: Prepares
 PREPARES_SEED: Prepares
 PREPARES_HELD: Prepares
+JOB_STATE_UNSPECIFIED: JobState
+JOB_TRAINING: JobState
+JOB_FINAL: JobState
+JOB_COMPLETE: JobState
+JOB_FAILED: JobState
 
 class Version(_message.Message):
     __slots__ = ("run", "number", "epoch", "digest")
@@ -1069,3 +1082,109 @@ class LanesLost(_message.Message):
     reason: str
     remedy: str
     def __init__(self, shard: _Optional[int] = ..., opening: _Optional[int] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
+
+class MachineRefusal(_message.Message):
+    __slots__ = ("field", "problem", "remedy")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    problem: str
+    remedy: str
+    def __init__(self, field: _Optional[str] = ..., problem: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
+
+class EnterRequest(_message.Message):
+    __slots__ = ("protocol", "version", "token", "secret", "region", "name", "learners", "request")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    token: str
+    secret: str
+    region: str
+    name: str
+    learners: int
+    request: bytes
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., name: _Optional[str] = ..., learners: _Optional[int] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class EnterReply(_message.Message):
+    __slots__ = ("refusal", "name", "secret", "region", "slots", "certificate", "authorities", "run_file", "container", "watch", "job")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
+    RUN_FILE_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    refusal: MachineRefusal
+    name: str
+    secret: str
+    region: str
+    slots: _containers.RepeatedScalarFieldContainer[str]
+    certificate: bytes
+    authorities: bytes
+    run_file: str
+    container: str
+    watch: WatchReply
+    job: str
+    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., run_file: _Optional[str] = ..., container: _Optional[str] = ..., watch: _Optional[_Union[WatchReply, _Mapping]] = ..., job: _Optional[str] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("name", "secret", "request")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    secret: str
+    request: bytes
+    def __init__(self, name: _Optional[str] = ..., secret: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class RenewReply(_message.Message):
+    __slots__ = ("refusal", "certificate", "authorities")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
+    refusal: MachineRefusal
+    certificate: bytes
+    authorities: bytes
+    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("protocol", "version", "name", "secret")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    name: str
+    secret: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ...) -> None: ...
+
+class WatchReply(_message.Message):
+    __slots__ = ("refusal", "state", "why", "tick", "endpoints", "authorities_digest", "length")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    refusal: MachineRefusal
+    state: JobState
+    why: str
+    tick: int
+    endpoints: _containers.RepeatedScalarFieldContainer[str]
+    authorities_digest: str
+    length: int
+    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., tick: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., authorities_digest: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...

@@ -17,6 +17,9 @@ STATUS_FILE = "status.json"
 CHECKPOINTS_FOLDER = "checkpoints"  # in the run folder
 ASKED_FILE = "checkpoint.txt"  # in the run folder: the step of one that somebody asks for
 CHAOS_FILE = "chaos.jsonl"  # in the run folder: the faults of `--chaos-plan`
+MACHINES_FOLDER = "machines"  # in the run folder of `atoll serve`: for its user alone
+CREDENTIALS_FOLDER = "machines/tls"  # there: those of the processes on its machine
+OBSERVER_FOLDER = "machines/tls/observer"  # there: with which its shards are asked
 STORE_FILE = "store.txt"  # in the run folder: the run's own folder in a bucket, if it is in one
 
 WAITING_BYTES_MAX: Final = 1 << 20  # of what a disk without room takes later

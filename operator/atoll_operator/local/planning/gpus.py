@@ -54,10 +54,12 @@ def asked(job: Job) -> dict[str, int]:
     for region in job.spec.regions:
         own, field = region.pod_overrides.resources, f"spec.regions[{region.name}].podOverrides"
         if not own:
-            own, field = _given(job.spec.learner.template.container), "spec.learner.template"
-        found |= dict.fromkeys(_processes(job, region.slots), _count(own, field))
+            own, field = given_to(job.spec.learner.template.container), "spec.learner.template"
+        found |= dict.fromkeys(_processes(job, region.slots), count_of(own, field))
     if (evaluator := job.spec.evaluator) is not None:
-        found[EVALUATOR] = _count(_given(evaluator.template.container), "spec.evaluator.template")
+        found[EVALUATOR] = count_of(
+            given_to(evaluator.template.container), "spec.evaluator.template"
+        )
     return {name: count for name, count in found.items() if count is not None}
 
 
@@ -119,11 +121,11 @@ def _listing(environment: Mapping[str, str]) -> tuple[str, str]:
     return done.stdout, ""
 
 
-def _given(container: Container) -> Any:
+def given_to(container: Container) -> Any:
     return (container.model_extra or {}).get("resources")
 
 
-def _count(resources: Any, field: str) -> int | None:
+def count_of(resources: Any, field: str) -> int | None:
     limits = resources.get("limits") if isinstance(resources, Mapping) else None
     value = limits.get(RESOURCE) if isinstance(limits, Mapping) else None
     if value is None:

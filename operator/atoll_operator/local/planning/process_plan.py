@@ -18,7 +18,7 @@ from atoll_operator.api.job.process_inputs import EVALUATE, TRAIN
 from atoll_operator.api.job.spec import Job
 from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
 from atoll_protos.environment import Env, of_learner, of_process
-from atoll_protos.network.addresses import OR, processes_of
+from atoll_protos.network.addresses import OR, joined, processes_of
 from atoll_protos.torchrun import MEETING_PORT, of_hosts
 
 EVALUATOR = "evaluator"  # name of its process
@@ -66,12 +66,7 @@ def processes(
     without those that keep the variable of `atoll run`. With `new` no process of this run can have
     run before.
     """
-    shared = {
-        **of_process(run_file=str(out / RUN_FILE), endpoints=",".join(endpoints)),
-        Env.TELEMETRY_DIR: str(out),
-        "PYTHONUNBUFFERED": "1",  # what a script prints is in its log at once, and in order
-        "PYTHONFAULTHANDLER": "1",  # and where it was when it was killed by a fault
-    }
+    shared = shared_environment(out / RUN_FILE, endpoints, out)
 
     def own(name: str) -> dict[str, str]:
         return shared | ({VISIBLE: gpus[name]} if name in gpus else {})
@@ -82,7 +77,7 @@ def processes(
         for each in _shard(job, shard, endpoint, out, own(shard_process(shard)), new=new)
     ]
     for region in job.spec.regions:
-        container = _container_of(job, region)
+        container = container_of(job, region)
         for slot in region.slots:
             meeting = meetings[job.spec.slots.index(slot)] if meetings else MEETING_PORT
             for host, name in hosts_of(job, slot):
@@ -94,7 +89,22 @@ def processes(
     return planned
 
 
-def _container_of(job: Job, region: RegionSpec) -> Container:
+def shared_environment(run_file: Path, endpoints: Sequence[str], out: Path) -> dict[str, str]:
+    """What all processes have; they write what they do to `out`."""
+    return {
+        **of_process(run_file=str(run_file), endpoints=",".join(endpoints)),
+        Env.TELEMETRY_DIR: str(out),
+        "PYTHONUNBUFFERED": "1",  # what a script prints is in its log at once, and in order
+        "PYTHONFAULTHANDLER": "1",  # and where it was when it was killed by a fault
+    }
+
+
+def learner_process(slot: str, container: Container, env: Environment) -> Planned:
+    """The only process of a learner's only host."""
+    return _templated("learner", slot, container, env, TRAIN)
+
+
+def container_of(job: Job, region: RegionSpec) -> Container:
     """What trains, under the launcher where a learner has several hosts."""
     template, changes = job.spec.learner.template.container, region.pod_overrides
     command, args = changes.command or template.command, changes.args or template.args
@@ -104,10 +114,10 @@ def _container_of(job: Job, region: RegionSpec) -> Container:
     return template.model_copy(update={"command": command, "args": args, "env": env})
 
 
-def endpoints_at(ports: Sequence[int], shards: int) -> list[str]:
+def endpoints_at(ports: Sequence[int], shards: int, host: str = "127.0.0.1") -> list[str]:
     """The shards' endpoints, by shard; with twice as many ports each has a second process."""
     numbers = [ports[shard::shards] for shard in range(shards)]
-    return [OR.join(f"127.0.0.1:{port}" for port in each) for each in numbers]
+    return [OR.join(joined(host, port) for port in each) for each in numbers]
 
 
 def shard_process(shard: int, process: int = 0) -> str:
@@ -126,7 +136,7 @@ def _learner(
     """One host of a learner; of several, with one process for each of its GPUs, else one."""
     hosts, needed = job.spec.learner.hosts, job.spec.learner.hosts_needed
     if hosts == 1:
-        return _templated("learner", name, container, env, TRAIN)
+        return learner_process(name, container, env)
     own = of_hosts(
         slot=slot,
         hosts=hosts,

@@ -1,4 +1,4 @@
-"""Asks the shards of a local run for their status, over gRPC on the loopback interface."""
+"""Asks the shards of a run on this machine for their status, over gRPC."""
 
 import contextlib
 import time
@@ -16,8 +16,8 @@ from atoll_operator.local.progress.local_status import (
     RunSnapshot,
     status,
 )
-from atoll_protos.network.addresses import target
-from atoll_protos.network.channels import control_options
+from atoll_protos.network.channels import control_options, open_blocking_channel
+from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.services import Service, client_of
 
 CALL_SECONDS_MAX = 2.0
@@ -27,14 +27,15 @@ WAIT_SECONDS_MAX = 10.0
 class Poller:
     """Asks every shard, one after another."""
 
-    def __init__(self, job: Job, endpoints: Sequence[str]) -> None:
-        self.job = job
+    def __init__(self, job: Job, endpoints: Sequence[str], folder: str = "") -> None:
+        """`folder`: of the credentials with which it asks; empty: plain text."""
+        self.job, self._folder = job, folder
         self._begun: float | None = None
         self._counted: tuple[float, int] | None = None
         self._moved: tuple[int, float] = (-1, 0.0)  # the lowest tick, and since when it is that
         self._known: list[pb.StatusReply | None] = [None] * len(endpoints)  # their last answers
         self._endpoints = endpoints
-        self._channels = [*map(_channel, endpoints)]
+        self._channels = [_channel(each, self._folder) for each in endpoints]
 
     def poll(
         self, now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False
@@ -72,17 +73,19 @@ class Poller:
         reply = _answer(self._channels[shard], wait)
         if reply is None:  # a process that was stopped keeps its connection, and another may serve
             self._channels[shard].close()
-            self._channels[shard] = _channel(self._endpoints[shard])
+            self._channels[shard] = _channel(self._endpoints[shard], self._folder)
         return reply
 
 
-def ask(endpoints: Sequence[str]) -> list[pb.StatusReply | None]:
+def ask(endpoints: Sequence[str], folder: str = "") -> list[pb.StatusReply | None]:
     with contextlib.ExitStack() as open_:
-        return [_answer(open_.enter_context(_channel(each))) for each in endpoints]
+        return [_answer(open_.enter_context(_channel(each, folder))) for each in endpoints]
 
 
-def _channel(endpoint: str) -> grpc.Channel:
-    return grpc.insecure_channel(target(endpoint), options=control_options())
+def _channel(endpoint: str, folder: str) -> grpc.Channel:
+    """Not checked: with credentials that have expired no answer comes until they are renewed."""
+    credentials = Credentials.read(folder) if folder else None
+    return open_blocking_channel(endpoint, control_options(), credentials)
 
 
 def _answer(channel: grpc.Channel, wait: bool = False) -> pb.StatusReply | None:

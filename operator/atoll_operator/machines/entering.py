@@ -1,0 +1,125 @@
+"""How a machine becomes one of a job: by a token, or by what its state folder holds."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.authority.job_authority import make_request
+from atoll_operator.local.folder.run_files import RUN_FILE, write_whole
+from atoll_operator.machines import joined_folder
+from atoll_operator.machines.joined_folder import Joined
+from atoll_operator.machines.learners import dialled
+from atoll_operator.machines.server_link import (
+    ServerLink,
+    UnreachableError,
+    certificate_at,
+    proved,
+)
+from atoll_operator.machines.token import Token, digest_of
+from atoll_protos.errors import SpecError
+from atoll_protos.network.credentials import Credentials
+
+TOKEN: Final = "--token"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where and as what a machine joins; `state` None: a folder below the user's state folder."""
+
+    server: str
+    token: str = ""
+    region: str = ""
+    learners: int | None = None
+    name: str
+    state: Path | None = None
+
+
+def enter(place: Place) -> tuple[Path, Joined, bool]:
+    """Its state folder, and what it is; and whether it has entered only now. Raises SpecError."""
+    token = Token.parse(place.token) if place.token else None
+    found = _kept(place, token)
+    if found is not None:
+        folder, machine = found
+        _same(place, token, folder, machine)
+        if token is None or not _is_out(machine, place.server):
+            return folder, replace(machine, server=place.server), False
+    if token is None:
+        problem = "is missing, and no folder here holds a machine of this job"
+        raise SpecError(TOKEN, problem, "give the one that `atoll serve` has printed")
+    return *_entered(place, token), True
+
+
+def _kept(place: Place, token: Token | None) -> tuple[Path, Joined] | None:
+    """The machine that this one is already; by the server's address, else by its certificate."""
+    if place.state is not None:
+        machine = joined_folder.read(place.state)
+        return None if machine is None else (place.state, machine)
+    if token is not None:
+        return joined_folder.find(place.server, place.name, token.digest)
+    found = joined_folder.find(place.server, place.name)
+    if found is None:
+        digest = digest_of(certificate_at(place.server))
+        found = joined_folder.find(place.server, place.name, digest)
+    return found
+
+
+def _same(place: Place, token: Token | None, folder: Path, machine: Joined) -> None:
+    if token is not None and token.digest != machine.digest:
+        problem = f"is of another server than the machine in {folder}"
+        raise SpecError(TOKEN, problem, "give another folder with --state")
+    if place.region and place.region != machine.region:
+        problem = f"is {place.region}, and the machine in {folder} is in {machine.region}"
+        raise SpecError("--region", problem, "leave it out, or give another folder with --state")
+    if place.learners not in (None, len(machine.slots)):
+        problem = f"is {place.learners}, and the machine in {folder} has {len(machine.slots)}"
+        remedy = "leave it out, or bring more under another --name"
+        raise SpecError("--learners", problem, remedy)
+
+
+def _is_out(machine: Joined, server: str) -> bool:
+    """Whether the server says that it is no machine of the job any more."""
+    try:
+        ServerLink(server, machine.anchor).watch(machine.name, machine.secret)
+    except UnreachableError:
+        return False
+    except SpecError:
+        return True
+    return False
+
+
+def _entered(place: Place, token: Token) -> tuple[Path, Joined]:
+    link = proved(place.server, token.digest)
+    key, request = make_request()
+    asked = pb.EnterRequest(
+        token=token.name,
+        secret=token.secret,
+        region=place.region,
+        name=place.name,
+        learners=place.learners or 1,
+        request=request,
+    )
+    try:
+        reply = link.enter(asked)
+    except UnreachableError as error:
+        raise SpecError(place.server, str(error), "try again") from error
+    credentials = Credentials(reply.certificate, key, reply.authorities)
+    default = joined_folder.default_folder(reply.job, credentials.identity.uid, reply.name)
+    folder = place.state or default
+    machine = Joined(
+        job=reply.job,
+        server=place.server,
+        digest=token.digest,
+        anchor=link.anchor,
+        name=reply.name,
+        wanted=place.name,
+        secret=reply.secret,
+        region=reply.region,
+        slots=tuple(reply.slots),
+        endpoints=dialled(reply.watch.endpoints, place.server),
+        container=reply.container,
+    )
+    joined_folder.write(folder, machine)
+    joined_folder.keep_credentials(folder, credentials)
+    write_whole(folder / RUN_FILE, reply.run_file)
+    return folder, machine

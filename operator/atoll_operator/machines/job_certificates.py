@@ -1,0 +1,86 @@
+"""The authority of a job in its folder, and the certificates that it issues.
+
+It is the same as the operator's (`authority.job_authority`), with files in place of Secrets.
+"""
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from atoll_operator.authority.job_authority import (
+    DAY_SECONDS,
+    LEAF_DAYS,
+    Authorities,
+    issue,
+    make_authorities,
+    renewal,
+    sign,
+    turned,
+)
+from atoll_operator.machines.private_files import write_credentials, write_private
+from atoll_protos import json_text
+from atoll_protos.errors import SpecError
+from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.identity import Identity, JobIdentity
+
+AUTHORITY_FILE: Final = "authority.json"  # certificates and keys in one file: written at once
+
+
+@dataclass(slots=True)
+class JobCertificates:
+    """Of one job; `folder` is for this user alone. Lives in seconds; `leaves` by folder."""
+
+    folder: Path
+    owner: JobIdentity
+    leaves: Mapping[Path, Identity]
+    life: float = LEAF_DAYS * DAY_SECONDS
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def keep(self, now: float) -> list[str]:
+        """Make and renew what is due at `now`; returns what was done, in words."""
+        with self._lock:
+            authorities, said = self._turned(now)
+            done = [said] if said else []
+            for folder, identity in self.leaves.items():
+                why = _renewal(authorities, folder, identity, now)
+                if why:
+                    write_credentials(folder, issue(authorities, identity, now, self.life))
+                    done.append(f"a new certificate for the {identity.role}: {why}")
+            return done
+
+    def sign(self, identity: Identity, request: bytes, now: float) -> tuple[bytes, bytes]:
+        """The certificate for a request, and what its owner is to believe. Raises SpecError."""
+        with self._lock:
+            authorities = self._read()
+            return sign(
+                authorities, identity, request, now, self.life
+            ), authorities.bundle
+
+    def bundle(self) -> bytes:
+        with self._lock:
+            return self._read().bundle
+
+    def _read(self) -> Authorities:
+        texts = json_text.mapping((self.folder / AUTHORITY_FILE).read_text(encoding="utf-8"))
+        return Authorities.from_files({name: str(each).encode() for name, each in texts.items()})
+
+    def _turned(self, now: float) -> tuple[Authorities, str]:
+        if not (self.folder / AUTHORITY_FILE).exists():
+            authorities, said = make_authorities(self.owner, now), ""
+        else:
+            authorities, said = turned(self._read(), self.owner, now)
+            if not said:
+                return authorities, ""
+        texts = {name: each.decode() for name, each in authorities.to_files().items()}
+        write_private(self.folder / AUTHORITY_FILE, json.dumps(texts).encode())
+        return authorities, said
+
+
+def _renewal(authorities: Authorities, folder: Path, identity: Identity, now: float) -> str:
+    try:
+        return renewal(authorities, Credentials.read(folder), identity, now)
+    except SpecError:
+        return "there is none"

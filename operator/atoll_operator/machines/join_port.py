@@ -1,0 +1,193 @@
+"""The service with which machines enter a job, renew their certificates and watch it.
+
+It answers from files, which others may change meanwhile, and from what the passes of the run have
+told last. A refusal is an answer, not an error of gRPC: it has a remedy.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Final
+
+import grpc
+import structlog
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.authority.job_authority import Authority
+from atoll_operator.machines.job_certificates import JobCertificates
+from atoll_operator.machines.register import Asked, Book, Machine, Offered, enter, known
+from atoll_operator.machines.token import hash_of, new_secret
+from atoll_protos.errors import SpecError
+from atoll_protos.names import PROTOCOL
+from atoll_protos.network.channels import server_options
+from atoll_protos.network.identity import Identity, Role
+from atoll_protos.network.services import Service, add_handlers
+
+THREADS: Final = 8
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class JobNow:
+    """What the run's passes tell the machines, and whom they have told it; for several threads."""
+
+    state: int = pb.JOB_STATE_UNSPECIFIED
+    why: str = ""
+    tick: int = 0
+    told: dict[str, tuple[float, int]] = field(default_factory=dict)  # when, and which state
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, state: int, tick: int, why: str = "") -> None:
+        with self.lock:
+            self.state, self.tick, self.why = state, tick, why
+
+    def heard(self, machine: str, now: float) -> tuple[int, int, str]:
+        """State, tick and reason for a machine that asks at `now`, in monotonic seconds."""
+        with self.lock:
+            self.told[machine] = (now, self.state)
+            return self.state, self.tick, self.why
+
+    def untold(self, since: float) -> list[str]:
+        """Machines that have asked since then, and do not know the present state."""
+        with self.lock:
+            return [x for x, (at, state) in self.told.items() if at > since and state != self.state]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinPort:
+    """The servicer. `offered`, `run_file`, `container` and `length` are asked anew each time."""
+
+    job: str
+    book: Book
+    certificates: JobCertificates
+    now: JobNow
+    endpoints: tuple[str, ...]
+    offered: Callable[[], Offered]
+    run_file: Callable[[], str]
+    container: Callable[[str], str]  # of a region
+    steps: Callable[[], int]
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.time
+
+    def Enter(self, request: pb.EnterRequest, context: Any) -> pb.EnterReply:  # noqa: N802
+        try:
+            _same_protocol(request.protocol, request.version)
+            return self._entered(request, context.peer())
+        except SpecError as error:
+            self.say(f"a machine at {_host(context)} was refused: {error}")
+            return pb.EnterReply(refusal=_refusal(error))
+
+    def Renew(self, request: pb.RenewRequest, context: Any) -> pb.RenewReply:  # noqa: N802
+        try:
+            machine = known(self.book.read(), request.name, request.secret)
+            found = self._signed(machine, request.request)
+        except SpecError as error:
+            return pb.RenewReply(refusal=_refusal(error))
+        log.info("certificate renewed", machine=machine.name, peer=context.peer())
+        return pb.RenewReply(certificate=found[0], authorities=found[1])
+
+    def Watch(self, request: pb.WatchRequest, context: Any) -> pb.WatchReply:  # noqa: N802
+        del context
+        try:
+            _same_protocol(request.protocol, request.version)
+            machine = known(self.book.read(), request.name, request.secret)
+        except SpecError as error:
+            return pb.WatchReply(refusal=_refusal(error))
+        return self._watched(machine.name)
+
+    def _entered(self, request: pb.EnterRequest, peer: str) -> pb.EnterReply:
+        secret, now = new_secret(), self.clock()
+        asked = Asked(
+            token=request.token,
+            secret=request.secret,
+            region=request.region,
+            name=request.name,
+            learners=max(1, request.learners),
+        )
+        offered = self.offered()
+
+        def let_in(register: Any) -> tuple[Any, tuple[Machine, bytes, bytes]]:
+            changed, machine = enter(register, asked, offered, hash_of(secret), now)
+            return changed, (machine, *self._signed(machine, request.request))
+
+        machine, certificate, authorities = self.book.change(let_in)
+        slots = ", ".join(machine.slots)
+        self.say(f"machine {machine.name} has entered from {_address(peer)}: {slots}")
+        return pb.EnterReply(
+            name=machine.name,
+            secret=secret,
+            region=machine.region,
+            slots=machine.slots,
+            certificate=certificate,
+            authorities=authorities,
+            run_file=self.run_file(),
+            container=self.container(machine.region),
+            watch=self._watched(machine.name),
+            job=self.job,
+        )
+
+    def _signed(self, machine: Machine, request: bytes) -> tuple[bytes, bytes]:
+        owner = self.certificates.owner
+        identity = Identity(
+            namespace=owner.namespace,
+            job=owner.job,
+            uid=owner.uid,
+            region=machine.region,
+            role=Role.LEARNER,
+            machine=machine.name,
+        )
+        return self.certificates.sign(identity, request, self.clock())
+
+    def _watched(self, machine: str) -> pb.WatchReply:
+        state, tick, why = self.now.heard(machine, time.monotonic())
+        return pb.WatchReply(
+            state=state,  # type: ignore[arg-type]
+            why=why,
+            tick=tick,
+            endpoints=self.endpoints,
+            authorities_digest=digest_of_bundle(self.certificates.bundle()),
+            length=self.steps(),
+        )
+
+
+def open_port(listen: str, anchor: Authority, servicer: JoinPort) -> grpc.Server:
+    """Listens; raises SpecError for a port in use."""
+    server = grpc.server(ThreadPoolExecutor(THREADS), options=server_options())
+    add_handlers(Service.MACHINES, servicer, server)
+    credentials = grpc.ssl_server_credentials([(anchor.key, anchor.certificate)])
+    try:
+        server.add_secure_port(listen, credentials)
+    except RuntimeError as error:
+        remedy = "free the port or give another one"
+        raise SpecError("--listen", f"{listen} cannot be bound", remedy) from error
+    server.start()
+    return server
+
+
+def digest_of_bundle(bundle: bytes) -> str:
+    return hashlib.sha256(bundle).hexdigest()
+
+
+def _same_protocol(protocol: int, theirs: str) -> None:
+    if protocol != PROTOCOL:
+        mine = f"this machine has protocol {protocol} (Atoll {theirs})"
+        problem = f"{mine}, and the server has {PROTOCOL} (Atoll {version('atoll')})"
+        raise SpecError("atoll", problem, "install the same version on both")
+
+
+def _refusal(error: SpecError) -> pb.MachineRefusal:
+    return pb.MachineRefusal(field=error.field, problem=error.problem, remedy=error.remedy)
+
+
+def _host(context: Any) -> str:
+    return _address(context.peer())
+
+
+def _address(peer: str) -> str:
+    """gRPC's ipv4:10.0.0.2:4711 without the first word."""
+    return peer.partition(":")[2].replace("%5B", "[").replace("%5D", "]") or "this machine"

@@ -1,0 +1,125 @@
+"""The machine of `atoll join`: it enters a job, or is known already, and supervises its learners.
+
+It dials out only: the server of the job, and through its learners the shards. How the job stands it
+hears from the server; while that is silent its learners go on as far as they can.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.local.atoll_run import terminated_like_interrupted
+from atoll_operator.local.folder import run_lock
+from atoll_operator.local.folder.run_files import Files, Say, shown
+from atoll_operator.local.passes import LEAVING_SECONDS_MAX, POLL_SECONDS
+from atoll_operator.local.show.run_summary import RunResult
+from atoll_operator.local.supervision.child import Child
+from atoll_operator.local.supervision.process_reports import afterwards, exit_of
+from atoll_operator.local.supervision.startable import check_startable
+from atoll_operator.local.supervision.supervisor import Supervisor
+from atoll_operator.machines import joined_folder
+from atoll_operator.machines.entering import Place, enter
+from atoll_operator.machines.learners import Wanted, dialled, planned
+from atoll_operator.machines.watching import FRESH_SECONDS, Watcher
+
+LINE_SECONDS: Final = 30.0
+FINISHED: Final = "finished"  # what a learner says whose job is over
+
+
+def join(place: Place, wanted: Wanted, say: Say) -> RunResult:
+    """Until the job is over, or somebody stops it. Raises SpecError for what no waiting mends."""
+    folder, machine, is_new = enter(place)
+    with run_lock.running(folder):
+        watcher = Watcher(folder, machine, say)
+        if not is_new:
+            watcher.look()
+        if watcher.refusal is not None:
+            raise watcher.refusal
+        endpoints = dialled(watcher.reply.endpoints, machine.server) or machine.endpoints
+        machine = replace(machine, endpoints=endpoints)
+        joined_folder.write(folder, machine)
+        learners = planned(folder, machine, wanted)
+        check_startable(learners)
+        say(f"machine {machine.name} of job {machine.job}: {', '.join(machine.slots)}")
+        say(f"its state is in {shown(folder)}: started again with it, it is the same machine")
+        watcher.start()
+        steps = watcher.reply.length or None
+        supervisor = Supervisor(learners, Files(folder, say), say, steps)
+        return _supervised(JoinedRun(watcher, supervisor, say))
+
+
+def _supervised(run: "JoinedRun") -> RunResult:
+    with terminated_like_interrupted() as again_if_lost:
+        try:
+            while (result := run.advance(time.monotonic())) is None:
+                again_if_lost()
+                run.supervisor.wait(time.monotonic(), POLL_SECONDS)
+        except KeyboardInterrupt:
+            run.say("stopping: learners leave in order; started again, this machine goes on")
+            result = RunResult.INTERRUPTED
+        finally:
+            run.watcher.stop()
+            run.supervisor.stop()
+    return result
+
+
+@dataclass(slots=True)
+class JoinedRun:
+    """The passes of this machine. Times are monotonic seconds."""
+
+    watcher: Watcher
+    supervisor: Supervisor
+    say: Say
+    complete_at: float | None = None
+    line_at: float = 0.0
+
+    def advance(self, now: float) -> RunResult | None:
+        """One pass; returns how it has ended, None while it goes on."""
+        if self.watcher.refusal is not None:
+            self.say(f"stopping: {self.watcher.refusal}")
+            return RunResult.FAILED
+        reply, silent = self.watcher.reply, self.watcher.silent_seconds(now)
+        if reply.state == pb.JOB_FAILED:
+            self.say(f"the job has failed: {reply.why}")
+            return RunResult.FAILED
+        complete = reply.state == pb.JOB_COMPLETE or self._finished_alone(silent)
+        self.supervisor.supervise(
+            now,
+            final=complete or reply.state == pb.JOB_FINAL,
+            complete=complete,
+            answered=silent < FRESH_SECONDS and reply.state != pb.JOB_STATE_UNSPECIFIED,
+            tick=reply.tick,
+        )
+        if not complete:
+            self._line(now)
+            return self._given_up()
+        self.complete_at = now if self.complete_at is None else self.complete_at
+        if self._running() and now - self.complete_at < LEAVING_SECONDS_MAX:
+            return None
+        code = exit_of(self.supervisor.children, allow_refused=False)
+        self.say(f"complete{afterwards(self.supervisor.children, code)}")
+        return code
+
+    def _finished_alone(self, silent: float) -> bool:
+        """The server is gone, and every learner has said that the job is over."""
+        return silent > LEAVING_SECONDS_MAX and all(
+            child.process is None and child.record.last and child.record.last.left == FINISHED
+            for child in self.supervisor.children
+        )
+
+    def _running(self) -> list[Child]:
+        return [each for each in self.supervisor.children if not each.done]
+
+    def _given_up(self) -> RunResult | None:
+        children = self.supervisor.children
+        if not all(each.given_up for each in children):
+            return None
+        self.say(f"no learner of this machine can go on: {children[0].given_up}")
+        return RunResult.FAILED
+
+    def _line(self, now: float) -> None:
+        if now - self.line_at >= LINE_SECONDS and self.watcher.reply.tick:
+            self.line_at = now
+            of = f" of {self.supervisor.steps}" if self.supervisor.steps else ""
+            self.say(f"tick {self.watcher.reply.tick}{of}")

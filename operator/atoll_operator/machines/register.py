@@ -1,0 +1,209 @@
+"""Tokens and machines of a job: who may enter, and which slots are whose.
+
+The decisions are functions of a Register; `Book` is the file with it in the job's folder. `atoll
+serve` and `atoll tokens` are two processes, so each reads it again, under a lock, for every change.
+"""
+
+import dataclasses
+import hmac
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from atoll_operator.machines.private_files import locked, write_private
+from atoll_operator.machines.token import hash_of
+from atoll_protos.errors import SpecError
+from atoll_protos.job.strict_json import parse
+
+REGISTER_FILE: Final = "register.json"
+NAME_CHARACTERS_MAX: Final = 48
+ANOTHER_TOKEN: Final = "ask for another one: `atoll tokens DIR` makes it on the server's machine"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """A token, without its secret. `uses` are left (None: any number), `until` in UNIX seconds."""
+
+    name: str
+    secret_hash: str
+    region: str = ""  # empty: any
+    uses: int | None = None
+    until: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One that has entered; `wanted` is the name that it had asked for, `since` UNIX seconds."""
+
+    name: str
+    wanted: str
+    secret_hash: str
+    region: str
+    slots: tuple[str, ...]
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """Of one job. `former` are the names of revoked machines, which nobody gets again."""
+
+    tokens: tuple[Granted, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    former: tuple[str, ...] = ()
+
+    @property
+    def slots(self) -> dict[str, list[str]]:
+        """By machine: its slots, as the slots file says it."""
+        return {each.name: [*each.slots] for each in self.machines}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a new machine asks for. `region` may be empty."""
+
+    token: str
+    secret: str
+    region: str
+    name: str
+    learners: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """The regions of the job with their slots, but for those that the server has itself."""
+
+    slots: Mapping[str, Sequence[str]]
+    folder: str  # of the job, for the commands in messages
+
+
+def enter(
+    register: Register, asked: Asked, offered: Offered, secret_hash: str, now: float
+) -> tuple[Register, Machine]:
+    """Let a machine in: it gets free slots, and the token loses a use. Raises SpecError."""
+    token = _token(register, asked, now)
+    region = _region(asked.region, token.region, offered)
+    taken = {slot for each in register.machines for slot in each.slots}
+    free = [slot for slot in offered.slots[region] if slot not in taken]
+    if asked.learners > len(free):
+        raise _too_few(register, asked.learners, region, free, offered)
+    machine = Machine(
+        name=_free_name(register, asked.name),
+        wanted=asked.name,
+        secret_hash=secret_hash,
+        region=region,
+        slots=tuple(free[: asked.learners]),
+        since=int(now),
+    )
+    spent = token if token.uses is None else replace(token, uses=token.uses - 1)
+    tokens = tuple(spent if each.name == token.name else each for each in register.tokens)
+    return replace(register, tokens=tokens, machines=(*register.machines, machine)), machine
+
+
+def known(register: Register, name: str, secret: str) -> Machine:
+    """The machine that says who it is. Raises SpecError."""
+    machine = next((each for each in register.machines if each.name == name), None)
+    if machine is None:
+        gone = "was revoked" if name in register.former else "is not one of this job"
+        raise SpecError(f"machine {name}", gone, f"{ANOTHER_TOKEN}, and enter with it")
+    if not hmac.compare_digest(machine.secret_hash, hash_of(secret)):
+        raise SpecError(f"machine {name}", "has shown a wrong secret", ANOTHER_TOKEN)
+    return machine
+
+
+def revoke(register: Register, name: str) -> Register:
+    """Without a token or a machine of this name. Raises SpecError where there is neither."""
+    if any(each.name == name for each in register.machines):
+        machines = tuple(each for each in register.machines if each.name != name)
+        return replace(register, machines=machines, former=(*register.former, name))
+    if any(each.name == name for each in register.tokens):
+        tokens = tuple(each for each in register.tokens if each.name != name)
+        return replace(register, tokens=tokens)
+    names = ", ".join([*(x.name for x in register.machines), *(x.name for x in register.tokens)])
+    raise SpecError("--revoke", f"{name} is no machine and no token", f"use one of {names or '-'}")
+
+
+def with_token(register: Register, token: Granted, now: float) -> Register:
+    """One more; those that are past are left out."""
+    return replace(register, tokens=(*valid(register.tokens, now), token))
+
+
+def valid(tokens: Iterable[Granted], now: float) -> list[Granted]:
+    return [each for each in tokens if now < each.until]
+
+
+class Book:
+    """The register in a folder; each call reads it again. Raises OSError and SpecError."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._file = folder, folder / REGISTER_FILE
+
+    def read(self) -> Register:
+        try:
+            text = self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return Register()
+        found: Register = parse(Register, text, str(self._file))
+        return found
+
+    def change(self, made: Callable[[Register], tuple[Register, T]]) -> T:
+        """Write what `made` makes of it, durable before this returns what else it gives."""
+        with locked(self._folder):
+            new, result = made(self.read())
+            text = json.dumps(dataclasses.asdict(new), indent=2) + "\n"
+            write_private(self._file, text.encode())
+        return result
+
+
+def _token(register: Register, asked: Asked, now: float) -> Granted:
+    token = next((each for each in register.tokens if each.name == asked.token), None)
+    if token is None:
+        problem = f"{asked.token} is not a token of this job: it was revoked, or expired long ago"
+        raise SpecError("--token", problem, ANOTHER_TOKEN)
+    if not hmac.compare_digest(token.secret_hash, hash_of(asked.secret)):
+        raise SpecError("--token", f"the secret of {token.name} is wrong", ANOTHER_TOKEN)
+    if now >= token.until:
+        raise SpecError("--token", f"{token.name} has expired", ANOTHER_TOKEN)
+    if token.uses == 0:
+        raise SpecError("--token", f"{token.name} is used up", ANOTHER_TOKEN)
+    return token
+
+
+def _region(asked: str, of_token: str, offered: Offered) -> str:
+    names = ", ".join(offered.slots)
+    if asked and of_token and asked != of_token:
+        problem = f"is {asked}, and the token is for {of_token}"
+        raise SpecError("--region", problem, f"leave it out, or {ANOTHER_TOKEN}")
+    region = asked or of_token or (names if len(offered.slots) == 1 else "")
+    if not region:
+        raise SpecError("--region", f"is not given, and the job has {names}", "give one of them")
+    if region not in offered.slots:
+        problem = f"{region} is no region for other machines"
+        raise SpecError("--region", problem, f"use one of {names}" if names else "use none")
+    return region
+
+
+def _too_few(
+    register: Register, wanted: int, region: str, free: Sequence[str], offered: Offered
+) -> SpecError:
+    total = len(offered.slots[region])
+    holders = ", ".join(
+        f"{each.name} has {len(each.slots)}" for each in register.machines if each.region == region
+    )
+    problem = f"{wanted} wanted, and {len(free)} of the {total} of region {region} are free"
+    grown = f"atoll edit {offered.folder} --learners {region}={total + wanted - len(free)}"
+    more = f" ({holders}; --revoke frees them)" if holders else ""
+    return SpecError("--learners", problem + more, f"on the server's machine: {grown}")
+
+
+def _free_name(register: Register, wanted: str) -> str:
+    used = {each.name for each in register.machines} | {*register.former}
+    name = re.sub(r"[^A-Za-z0-9]+", "-", wanted)[:NAME_CHARACTERS_MAX].strip("-") or "machine"
+    number, found = 2, name
+    while found in used:
+        found, number = f"{name}-{number}", number + 1
+    return found

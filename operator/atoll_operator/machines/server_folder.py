@@ -1,0 +1,178 @@
+"""What makes `atoll serve` the same server after a restart: the folder `machines` of its run.
+
+server.json      the job's UID and the ports
+join.json        the certificate of the join port with its key: every token has its digest
+authority.json   the job's authorities with their keys
+register.json    tokens, without their secrets, and machines with their slots
+tls/             the credentials of the processes of this machine
+"""
+
+import dataclasses
+import json
+import socket
+import ssl
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from atoll_operator.api.job.spec import Job
+from atoll_operator.authority.job_authority import DAY_SECONDS, Authority, make_anchor
+from atoll_operator.local.folder.run_files import CREDENTIALS_FOLDER, MACHINES_FOLDER
+from atoll_operator.machines.private_files import write_private
+from atoll_operator.machines.register import Book, Granted, with_token
+from atoll_operator.machines.token import Token, digest_of, hash_of
+from atoll_protos import json_text
+from atoll_protos.errors import SpecError
+from atoll_protos.job.strict_json import parse
+from atoll_protos.network.addresses import split
+from atoll_protos.network.identity import Identity, JobIdentity, Role
+from atoll_protos.network.listening import listening_socket
+
+NAMESPACE: Final = "machines"  # of the identities: no cluster has the object of the job
+SERVER_NAME: Final = "join.atoll.dev"  # in the certificate of the port, whatever address is dialled
+SERVER_FILE: Final = "server.json"
+ANCHOR_FILE: Final = "join.json"
+ANCHOR_DAYS: Final = 3650
+PORT: Final = 7700
+PORT_MAX: Final = 65_535
+DAY_HOURS: Final = 24.0
+# Addresses of documentation (RFC 5737 and 3849): asking the kernel for a route sends nothing.
+NOWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFile:
+    """`port` is that of joining, `ports` those of the shards as `endpoints_at` takes them.
+
+    `place` is HOST:PORT as it was printed last.
+    """
+
+    uid: str
+    port: int
+    ports: tuple[int, ...]
+    place: str = ""
+
+
+def check(job: Job, here: Sequence[str]) -> None:
+    """Raises SpecError for a job that machines cannot train, and for unknown regions."""
+    names = [each.name for each in job.spec.regions]
+    for each in here:
+        if each not in names:
+            raise SpecError("--here", f"{each} is no region of the job", f"use {', '.join(names)}")
+    if job.spec.learner.hosts > 1:
+        problem = "is NotSupported by atoll serve: a learner is on one machine"
+        raise SpecError("spec.learner.hosts", problem, "leave it out")
+
+
+def server_file(folder: Path, job: Job, host: str, port: int) -> ServerFile:
+    """As it is in the folder, else new with free ports; `port` 0: not given. Raises SpecError."""
+    path = folder / SERVER_FILE
+    count = job.spec.syncer.shards * (2 if job.spec.syncer.standby else 1)
+    if path.exists():
+        had = read_server(folder)
+        if len(had.ports) != count:
+            problem = f"the shards have {len(had.ports)} ports in {path}, and {count} are needed"
+            remedy = "start with the number of shards and the standby that the job began with"
+            raise SpecError("spec.syncer", problem, remedy)
+        found = dataclasses.replace(had, port=port or had.port)
+    else:
+        first = port or PORT
+        ports = _free_ports(host, first + 1, count)
+        found = ServerFile(uid=str(uuid.uuid4()), port=first, ports=ports)
+    return found
+
+
+def write_server(folder: Path, server: ServerFile) -> None:
+    text = json.dumps(dataclasses.asdict(server), indent=2) + "\n"
+    write_private(folder / SERVER_FILE, text.encode())
+
+
+def read_server(folder: Path) -> ServerFile:
+    """Raises SpecError for a folder without one."""
+    path = folder / SERVER_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        problem = "is no folder of `atoll serve`"
+        raise SpecError(str(folder.parent), problem, "give the one that it names") from error
+    found: ServerFile = parse(ServerFile, text, str(path))
+    return found
+
+
+def join_line(out: Path, token: Token) -> str:
+    """What is to be typed on another machine."""
+    return f"atoll join {read_server(out / MACHINES_FOLDER).place} --token {token}"
+
+
+def anchor_in(folder: Path, now: float) -> Authority:
+    """The certificate of the join port, made once."""
+    path = folder / ANCHOR_FILE
+    if not path.exists():
+        new = make_anchor(SERVER_NAME, now, ANCHOR_DAYS * DAY_SECONDS)
+        texts = {"certificate": new.certificate.decode(), "key": new.key.decode()}
+        write_private(path, json.dumps(texts).encode())
+    found = json_text.mapping(path.read_text(encoding="utf-8"))
+    return Authority(str(found["certificate"]).encode(), str(found["key"]).encode())
+
+
+def new_token(out: Path, *, region: str, uses: int | None, hours: float, now: float) -> Token:
+    """A new token of the job in a folder of `atoll serve`. Raises SpecError."""
+    folder = out / MACHINES_FOLDER
+    der = ssl.PEM_cert_to_DER_cert(anchor_in(folder, now).certificate.decode())
+    token = Token.new(digest_of(der))
+    granted = Granted(
+        name=token.name,
+        secret_hash=hash_of(token.secret),
+        region=region,
+        uses=uses,
+        until=int(now + 3600 * hours),
+    )
+    Book(folder).change(lambda register: (with_token(register, granted, now), None))
+    return token
+
+
+def leaf_folder(out: Path, role: str, region: str) -> Path:
+    """Of the credentials of a process on this machine; `region`: of a learner."""
+    return out / CREDENTIALS_FOLDER / (f"learner-{region}" if role == Role.LEARNER else role)
+
+
+def identity(owner: JobIdentity, region: str, role: Role) -> Identity:
+    return Identity(
+        namespace=owner.namespace, job=owner.job, uid=owner.uid, region=region, role=role
+    )
+
+
+def address(flag: str, text: str, port: int) -> tuple[str, int]:
+    """HOST[:PORT] as both; the port is `port` where none is given. Raises SpecError."""
+    try:
+        return split(text) if text else ("", port)
+    except ValueError as error:
+        if ":" not in text or (text.startswith("[") and text.endswith("]")):
+            return text.strip("[]"), port
+        remedy = "give HOST or HOST:PORT, an IPv6 address in brackets: [fd00::1]:7700"
+        raise SpecError(flag, str(error), remedy) from error
+
+
+def own_address() -> str:
+    """That of this machine's interface with the default route, else its name."""
+    for family, nowhere in NOWHERE:
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as each:
+            each.connect((nowhere, 9))
+            return str(each.getsockname()[0])
+    return socket.gethostname()
+
+
+def _free_ports(host: str, first: int, count: int) -> tuple[int, ...]:
+    found: list[int] = []
+    for port in range(first, PORT_MAX + 1):
+        if len(found) == count:
+            break
+        with suppress(OSError):
+            listening_socket(host, port).close()
+            found.append(port)
+    if len(found) < count:
+        raise SpecError("--listen", f"there are no {count} free ports from {first}", "give a lower")
+    return tuple(found)

@@ -1,0 +1,134 @@
+"""Proves the server before anything is said to it, and speaks to it.
+
+The certificate that answers is fetched without trust and compared with the digest of the token.
+Only then does gRPC dial, with that certificate as its only root, so nobody between the two can read
+a secret or answer for the server.
+"""
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
+import grpc
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.machines.server_folder import SERVER_NAME
+from atoll_operator.machines.token import digest_of
+from atoll_protos.errors import SpecError
+from atoll_protos.names import PROTOCOL
+from atoll_protos.network.addresses import split
+from atoll_protos.network.channels import TARGET_NAME, control_options
+from atoll_protos.network.services import Service, client_of
+
+CALL_SECONDS_MAX: Final = 10.0
+DIAL_SECONDS_MAX: Final = 10.0
+PLAIN: Final = "WRONG_VERSION_NUMBER"  # OpenSSL's word for an answer that is no TLS
+CHECK: Final = "check the address, that `atoll serve` runs there, and the firewalls between"
+WHOSE: Final = "give the port of joining, which `atoll serve` prints, with a token of that job"
+
+
+class UnreachableError(Exception):
+    """The server does not answer now; it may later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLink:
+    """A proved server: `place` is HOST:PORT, `anchor` its certificate (PEM)."""
+
+    place: str
+    anchor: str
+
+    def enter(self, request: pb.EnterRequest) -> pb.EnterReply:
+        """Raises UnreachableError, and SpecError for a refusal, as all of these do."""
+        request.protocol, request.version = PROTOCOL, version("atoll")
+        reply: pb.EnterReply = self._call("Enter", request)
+        return reply
+
+    def renew(self, name: str, secret: str, request: bytes) -> pb.RenewReply:
+        asked = pb.RenewRequest(name=name, secret=secret, request=request)
+        reply: pb.RenewReply = self._call("Renew", asked)
+        return reply
+
+    def watch(self, name: str, secret: str) -> pb.WatchReply:
+        asked = pb.WatchRequest(
+            protocol=PROTOCOL, version=version("atoll"), name=name, secret=secret
+        )
+        reply: pb.WatchReply = self._call("Watch", asked)
+        return reply
+
+    def _call(self, method: str, request: Any) -> Any:
+        with self._channel() as channel:
+            try:
+                reply = getattr(client_of(Service.MACHINES, channel), method)(
+                    request, timeout=CALL_SECONDS_MAX, wait_for_ready=True
+                )
+            except grpc.RpcError as error:
+                raise _error(self.place, error) from error
+        if reply.HasField("refusal"):
+            raise SpecError(reply.refusal.field, reply.refusal.problem, reply.refusal.remedy)
+        return reply
+
+    @contextmanager
+    def _channel(self) -> Iterator[grpc.Channel]:
+        with grpc.secure_channel(
+            self.place,
+            grpc.ssl_channel_credentials(self.anchor.encode()),
+            options=[*control_options(), (TARGET_NAME, SERVER_NAME)],
+        ) as channel:
+            yield channel
+
+
+def proved(place: str, digest: str) -> ServerLink:
+    """The server at a place, whose certificate has this digest. Raises SpecError."""
+    certificate = certificate_at(place)
+    if digest_of(certificate) != digest:
+        problem = f"{place} is not the server of the token: it has another certificate"
+        raise SpecError("--token", problem, WHOSE)
+    return ServerLink(place, ssl.DER_cert_to_PEM_cert(certificate))
+
+
+def certificate_at(place: str) -> bytes:
+    """The certificate (DER) of what answers there, believed for nothing. Raises SpecError."""
+    try:
+        host, port = split(place)
+    except ValueError as error:
+        raise SpecError("HOST:PORT", str(error), "give it as `atoll serve` prints it") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection((host, port), DIAL_SECONDS_MAX) as plain:
+            return _shown(context, plain, place)
+    except OSError as error:  # also a name that does not resolve
+        problem = f"nothing answers ({error.strerror or error})"
+        raise SpecError(place, problem, CHECK) from error
+
+
+def _shown(context: ssl.SSLContext, plain: socket.socket, place: str) -> bytes:
+    try:
+        with context.wrap_socket(plain, server_hostname=SERVER_NAME) as tls:
+            return tls.getpeercert(binary_form=True) or b""
+    except TimeoutError as error:
+        problem = f"something listens, and has said nothing for {DIAL_SECONDS_MAX:.0f} s"
+        raise SpecError(place, f"{problem}: it is no `atoll serve`", WHOSE) from error
+    except ssl.SSLError as error:
+        how = "in plain text" if error.reason == PLAIN else "otherwise than with TLS"
+        raise SpecError(place, f"it answers {how}: it is no `atoll serve`", WHOSE) from error
+    except OSError as error:
+        raise SpecError(place, "it hangs up: it is no `atoll serve`", WHOSE) from error
+
+
+def _error(place: str, error: grpc.RpcError) -> Exception:
+    code = error.code() if isinstance(error, grpc.Call) else None
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        mine = f"this machine has Atoll {version('atoll')}"
+        problem = f"{place} does not know how machines enter, and {mine}"
+        return SpecError("atoll", problem, "install the same version on both")
+    with contextlib.suppress(AttributeError):
+        return UnreachableError(f"{place} does not answer: {code.name if code else error}")
+    return UnreachableError(f"{place} does not answer")

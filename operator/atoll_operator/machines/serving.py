@@ -1,0 +1,210 @@
+"""The machine of `atoll serve`: ports, certificates, and what its run and the machines tell.
+
+Everything that makes it the same server after a restart is in the folder `machines` of the run
+folder, for this user alone: server.json (identity and ports), the certificate of the join port,
+the authority of the job, the credentials of processes here, and the register.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.job.spec import Job
+from atoll_operator.authority.job_authority import Authority
+from atoll_operator.local.elsewhere import Elsewhere
+from atoll_operator.local.folder.run_files import (
+    MACHINES_FOLDER,
+    OBSERVER_FOLDER,
+    RUN_FILE,
+    SLOTS_FILE,
+    shown,
+)
+from atoll_operator.local.planning.process_plan import Planned, container_of, endpoints_at
+from atoll_operator.local.progress.local_status import RunSnapshot
+from atoll_operator.machines.job_certificates import JobCertificates
+from atoll_operator.machines.join_port import JobNow, JoinPort, open_port
+from atoll_operator.machines.private_files import make_private
+from atoll_operator.machines.register import Book, Offered
+from atoll_operator.machines.server_folder import (
+    DAY_HOURS,
+    NAMESPACE,
+    ServerFile,
+    address,
+    anchor_in,
+    check,
+    identity,
+    join_line,
+    leaf_folder,
+    new_token,
+    own_address,
+    server_file,
+    write_server,
+)
+from atoll_protos.environment import Env
+from atoll_protos.job.expected import Expected
+from atoll_protos.names import slot_name, split_slot
+from atoll_protos.network.addresses import OR, joined, processes_of, split
+from atoll_protos.network.identity import JobIdentity, Role
+from atoll_protos.network.listening import EVERYWHERE
+
+LOOPBACK: Final = "127.0.0.1"
+KEEP_SECONDS: Final = 60.0  # between two looks at the certificates of this machine
+TOLD_SECONDS_MAX: Final = 10.0  # that the end of the job waits for machines that still ask
+RECENT_SECONDS: Final = 10.0  # a machine that has not asked for so long is not waited for
+LOOK_SECONDS: Final = 0.1
+GONE: Final = (pb.SLOT_LOST, pb.SLOT_LEFT)
+
+
+@dataclass(slots=True, kw_only=True)
+class Serving(Elsewhere):
+    """Of one job. `listen` and `advertised` are hosts; an empty one: as the caller dials it."""
+
+    job: Job
+    out: Path
+    server: ServerFile
+    listen: str
+    advertised: str
+    regions: frozenset[str]  # whose learners are processes here
+    certificates: JobCertificates
+    anchor: Authority
+    endpoints: Sequence[str] = ()
+    observer: str = ""
+    now: JobNow = field(default_factory=JobNow)
+    kept_at: float = -KEEP_SECONDS
+
+    @property
+    def book(self) -> Book:
+        return Book(self.out / MACHINES_FOLDER)
+
+    def here(self, job: Job) -> Job:
+        regions = [each for each in job.spec.regions if each.name in self.regions]
+        return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": regions})})
+
+    def through(self, planned: list[Planned]) -> list[Planned]:
+        return [self._secured(each) for each in planned]
+
+    def listed(self, slots: Expected) -> Expected:
+        return slots
+
+    @contextmanager
+    def open(self, say: Callable[[str], None]) -> Iterator[None]:
+        self._keep(time.monotonic(), say)
+        servicer = JoinPort(
+            job=self.job.name,
+            book=self.book,
+            certificates=self.certificates,
+            now=self.now,
+            endpoints=tuple(map(self._dialled, self.endpoints)),
+            offered=self.offered,
+            run_file=lambda: (self.out / RUN_FILE).read_text(encoding="utf-8"),
+            container=self._container,
+            steps=lambda: self.job.spec.steps or 0,
+            say=say,
+        )
+        self._say = say
+        port = open_port(joined(self.listen, self.server.port), self.anchor, servicer)
+        try:
+            say(self._invitation())
+            yield
+            self._tell_the_end()
+        finally:
+            port.stop(grace=1.0).wait()
+
+    def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
+        self._keep(time.monotonic(), self._say)
+        state = pb.JOB_TRAINING if all(seen.replies) else pb.JOB_STATE_UNSPECIFIED
+        state = pb.JOB_COMPLETE if complete else pb.JOB_FINAL if final else state
+        self.now.tell(state, seen.step)
+
+    def leaving(self, seen: RunSnapshot) -> bool:
+        return any(
+            not each.finished and each.state not in GONE
+            for reply in seen.replies
+            if reply is not None
+            for each in reply.slots
+            if split_slot(each.slot)[0] not in self.regions
+        )
+
+    def failed(self, why: str) -> None:
+        self.now.tell(pb.JOB_FAILED, self.now.tick, why)
+
+    def offered(self) -> Offered:
+        text = (self.out / SLOTS_FILE).read_text(encoding="utf-8")
+        regions = [x for x in Expected.from_json(text).regions if x.name not in self.regions]
+        slots = {x.name: [slot_name(x.name, i) for i in range(x.learners)] for x in regions}
+        return Offered(slots=slots, folder=shown(self.out))
+
+    def _secured(self, planned: Planned) -> Planned:
+        env, command = {**planned.env}, planned.command
+        region = env.get(Env.REGION, "")
+        env[Env.TLS_DIR] = str(leaf_folder(self.out, planned.role, region))
+        if planned.role == "shard":
+            listen = joined(self.listen, split(planned.endpoint)[1])
+            command = tuple(listen if word == planned.endpoint else word for word in command)
+        return replace(planned, env=env, command=command)
+
+    def _container(self, region: str) -> str:
+        spec = next(each for each in self.job.spec.regions if each.name == region)
+        container = container_of(self.job, spec).model_copy(update={"working_dir": ""})
+        return container.model_dump_json(by_alias=True)
+
+    def _dialled(self, endpoint: str) -> str:
+        """As other machines dial a shard: without a host, at that which they dial already."""
+        ports = [split(each)[1] for each in processes_of(endpoint)]
+        return OR.join(joined(self.advertised, port) for port in ports)
+
+    def _keep(self, now: float, say: Callable[[str], None]) -> None:
+        if now - self.kept_at >= KEEP_SECONDS:
+            self.kept_at = now
+            for each in self.certificates.keep(time.time()):
+                say(each)
+
+    def _invitation(self) -> str:
+        token = new_token(self.out, region="", uses=None, hours=DAY_HOURS, now=time.time())
+        line = join_line(self.out, token)
+        return f"On each machine with learners, within {DAY_HOURS:.0f} hours:\n\n  {line}\n"
+
+    def _tell_the_end(self) -> None:
+        begun = time.monotonic()
+        if self.now.state in (pb.JOB_COMPLETE, pb.JOB_FAILED):
+            while time.monotonic() - begun < TOLD_SECONDS_MAX:
+                if not self.now.untold(begun - RECENT_SECONDS):
+                    return
+                time.sleep(LOOK_SECONDS)
+
+
+def serving_in(
+    out: Path, job: Job, *, listen: str, advertise: str, here: Sequence[str], now: float
+) -> Serving:
+    """The server of the job in a run folder, as it was or new. Raises SpecError."""
+    check(job, here)
+    host, port = address("--listen", listen, 0)
+    advertised, advertised_port = address("--advertise", advertise, 0)
+    folder = make_private(out / MACHINES_FOLDER)
+    server = server_file(folder, job, host, port)
+    shown_host = advertised or (own_address() if host in EVERYWHERE else host)
+    server = replace(server, place=joined(shown_host, advertised_port or server.port))
+    write_server(folder, server)
+    local = LOOPBACK if host in EVERYWHERE else host
+    owner = JobIdentity(namespace=NAMESPACE, job=job.name, uid=server.uid)
+    region = job.spec.syncer.region or job.spec.regions[0].name
+    roles = (Role.SHARD, Role.EVALUATOR, Role.OBSERVER)
+    leaves = {leaf_folder(out, role, ""): identity(owner, region, role) for role in roles} | {
+        leaf_folder(out, Role.LEARNER, each): identity(owner, each, Role.LEARNER) for each in here
+    }
+    return Serving(
+        job=job,
+        out=out,
+        server=server,
+        listen=host or "0.0.0.0",
+        advertised=advertised,
+        regions=frozenset(here),
+        certificates=JobCertificates(folder, owner, leaves),
+        anchor=anchor_in(folder, now),
+        endpoints=endpoints_at(server.ports, job.spec.syncer.shards, local),
+        observer=str(out / OBSERVER_FOLDER),
+    )

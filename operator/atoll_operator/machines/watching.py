@@ -1,0 +1,83 @@
+"""Asks the server every few seconds how the job stands, and renews this machine's certificate."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.authority.job_authority import due_at, make_request
+from atoll_operator.machines import joined_folder
+from atoll_operator.machines.joined_folder import TLS_FOLDER, Joined
+from atoll_operator.machines.server_link import ServerLink, UnreachableError
+from atoll_protos.errors import SpecError
+from atoll_protos.network.credentials import Credentials
+
+WATCH_SECONDS: Final = 2.0
+FRESH_SECONDS: Final = 10.0  # so long an answer holds
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Watcher:
+    """A thread of its own, so that a silent server holds up no learner; `say` shows one line."""
+
+    folder: Path
+    joined: Joined
+    say: Callable[[str], None]
+    reply: pb.WatchReply = field(default_factory=pb.WatchReply)
+    heard_at: float | None = None  # in monotonic seconds
+    refusal: SpecError | None = None
+    _over: threading.Event = field(default_factory=threading.Event)
+    _said: str = ""
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def silent_seconds(self, now: float) -> float:
+        """Since the last answer, or since never: infinite."""
+        return float("inf") if self.heard_at is None else now - self.heard_at
+
+    def look(self) -> None:
+        """Ask once, and renew what is due. A refusal is kept, for good."""
+        link = ServerLink(self.joined.server, self.joined.anchor)
+        name, secret = self.joined.name, self.joined.secret
+        try:
+            self.reply = link.watch(name, secret)
+            self.heard_at = time.monotonic()
+            self._renew(link)
+        except UnreachableError as error:
+            if not self._said:
+                self.say(f"{error}; learners train on, and it is asked again and again")
+            self._said = str(error)
+            return
+        except SpecError as error:
+            self.refusal = error
+            return
+        if self._said:
+            self.say(f"{self.joined.server} answers again")
+        self._said = ""
+
+    def _run(self) -> None:
+        while not self._over.wait(WATCH_SECONDS) and self.refusal is None:
+            self.look()
+
+    def _renew(self, link: ServerLink) -> None:
+        had = Credentials.read(self.folder / TLS_FOLDER)
+        same = hashlib.sha256(had.authority).hexdigest() == self.reply.authorities_digest
+        if same and time.time() < due_at(had.certificate):
+            return
+        key, request = make_request()
+        new = link.renew(self.joined.name, self.joined.secret, request)
+        credentials = Credentials(new.certificate, key, new.authorities)
+        joined_folder.keep_credentials(self.folder, credentials)
+        log.info("certificate renewed", machine=self.joined.name)
