@@ -6,6 +6,9 @@ A module imports only what reading its arguments needs, and a verb the rest when
     app.py        the verbs under their names, --version, exit code 2 for bad input
     validate.py   checks a manifest without a cluster
     run.py        trains on this machine
+    serve.py      the shards of a job, for learners on other machines
+    join.py       learners of this machine for such a job
+    tokens.py     who may bring a machine into it, and who has
     plan/         what a job needs of networks and machines, and what it costs
     status.py     how a run folder or a job in a cluster stands
     top.py        every learner and shard as it is now

@@ -132,6 +132,8 @@ def _of_folder(run: Path, out: Path) -> int:
                 run / RUN_FILE,
                 "--endpoints",
                 ",".join(files.endpoints_of(run)),
+                "--tls-dir",
+                files.observer_in(run),
             )
             return subprocess.run([*PROGRAM, *shards, "--out", out], check=False).returncode
         problem = "is stopped, and has not come to its end"

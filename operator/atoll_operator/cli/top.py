@@ -102,10 +102,10 @@ def _folder(out: Path) -> Look:
     from atoll_operator.local.progress.poller import ask  # noqa: PLC0415 - needs gRPC
     from atoll_operator.local.show.top_table import Answer  # noqa: PLC0415 - needs protobuf's messages
 
-    endpoints = log_files.endpoints_of(out)
+    endpoints, observer = log_files.endpoints_of(out), log_files.observer_in(out)
 
     def look() -> tuple[list["Answer"], Mapping[str, str]]:
-        replies = zip(endpoints, ask(endpoints), strict=True)
+        replies = zip(endpoints, ask(endpoints, observer), strict=True)
         return [Answer(found, "" if found else f"{e} does not answer") for e, found in replies], {}
 
     return look

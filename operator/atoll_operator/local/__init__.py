@@ -5,6 +5,7 @@ and rich are imported only where a run needs them.
 
     atoll_run.py   one run, from a checked job to its summary
     passes.py      what it does every half second
+    elsewhere.py   learners on other machines, of which `atoll run` has none
     chaos/         faults of a plan, and what followed them
     supervision/   starts processes, and starts them again when they end
     show/          the live table, `atoll top`, curves, pictures, the summary

@@ -24,7 +24,7 @@ TOKEN: Final = "--token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class JoinOptions:
     """Where and as what a machine joins; `state` None: a folder below the user's state folder."""
 
     server: str
@@ -35,7 +35,7 @@ class Place:
     state: Path | None = None
 
 
-def enter(place: Place) -> tuple[Path, Joined, bool]:
+def enter(place: JoinOptions) -> tuple[Path, Joined, bool]:
     """Its state folder, and what it is; and whether it has entered only now. Raises SpecError."""
     token = Token.parse(place.token) if place.token else None
     found = _kept(place, token)
@@ -50,7 +50,7 @@ def enter(place: Place) -> tuple[Path, Joined, bool]:
     return *_entered(place, token), True
 
 
-def _kept(place: Place, token: Token | None) -> tuple[Path, Joined] | None:
+def _kept(place: JoinOptions, token: Token | None) -> tuple[Path, Joined] | None:
     """The machine that this one is already; by the server's address, else by its certificate."""
     if place.state is not None:
         machine = joined_folder.read(place.state)
@@ -64,7 +64,7 @@ def _kept(place: Place, token: Token | None) -> tuple[Path, Joined] | None:
     return found
 
 
-def _same(place: Place, token: Token | None, folder: Path, machine: Joined) -> None:
+def _same(place: JoinOptions, token: Token | None, folder: Path, machine: Joined) -> None:
     if token is not None and token.digest != machine.digest:
         problem = f"is of another server than the machine in {folder}"
         raise SpecError(TOKEN, problem, "give another folder with --state")
@@ -88,7 +88,7 @@ def _is_out(machine: Joined, server: str) -> bool:
     return False
 
 
-def _entered(place: Place, token: Token) -> tuple[Path, Joined]:
+def _entered(place: JoinOptions, token: Token) -> tuple[Path, Joined]:
     link = proved(place.server, token.digest)
     key, request = make_request()
     asked = pb.EnterRequest(

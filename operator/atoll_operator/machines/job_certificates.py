@@ -26,6 +26,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.identity import Identity, JobIdentity
 
+MISSING: Final = "there is none"
 AUTHORITY_FILE: Final = "authority.json"  # certificates and keys in one file: written at once
 
 
@@ -48,16 +49,15 @@ class JobCertificates:
                 why = _renewal(authorities, folder, identity, now)
                 if why:
                     write_credentials(folder, issue(authorities, identity, now, self.life))
-                    done.append(f"a new certificate for the {identity.role}: {why}")
+                    if why != MISSING:
+                        done.append(f"a new certificate for the {identity.role}: {why}")
             return done
 
     def sign(self, identity: Identity, request: bytes, now: float) -> tuple[bytes, bytes]:
         """The certificate for a request, and what its owner is to believe. Raises SpecError."""
         with self._lock:
             authorities = self._read()
-            return sign(
-                authorities, identity, request, now, self.life
-            ), authorities.bundle
+            return sign(authorities, identity, request, now, self.life), authorities.bundle
 
     def bundle(self) -> bytes:
         with self._lock:
@@ -83,4 +83,4 @@ def _renewal(authorities: Authorities, folder: Path, identity: Identity, now: fl
     try:
         return renewal(authorities, Credentials.read(folder), identity, now)
     except SpecError:
-        return "there is none"
+        return MISSING

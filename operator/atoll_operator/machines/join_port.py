@@ -19,7 +19,7 @@ import structlog
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import Authority
 from atoll_operator.machines.job_certificates import JobCertificates
-from atoll_operator.machines.register import Asked, Book, Machine, Offered, enter, known
+from atoll_operator.machines.register import Book, EntryRequest, Member, OpenSlots, enter, known
 from atoll_operator.machines.token import hash_of, new_secret
 from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL
@@ -67,7 +67,7 @@ class JoinPort:
     certificates: JobCertificates
     now: JobNow
     endpoints: tuple[str, ...]
-    offered: Callable[[], Offered]
+    offered: Callable[[], OpenSlots]
     run_file: Callable[[], str]
     container: Callable[[str], str]  # of a region
     steps: Callable[[], int]
@@ -102,7 +102,7 @@ class JoinPort:
 
     def _entered(self, request: pb.EnterRequest, peer: str) -> pb.EnterReply:
         secret, now = new_secret(), self.clock()
-        asked = Asked(
+        asked = EntryRequest(
             token=request.token,
             secret=request.secret,
             region=request.region,
@@ -111,7 +111,7 @@ class JoinPort:
         )
         offered = self.offered()
 
-        def let_in(register: Any) -> tuple[Any, tuple[Machine, bytes, bytes]]:
+        def let_in(register: Any) -> tuple[Any, tuple[Member, bytes, bytes]]:
             changed, machine = enter(register, asked, offered, hash_of(secret), now)
             return changed, (machine, *self._signed(machine, request.request))
 
@@ -131,7 +131,7 @@ class JoinPort:
             job=self.job,
         )
 
-    def _signed(self, machine: Machine, request: bytes) -> tuple[bytes, bytes]:
+    def _signed(self, machine: Member, request: bytes) -> tuple[bytes, bytes]:
         owner = self.certificates.owner
         identity = Identity(
             namespace=owner.namespace,

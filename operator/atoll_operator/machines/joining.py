@@ -19,7 +19,7 @@ from atoll_operator.local.supervision.process_reports import afterwards, exit_of
 from atoll_operator.local.supervision.startable import check_startable
 from atoll_operator.local.supervision.supervisor import Supervisor
 from atoll_operator.machines import joined_folder
-from atoll_operator.machines.entering import Place, enter
+from atoll_operator.machines.entering import JoinOptions, enter
 from atoll_operator.machines.learners import Wanted, dialled, planned
 from atoll_operator.machines.watching import FRESH_SECONDS, Watcher
 
@@ -27,7 +27,7 @@ LINE_SECONDS: Final = 30.0
 FINISHED: Final = "finished"  # what a learner says whose job is over
 
 
-def join(place: Place, wanted: Wanted, say: Say) -> RunResult:
+def join(place: JoinOptions, wanted: Wanted, say: Say) -> RunResult:
     """Until the job is over, or somebody stops it. Raises SpecError for what no waiting mends."""
     folder, machine, is_new = enter(place)
     with run_lock.running(folder):

@@ -37,7 +37,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Member:
     """One that has entered; `wanted` is the name that it had asked for, `since` UNIX seconds."""
 
     name: str
@@ -53,7 +53,7 @@ class Register:
     """Of one job. `former` are the names of revoked machines, which nobody gets again."""
 
     tokens: tuple[Granted, ...] = ()
-    machines: tuple[Machine, ...] = ()
+    machines: tuple[Member, ...] = ()
     former: tuple[str, ...] = ()
 
     @property
@@ -63,7 +63,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EntryRequest:
     """What a new machine asks for. `region` may be empty."""
 
     token: str
@@ -74,7 +74,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class OpenSlots:
     """The regions of the job with their slots, but for those that the server has itself."""
 
     slots: Mapping[str, Sequence[str]]
@@ -82,8 +82,8 @@ class Offered:
 
 
 def enter(
-    register: Register, asked: Asked, offered: Offered, secret_hash: str, now: float
-) -> tuple[Register, Machine]:
+    register: Register, asked: EntryRequest, offered: OpenSlots, secret_hash: str, now: float
+) -> tuple[Register, Member]:
     """Let a machine in: it gets free slots, and the token loses a use. Raises SpecError."""
     token = _token(register, asked, now)
     region = _region(asked.region, token.region, offered)
@@ -91,7 +91,7 @@ def enter(
     free = [slot for slot in offered.slots[region] if slot not in taken]
     if asked.learners > len(free):
         raise _too_few(register, asked.learners, region, free, offered)
-    machine = Machine(
+    machine = Member(
         name=_free_name(register, asked.name),
         wanted=asked.name,
         secret_hash=secret_hash,
@@ -104,7 +104,7 @@ def enter(
     return replace(register, tokens=tokens, machines=(*register.machines, machine)), machine
 
 
-def known(register: Register, name: str, secret: str) -> Machine:
+def known(register: Register, name: str, secret: str) -> Member:
     """The machine that says who it is. Raises SpecError."""
     machine = next((each for each in register.machines if each.name == name), None)
     if machine is None:
@@ -159,7 +159,7 @@ class Book:
         return result
 
 
-def _token(register: Register, asked: Asked, now: float) -> Granted:
+def _token(register: Register, asked: EntryRequest, now: float) -> Granted:
     token = next((each for each in register.tokens if each.name == asked.token), None)
     if token is None:
         problem = f"{asked.token} is not a token of this job: it was revoked, or expired long ago"
@@ -173,7 +173,7 @@ def _token(register: Register, asked: Asked, now: float) -> Granted:
     return token
 
 
-def _region(asked: str, of_token: str, offered: Offered) -> str:
+def _region(asked: str, of_token: str, offered: OpenSlots) -> str:
     names = ", ".join(offered.slots)
     if asked and of_token and asked != of_token:
         problem = f"is {asked}, and the token is for {of_token}"
@@ -188,7 +188,7 @@ def _region(asked: str, of_token: str, offered: Offered) -> str:
 
 
 def _too_few(
-    register: Register, wanted: int, region: str, free: Sequence[str], offered: Offered
+    register: Register, wanted: int, region: str, free: Sequence[str], offered: OpenSlots
 ) -> SpecError:
     total = len(offered.slots[region])
     holders = ", ".join(

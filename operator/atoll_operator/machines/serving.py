@@ -28,7 +28,7 @@ from atoll_operator.local.progress.local_status import RunSnapshot
 from atoll_operator.machines.job_certificates import JobCertificates
 from atoll_operator.machines.join_port import JobNow, JoinPort, open_port
 from atoll_operator.machines.private_files import make_private
-from atoll_operator.machines.register import Book, Offered
+from atoll_operator.machines.register import Book, OpenSlots
 from atoll_operator.machines.server_folder import (
     DAY_HOURS,
     NAMESPACE,
@@ -60,7 +60,7 @@ GONE: Final = (pb.SLOT_LOST, pb.SLOT_LEFT)
 
 
 @dataclass(slots=True, kw_only=True)
-class Serving(Elsewhere):
+class MachineServer(Elsewhere):
     """Of one job. `listen` and `advertised` are hosts; an empty one: as the caller dials it."""
 
     job: Job
@@ -132,11 +132,11 @@ class Serving(Elsewhere):
     def failed(self, why: str) -> None:
         self.now.tell(pb.JOB_FAILED, self.now.tick, why)
 
-    def offered(self) -> Offered:
+    def offered(self) -> OpenSlots:
         text = (self.out / SLOTS_FILE).read_text(encoding="utf-8")
         regions = [x for x in Expected.from_json(text).regions if x.name not in self.regions]
         slots = {x.name: [slot_name(x.name, i) for i in range(x.learners)] for x in regions}
-        return Offered(slots=slots, folder=shown(self.out))
+        return OpenSlots(slots=slots, folder=shown(self.out))
 
     def _secured(self, planned: Planned) -> Planned:
         env, command = {**planned.env}, planned.command
@@ -179,7 +179,7 @@ class Serving(Elsewhere):
 
 def serving_in(
     out: Path, job: Job, *, listen: str, advertise: str, here: Sequence[str], now: float
-) -> Serving:
+) -> MachineServer:
     """The server of the job in a run folder, as it was or new. Raises SpecError."""
     check(job, here)
     host, port = address("--listen", listen, 0)
@@ -196,7 +196,7 @@ def serving_in(
     leaves = {leaf_folder(out, role, ""): identity(owner, region, role) for role in roles} | {
         leaf_folder(out, Role.LEARNER, each): identity(owner, each, Role.LEARNER) for each in here
     }
-    return Serving(
+    return MachineServer(
         job=job,
         out=out,
         server=server,

@@ -104,7 +104,8 @@ def open_channel(
     endpoint: str, options: Options, credentials: Credentials | None = None, name: str = ""
 ) -> grpc.aio.Channel:
     """In the event loop; plain text without credentials. `name`: of a server that is no shard."""
-    return _opened(grpc.aio, endpoint, options, credentials, name)
+    channel: grpc.aio.Channel = _opened(grpc.aio, endpoint, options, credentials, name)
+    return channel
 
 
 def open_blocking_channel(

@@ -53,7 +53,8 @@ def test_a_shard_that_does_not_answer_is_dialled_anew(monkeypatch: pytest.Monkey
     """A process that was stopped keeps its connections, and another one may have the shard."""
     dialled: list[str] = []
 
-    def dial(endpoint: str) -> grpc.Channel:
+    def dial(endpoint: str, folder: str) -> grpc.Channel:
+        assert not folder
         dialled.append(endpoint)
         return grpc.insecure_channel(target(endpoint))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from atoll_operator.local.folder.run_files import RUN_FILE, Growing, text_of
+from atoll_operator.local.folder.run_files import OBSERVER_FOLDER, RUN_FILE, Growing, text_of
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_protos.errors import SpecError
 from atoll_protos.network.addresses import OR
@@ -65,6 +65,12 @@ def endpoints_of(out: Path) -> list[str]:
         if row["role"] == "shard":
             found.setdefault(row["shard"], []).append(row["endpoint"])
     return [OR.join(each) for each in found.values()]
+
+
+def observer_in(out: Path) -> str:
+    """The credentials with which shards of `atoll serve` are asked; empty: plain text."""
+    folder = out / OBSERVER_FOLDER
+    return str(folder) if folder.is_dir() else ""
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:

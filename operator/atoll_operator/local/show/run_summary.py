@@ -116,10 +116,13 @@ def summarise(
             learners[slot] = [line for line in lines if line.get("run", run) == run]
     tape = [*chain.from_iterable(map(of_last_run, tapes))]
     commits = [line for line in tape if line.get("event") == "commit"]
-    totals = _means(conserve(chain.from_iterable(learners.values()), tape))
+    merged = {part["slot"] for line in commits for part in line["participants"]}
+    away = merged - learners.keys()  # they write on machines of their own
+    law = conserve(chain.from_iterable(learners.values()), tape)
+    totals = _told(commits) if away else _means(law)
+    all_of = learners.keys() | merged
     losses = [each["loss"] for each in read_lines(out / "evaluations.jsonl")] or [None]
     merges = [len(line["participants"]) for line in commits if line["participants"]]
-    merged = {part["slot"] for line in commits for part in line["participants"]}
     return {
         "result": result,
         "steps": steps,
@@ -127,8 +130,8 @@ def summarise(
         "tokens": totals,
         "goodput": totals["merged"] / totals["trained"] if totals["trained"] else 0.0,
         "late_share": totals["late"] / totals["trained"] if totals["trained"] else 0.0,
-        "participation": sum(merges) / (len(merges) * max(1, len(learners))) if merges else 0.0,
-        "uptime": uptime(learners.values()),
+        "participation": sum(merges) / (len(merges) * max(1, len(all_of))) if merges else 0.0,
+        "uptime": _told_uptime(commits) if away else uptime(learners.values()),
         "commits": len(commits),
         "bytes": moved(tapes),
         "learners": {slot: _shares(lines) for slot, lines in learners.items()},
@@ -146,6 +149,19 @@ def _means(law: Mapping[Key, Tokens]) -> dict[str, int]:
         each.name: round(sum(getattr(tokens, each.name) for tokens in law.values()) / slices)
         for each in fields(Tokens)
     }
+
+
+def _told(commits: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """The same as the newest commit of each shard has it, with what learners have reported."""
+    newest = [*{line["shard"]: line["counts"] for line in commits if "counts" in line}.values()]
+    slices = sum(each["slices"] for each in newest) or 1
+    names = (each.name for each in fields(Tokens))
+    return {name: round(sum(each[name] for each in newest) / slices) for name in names}
+
+
+def _told_uptime(commits: Iterable[dict[str, Any]]) -> float:
+    told = [line for line in commits if line.get("seconds")]
+    return told[-1]["training_seconds"] / told[-1]["seconds"] if told else 0.0
 
 
 def moved(tapes: Iterable[list[dict[str, Any]]]) -> dict[str, int]:

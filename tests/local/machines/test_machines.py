@@ -1,0 +1,67 @@
+"""A job over two machines that only dial out, from nothing to the model; and each of them lost."""
+
+import json
+import signal
+from pathlib import Path
+
+from local.command import LIGHT, TINY, commits
+from local.leftovers import check_none_is_left
+from local.machines.houses import village
+
+TWO = (
+    *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]", "--set", "spec.evaluator="),
+    *("--set", "spec.sync.period=8", *LIGHT),
+)
+PRIVATE = 0o077
+
+
+def steps(count: int) -> tuple[str, str]:
+    return "--set", f"spec.steps={count}"
+
+
+def test_two_machines_train_one_model_over_tls_and_keep_their_keys(tmp_path: Path) -> None:
+    with village(tmp_path) as here:
+        server = here.serve(TINY, *TWO, *steps(80))
+        line = server.says("--token")
+        us = here.join(line, "house-1", "--region", "us-east")
+        eu = here.join(line, "house-2", "--region", "eu-west")
+        assert (us.end(), eu.end(), server.end()) == (0, 0, 0), server.logs()
+        assert "house-1 has entered" in server.text()
+        assert list((server.out / "export").glob("*.safetensors"))
+        both = {part["slot"] for each in commits(server.out) for part in each["participants"]}
+        assert both == {"us-east-0", "eu-west-0"}
+        summary = json.loads((server.out / "summary.json").read_text())
+        assert summary["result"] == "Complete"
+        assert summary["tokens"]["merged"] > 0
+        assert summary["without_work"] == []
+        for house in (us, eu):
+            assert (house.out / "learners").is_dir()
+            check_none_is_left(house.out)
+        # Nothing that proves who somebody is can be read by others, or is on the other side.
+        kept = [*us.out.rglob("*.key"), us.out / "machine.json"]
+        assert kept
+        secret = [*kept, *(server.out / "machines").rglob("*.json")]
+        assert not [path for path in secret if path.stat().st_mode & PRIVATE]
+        keys = {path.read_bytes() for path in server.out.rglob("*.key")}
+        assert not keys & {path.read_bytes() for path in us.out.rglob("*.key")}
+
+
+def test_each_machine_is_killed_and_is_itself_again(tmp_path: Path) -> None:
+    with village(tmp_path) as here:
+        server = here.serve(TINY, *TWO, *steps(400))
+        line = server.says("--token")
+        us = here.join(line, "house-1", "--region", "us-east")
+        eu = here.join(line, "house-2", "--region", "eu-west")
+        server.until(lambda: len(commits(server.out)) > 4, "commits")
+        us.process.send_signal(signal.SIGKILL)
+        us.process.wait()
+        us = here.join("", "house-1")
+        assert "house-1 of job tiny: us-east-0" in us.says("of job tiny")
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        before = commits(server.out)
+        server = here.serve(TINY, *TWO, *steps(400))
+        server.until(lambda: len(commits(server.out)) > len(before) + 4, "commits")
+        assert (us.end(), eu.end(), server.end()) == (0, 0, 0), server.logs()
+        runs = {each["run"] for each in commits(server.out)}
+        assert len(runs) == 1

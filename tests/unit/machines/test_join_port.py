@@ -1,0 +1,256 @@
+"""A machine enters over the real port, renews and watches; and who is not served."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.job.parsing import parse
+from atoll_operator.api.job.process_inputs import expected, run_file
+from atoll_operator.authority.job_authority import make_anchor, make_request
+from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
+from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.machines import server_link
+from atoll_operator.machines.entering import JoinOptions, enter
+from atoll_operator.machines.server_folder import SERVER_NAME, new_token
+from atoll_operator.machines.server_link import ServerLink, UnreachableError, proved
+from atoll_operator.machines.serving import MachineServer, serving_in
+from atoll_operator.machines.token import Token
+from atoll_operator.machines.token_commands import listed, made, revoked
+from atoll_operator.machines.watching import Watcher
+from atoll_protos.errors import SpecError
+from atoll_protos.names import PROTOCOL
+from atoll_protos.network.credentials import Credentials
+
+JOB = """
+apiVersion: atoll.dev/v1alpha1
+kind: DecoupledTrainingJob
+metadata: {name: tiny}
+spec:
+  steps: 60
+  regions: [{name: us, learners: 2}, {name: eu}, {name: here}]
+"""
+
+
+class Served:
+    """A server of a job, without its run."""
+
+    def __init__(self, out: Path) -> None:
+        job, (port,) = parse(JOB), free_ports(1)
+        out.mkdir(exist_ok=True)
+        (out / RUN_FILE).write_text(run_file(job).to_json())
+        (out / SLOTS_FILE).write_text(expected(job).to_json())
+        listen = f"127.0.0.1:{port}"
+        self.out, self.job, self.said = out, job, list[str]()
+        self.server: MachineServer = serving_in(
+            out, job, listen=listen, advertise="", here=["here"], now=time.time()
+        )
+        self.place = self.server.server.place
+
+    def token(self, hours: float = 1.0, uses: int | None = None, region: str = "us") -> Token:
+        now = time.time()
+        return new_token(self.out, region=region, uses=uses, hours=hours, now=now)
+
+    def options(self, state: Path, token: Token | None = None, **more: object) -> JoinOptions:
+        text = str(token or "")
+        return JoinOptions(server=self.place, token=text, name="house", state=state, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    found = Served(tmp_path / "served")
+    with found.server.open(found.said.append):
+        yield found
+
+
+def test_a_machine_enters_and_is_the_same_one_afterwards(served: Served, tmp_path: Path) -> None:
+    folder, machine, new = enter(served.options(tmp_path / "a", served.token(uses=1), learners=2))
+    assert (new, machine.slots, machine.region) == (True, ("us-0", "us-1"), "us")
+    credentials = Credentials.read(folder / "tls")
+    identity = credentials.check(time.time())
+    assert (identity.region, identity.role, identity.machine) == ("us", "learner", "house")
+    assert identity.owner == served.server.certificates.owner
+    again = enter(served.options(tmp_path / "a"))
+    assert again == (folder, machine, False)
+    assert [each for each in served.said if "house has entered from 127.0.0.1" in each]
+    for file in [folder / "machine.json", *folder.rglob("tls.key")]:
+        assert file.stat().st_mode & 0o077 == 0
+    assert "house" in listed(served.out, time.time())
+
+
+def test_the_endpoints_are_dialled_at_the_host_that_the_machine_dials(
+    served: Served, tmp_path: Path
+) -> None:
+    _, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    assert list(machine.endpoints) == [f"127.0.0.1:{port}" for port in served.server.server.ports]
+
+
+def test_the_same_folder_is_the_same_server(served: Served) -> None:
+    port = served.server.server.port
+    again = serving_in(
+        served.out, served.job, listen=f"127.0.0.1:{port}", advertise="", here=[], now=time.time()
+    )
+    assert again.server == served.server.server
+    assert again.anchor == served.server.anchor
+    assert again.certificates.bundle() == served.server.certificates.bundle()
+
+
+def test_whoever_is_not_let_in_hears_why(served: Served, tmp_path: Path) -> None:
+    once = served.token(uses=1)
+    enter(served.options(tmp_path / "a", once))
+    line = made(served.out, region="", uses=None, hours=1.0, now=time.time())
+    any_region = Token.parse(line.split()[-1])
+    for token, more, words in (
+        (once, {}, "is used up"),
+        (served.token(hours=-1.0), {}, "not a token of this job|has expired"),
+        (served.token(), {"region": "eu"}, "is eu, and the token is for us"),
+        (served.token(), {"learners": 2}, "2 wanted, and 1 of the 2 of region us are free"),
+        (any_region, {"region": "here"}, "here is no region for other machines"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            enter(served.options(tmp_path / "b", token, **more))
+    assert not (tmp_path / "b").exists()
+    assert listed(served.out, time.time()).count("us-") == 1
+
+
+def test_a_revoked_machine_is_told_and_enters_again_with_a_new_token(
+    served: Served, tmp_path: Path
+) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    watcher = Watcher(folder, machine, served.said.append)
+    watcher.look()
+    assert watcher.refusal is None
+    revoked(served.out, "house")
+    watcher.look()
+    assert "was revoked" in str(watcher.refusal)
+    _, again, new = enter(served.options(tmp_path / "a", served.token()))
+    assert (new, again.name, again.slots) == (True, "house-2", machine.slots)
+
+
+def test_a_certificate_is_renewed_when_two_thirds_are_over_or_others_are_believed(
+    served: Served, tmp_path: Path
+) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    watcher = Watcher(folder, machine, served.said.append)
+    first = Credentials.read(folder / "tls")
+    watcher.look()
+    assert Credentials.read(folder / "tls") == first
+    served.server.certificates.life = 0.0  # from here on all are due at once
+    (served.out / "machines" / "authority.json").unlink()
+    served.server.certificates.keep(time.time())
+    watcher.look()
+    second = Credentials.read(folder / "tls")
+    assert second.key != first.key
+    assert second.authority == served.server.certificates.bundle() != first.authority
+    watcher.look()
+    assert Credentials.read(folder / "tls").certificate != second.certificate
+
+
+def test_the_token_proves_the_server_before_anything_is_sent(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_link, "CALL_SECONDS_MAX", 1.0)
+    other = Token(served.token().name, "s" * 32, "0" * 64)
+    with pytest.raises(SpecError, match="is not the server of the token"):
+        enter(served.options(tmp_path / "b", other))
+    assert not served.said[1:]
+    false = make_anchor(SERVER_NAME, time.time(), 1000.0)
+    with pytest.raises(UnreachableError):
+        ServerLink(served.place, false.certificate.decode()).watch("house", "secret")
+
+
+def test_a_state_folder_is_of_one_server(served: Served, tmp_path: Path) -> None:
+    enter(served.options(tmp_path / "a", served.token()))
+    foreign = Token(served.token().name, "s" * 32, "0" * 64)
+    with pytest.raises(SpecError, match="another server than the machine"):
+        enter(served.options(tmp_path / "a", foreign))
+    with pytest.raises(SpecError, match="--region: is eu, and the machine"):
+        enter(served.options(tmp_path / "a", region="eu"))
+    with pytest.raises(SpecError, match="--learners: is 2, and the machine"):
+        enter(served.options(tmp_path / "a", learners=2))
+    with pytest.raises(SpecError, match="--token: is missing"):
+        enter(served.options(tmp_path / "b"))
+
+
+def test_both_versions_are_named_where_they_differ(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_link, "PROTOCOL", PROTOCOL + 1)
+    words = rf"protocol {PROTOCOL + 1} \(Atoll .*\), and the server has {PROTOCOL} \(Atoll "
+    with pytest.raises(SpecError, match=words):
+        enter(served.options(tmp_path / "a", served.token()))
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A port that is no Atoll."""
+    with socket.create_server(("127.0.0.1", 0)) as port:
+
+        def serve() -> None:
+            connection, _ = port.accept()
+            with connection:
+                answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{port.getsockname()[1]}"
+        thread.join(10)
+
+
+def in_plain_text(connection: socket.socket) -> None:
+    connection.recv(2000)
+    connection.sendall(b"HTTP/1.1 400 no\r\n\r\n")
+
+
+def test_what_is_no_server_is_named() -> None:
+    with (
+        answering(lambda _: None) as place,
+        pytest.raises(SpecError, match=r"it hangs up|otherwise"),
+    ):
+        proved(place, "0" * 64)
+    with (
+        answering(in_plain_text) as place,
+        pytest.raises(SpecError, match="it answers in plain text"),
+    ):
+        proved(place, "0" * 64)
+    (port,) = free_ports(1)
+    with pytest.raises(SpecError, match=r"nothing answers .*refused.*firewalls"):
+        proved(f"127.0.0.1:{port}", "0" * 64)
+    with pytest.raises(SpecError, match="is not host:port"):
+        proved("127.0.0.1", "0" * 64)
+
+
+def test_a_port_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_link, "DIAL_SECONDS_MAX", 0.2)
+    over = threading.Event()
+    with answering(lambda _: over.wait(10)) as place:
+        with pytest.raises(SpecError, match="has said nothing"):
+            proved(place, "0" * 64)
+        over.set()
+
+
+def test_a_request_for_a_key_of_another_kind_takes_no_slot_and_no_use(served: Served) -> None:
+    token = served.token(uses=1)
+    link = proved(served.place, token.digest)
+    asked = pb.EnterRequest(
+        token=token.name, secret=token.secret, name="house", request=b"nonsense"
+    )
+    with pytest.raises(SpecError, match="request: cannot be signed"):
+        link.enter(asked)
+    asked.request = make_request()[1]
+    assert link.enter(asked).slots == ["us-0"]
+
+
+def test_the_end_of_the_job_reaches_machines_that_ask(served: Served, tmp_path: Path) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    watcher = Watcher(folder, machine, served.said.append)
+    served.server.failed("a shard has lost its state")
+    assert served.server.now.untold(0.0) == ["house"]
+    watcher.look()
+    assert (watcher.reply.state, watcher.reply.why) == (pb.JOB_FAILED, "a shard has lost its state")
+    assert not served.server.now.untold(0.0)

@@ -1,0 +1,121 @@
+"""Who enters a job, with which slots; and who does not, with a line that says what to do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atoll_operator.machines.register import (
+    Book,
+    EntryRequest,
+    Granted,
+    OpenSlots,
+    Register,
+    enter,
+    known,
+    revoke,
+    with_token,
+)
+from atoll_operator.machines.token import Token, hash_of
+from atoll_protos.errors import SpecError
+
+NOW = 1000.0
+SECRET = "a secret"
+OPEN = OpenSlots(slots={"us": ["us-0", "us-1"], "eu": ["eu-0"]}, folder="runs/tiny")
+GRANTED = Granted(name="abc", secret_hash=hash_of(SECRET), until=2000)
+ASKED = EntryRequest(token="abc", secret=SECRET, region="us", name="house", learners=1)
+
+
+def entered(register: Register, **changed: object) -> Register:
+    asked = replace(ASKED, **changed)  # type: ignore[arg-type]
+    return enter(register, asked, OPEN, hash_of("mine"), NOW)[0]
+
+
+def test_each_machine_has_free_slots_of_its_region_and_a_name_of_its_own() -> None:
+    register = Register(tokens=(GRANTED,))
+    for region in ("us", "us", "eu"):
+        register = entered(register, region=region)
+    assert register.slots == {"house": ["us-0"], "house-2": ["us-1"], "house-3": ["eu-0"]}
+
+
+def test_a_revoked_machine_gives_its_slots_back_and_nobody_gets_its_name() -> None:
+    register = revoke(entered(Register(tokens=(GRANTED,)), learners=2), "house")
+    assert register.slots == {}
+    assert entered(register).slots == {"house-2": ["us-0"]}
+    with pytest.raises(SpecError, match="machine house: was revoked"):
+        known(register, "house", "mine")
+
+
+def test_a_token_is_for_as_many_machines_as_it_says() -> None:
+    register = entered(Register(tokens=(replace(GRANTED, uses=1),)))
+    with pytest.raises(SpecError, match="abc is used up"):
+        entered(register)
+
+
+def test_the_region_is_that_of_the_token_or_the_only_one() -> None:
+    of_region = Register(tokens=(replace(GRANTED, region="eu"),))
+    assert entered(of_region, region="").slots == {"house": ["eu-0"]}
+    only = OpenSlots(slots={"eu": ["eu-0"]}, folder="")
+    asked = replace(ASKED, region="")
+    assert enter(Register(tokens=(GRANTED,)), asked, only, "", NOW)[1].region == "eu"
+
+
+@pytest.mark.parametrize(
+    ("granted", "asked", "words"),
+    [
+        (GRANTED, {"token": "xyz"}, "xyz is not a token of this job"),
+        (GRANTED, {"secret": "another"}, "the secret of abc is wrong"),
+        (replace(GRANTED, until=1000), {}, "abc has expired"),
+        (replace(GRANTED, region="eu"), {}, "is us, and the token is for eu"),
+        (GRANTED, {"region": ""}, "the job has us, eu"),
+        (GRANTED, {"region": "mars"}, "mars is no region"),
+        (
+            GRANTED,
+            {"learners": 3},
+            r"3 wanted, and 2 of the 2 .*atoll edit runs/tiny --learners us=3",
+        ),
+    ],
+)
+def test_what_is_refused_is_said_in_one_line(
+    granted: Granted, asked: dict[str, object], words: str
+) -> None:
+    with pytest.raises(SpecError, match=words) as refused:
+        entered(Register(tokens=(granted,)), **asked)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_machine_needs_its_own_secret() -> None:
+    register = entered(Register(tokens=(GRANTED,)))
+    assert known(register, "house", "mine").slots == ("us-0",)
+    with pytest.raises(SpecError, match="wrong secret"):
+        known(register, "house", SECRET)
+    with pytest.raises(SpecError, match="is not one of this job"):
+        known(register, "another", "mine")
+
+
+def test_tokens_that_are_past_are_forgotten_and_one_can_be_taken_back() -> None:
+    past, other = replace(GRANTED, name="past", until=1000), replace(GRANTED, name="new")
+    register = with_token(Register(tokens=(past, GRANTED)), other, NOW)
+    assert register.tokens == (GRANTED, other)
+    assert revoke(register, "abc").tokens == (other,)
+    with pytest.raises(SpecError, match="use one of abc, new"):
+        revoke(register, "nobody")
+
+
+def test_the_file_has_no_secret_and_is_for_its_user_alone(tmp_path: Path) -> None:
+    token = Token.new("0" * 64)
+    granted = replace(GRANTED, name=token.name, secret_hash=hash_of(token.secret))
+    Book(tmp_path).change(lambda register: (with_token(register, granted, NOW), None))
+    file = tmp_path / "register.json"
+    assert Book(tmp_path).read().tokens == (granted,)
+    assert token.secret not in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_token_is_one_word_and_nothing_shorter() -> None:
+    token = Token.new("0a" * 32)
+    assert Token.parse(f" {token}\n") == token
+    assert token.secret not in repr(token)
+    for text in ("", token.name, f"{token}0", f"{token.name}.{token.secret}"):
+        with pytest.raises(SpecError, match="is not a whole token"):
+            Token.parse(text)
