@@ -34,10 +34,6 @@ def test_a_job_of_ten_merges_ends_with_a_momentum_of_three_quarters() -> None:
     assert momentum(Sync(period=24), 9, 240) == pytest.approx(0.74, abs=0.005)
 
 
-def test_of_a_length_that_is_not_known_in_ticks_400_merges_are_expected() -> None:
-    assert momentum(Sync(period=24), 20, None) == 0.5 == momentum(Sync(period=24), 20, 9600)
-
-
 @pytest.mark.parametrize(("period", "merges"), [(4, 16), (8, 8), (3, 64 / 3)])
 def test_very_short_periods_begin_for_64_ticks_all_the_same(period: int, merges: float) -> None:
     """The constant is a time, not only a count: max(sqrt(R), 64 / H)."""

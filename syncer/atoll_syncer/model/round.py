@@ -6,10 +6,12 @@ start to the K-th offer, xi_sync from its close to the durable version. In the r
 wait without any learner noticing. One that needs more than a step offers the next capture instead.
 
 The momentum rule `auto` follows Nesterov's sequence k / (k + c), where k counts the merges in the
-slice's momentum, R those of a slice in the whole job (400 where its length is in tokens):
+slice's momentum, and R those of a slice in the whole job:
 
     R  = max(1, T / H)
     mu = min(0.9, k / (k + max(sqrt(R), 64 / H)))
+
+Where the job's length is in tokens, T follows from what a tick of the job has trained so far.
 """
 
 import math
@@ -19,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from atoll_protos.job.length import Length
 from atoll_protos.job.run_file import GraceLimit, Momentum, Sync
 from atoll_protos.means import NO_SAMPLES, MovingMean
 from atoll_syncer.model.log import Participant
 
 TRAINER_SPREAD_MAX: Final = 2.0  # xi_step: the slowest within this factor of the fastest
 MOMENTUM_MAX: Final = 0.9  # the published value (2311.08105)
-ROUNDS_UNKNOWN: Final = 400  # R, where the job's length is given in tokens
 WARM_TICKS_MIN: Final = 64
 LEARNERS_MIN: Final = 2  # in a round that waits for one
 
@@ -183,14 +185,21 @@ def too_slow(sync: Sync, *, step: float, publish: float, tick_seconds: float) ->
     return tick_seconds > 0 and step + publish > (sync.period - sync.overlap) / 2 * tick_seconds
 
 
-def momentum(sync: Sync, merges: int, steps: int | None) -> float:
-    """mu of a slice's next merge, after `merges` others; `steps` is T, None: not known in ticks.
+def ticks_expected(length: Length, tick: int, tokens: int) -> float:
+    """T; of a length in tokens, if `tokens` are what the job has trained up to `tick`."""
+    if length.steps is not None:
+        return length.steps
+    return max(1, tick) * length.tokens / max(1, tokens)
+
+
+def momentum(sync: Sync, merges: int, steps: float) -> float:
+    """mu of a slice's next merge, after `merges` others; `steps` is T, in ticks.
 
     By the rule it is a value of f32, so that every reader of a tape has all of its bits.
     """
     if not isinstance(sync.outer_momentum, Momentum):
         return sync.outer_momentum
-    rounds = ROUNDS_UNKNOWN if steps is None else max(1.0, steps / sync.period)
+    rounds = max(1.0, steps / sync.period)
     slowness = max(math.sqrt(rounds), WARM_TICKS_MIN / sync.period)
     exact = min(MOMENTUM_MAX, merges / (merges + slowness))
     return float(struct.unpack("f", struct.pack("f", exact))[0])

@@ -225,9 +225,8 @@ def in_turn(parts: Any, bins: int, parts_min: int) -> Any:
     return [ordered[number::bins] for number in range(bins)]
 
 
-def eighth(sync: Sync, merges: int, steps: int | None) -> float:
+def eighth(sync: Sync, merges: int, steps: float) -> float:
     """The rule of `auto` with R / 8 in place of sqrt(R)."""
-    assert steps is not None
     return ROOT(sync, merges, round(sync.period * (steps / sync.period / 8) ** 2))
 
 

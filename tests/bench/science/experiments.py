@@ -252,7 +252,7 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
             },
             published="0.7/0.9, for thousands of steps.",
             differs="Far fewer merges. `auto, R/8` is not production's: its warm-up lasts R/8 "
-            "merges in place of sqrt(R). With a length in tokens Atoll takes 400 for R.",
+            "merges in place of sqrt(R).",
         ),
         "h": Experiment(
             title="Muon inside of the learners",

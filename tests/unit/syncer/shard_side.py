@@ -33,13 +33,16 @@ FRAGMENTS = 2
 E = TypeVar("E")
 
 
-def run_file(*, shards: int = 1, steps: int = 100, **sync: Any) -> RunFile:
+def run_file(
+    *, shards: int = 1, steps: int | None = 100, tokens: int | None = None, **sync: Any
+) -> RunFile:
     """Two regions of two learners, H = 8, two fragments."""
     return RunFile(
         job="unit",
         regions=(Region(name="a", learners=2), Region(name="b", learners=2)),
         shards=shards,
         steps=steps,
+        tokens=tokens,
         sync=Sync(**{"fragments": FRAGMENTS, "period": 8, "overlap": 2, "quorum": 1, **sync}),
     )
 
@@ -274,9 +277,9 @@ def side(
     return Side(shard=made, job=job, entries=list(entries))
 
 
-def begun(*slots: str, steps: int = 100, **sync: Any) -> tuple[Side, list[int]]:
+def begun(*slots: str, steps: int | None = 100, **more: Any) -> tuple[Side, list[int]]:
     """A registrar with version 0 and these learners in training, at step 0."""
-    one = side(job=run_file(steps=steps, **sync)).start()
+    one = side(job=run_file(steps=steps, **more)).start()
     sessions = [one.join(slot) for slot in slots]
     one.model(sessions[0])
     one.seed(sessions[0])

@@ -32,6 +32,7 @@ from unit.syncer.values_side import restore
 
 TESTS = Path(__file__).parents[2]
 
+TICKS = 1000
 SYNC = Sync(fragments=2, wire_up=Wire.INT8, wire_down=Wire.INT8)
 LAYOUT = build_layout(
     [
@@ -92,7 +93,7 @@ def commit(values: TensorValues, store: Store, journal: Journal, history: Histor
         name = Stage(p.slot, p.incarnation, fragment, p.capture)
         values.stage(name, offer(values, fragment, base, p.slot))
     merges = history.heads[fragment].merges
-    mu = momentum(SYNC, merges, None)
+    mu = momentum(SYNC, merges, TICKS)
     making = values.begin_merge(MergeOffers(fragment, participants, mu), "run", history.epoch)
     making.compute()
     outcome = making.write(store)
@@ -179,7 +180,7 @@ def test_a_killed_shard_goes_on_from_its_last_commit_to_the_bit(tmp_path: Path) 
             replay.commit(entry, lambda f, p: offer(replay.values, f, p.base, p.slot))
     for fragment in range(LAYOUT.fragments):
         used = [e.momentum for e in log if isinstance(e, Committed) and e.slice == fragment]
-        assert used == [momentum(SYNC, merges, None) for merges in range(len(used))]
+        assert used == [momentum(SYNC, merges, TICKS) for merges in range(len(used))]
         ours, theirs = restored.slices[fragment], replay.values.slices[fragment]
         assert np.array_equal(ours.master, theirs.master)
         assert np.array_equal(ours.momentum, theirs.momentum)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,13 +14,13 @@ from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.model import documents, log
 from atoll_syncer.model.effects import MergeOffers, TapeLine
 from atoll_syncer.model.history import History
-from atoll_syncer.model.round import MOMENTUM_MAX, momentum
+from atoll_syncer.model.round import MOMENTUM_MAX, momentum, ticks_expected
 from atoll_syncer.rules.rounds import records
 from unit.syncer.shard_side import Side, begun, side
 from unit.syncer.values_side import SLOTS, STEPS, bits
 from unit.syncer.values_side import Bench as ValuesBench
 
-LENGTHS = st.none() | st.integers(1, 10**9)
+LENGTHS = st.integers(1, 10**9)
 SYNCS = st.builds(Sync, period=st.integers(3, 10**4), overlap=st.just(2))
 
 
@@ -29,7 +30,7 @@ def f32(value: float) -> float:
 
 @given(SYNCS, st.integers(0, 10**6), LENGTHS)
 def test_it_begins_at_zero_and_grows_with_the_merges_to_the_published_value(
-    sync: Sync, merges: int, steps: int | None
+    sync: Sync, merges: int, steps: int
 ) -> None:
     found = momentum(sync, merges, steps)
     assert momentum(sync, 0, steps) == 0 <= found <= momentum(sync, merges + 1, steps)
@@ -84,7 +85,7 @@ def trained(one: Side, sessions: list[int], steps: range) -> list[float]:
     for t_m in steps:
         one.now += 1.0
         for session in sessions:
-            one.report(session, t_m)
+            one.report(session, t_m, tokens=10 * t_m)
         for session, call in one.sent("call"):
             one.offer(session, call.slice, t_m)
     return [each.momentum for each in one.take(MergeOffers) if each.slice == 0]
@@ -123,3 +124,35 @@ def test_the_momentum_follows_the_length_that_the_job_has_now() -> None:
     trained(one, sessions, range(1, 10))
     one.feed(one.shard.length_heard(Length(revision=1, steps=80_000), one.now))
     assert trained(one, sessions, range(10, 18)) == [f32(1 / 101)]
+
+
+def test_of_a_length_in_tokens_the_ticks_are_those_that_its_tokens_take() -> None:
+    """Two learners of 10 tokens a step: 16,000 tokens are 800 ticks, of 100 merges."""
+    one, sessions = begun("a-0", "a-1", steps=None, tokens=16_000)
+    used = trained(one, sessions, range(1, 34))
+    assert used == pytest.approx([k / (k + 10) for k in range(4)], rel=0.03)
+    one.feed(one.shard.length_heard(Length(revision=1, tokens=64_000), one.now))
+    assert trained(one, sessions, range(34, 42)) == pytest.approx([4 / (4 + 20)], rel=0.03)
+
+
+def test_a_process_that_takes_over_expects_as_many_ticks_in_all() -> None:
+    """Tick and tokens are those of the whole run, and not of a process."""
+    before, sessions = begun("a-0", "a-1", steps=None, tokens=16_000)
+    trained(before, sessions, range(1, 34))
+    state = side(history=History.of(before.entries), job=before.job).start().state
+    found = ticks_expected(state.ending.length, state.clock.tick, state.sessions.tokens)
+    assert found == pytest.approx(800, rel=0.05)
+
+
+def test_in_lock_step_the_clock_moves_with_the_commit_so_the_round_has_the_tick() -> None:
+    one, sessions = begun(
+        "a-0", "a-1", steps=None, tokens=16_000, overlap=0, lockstep=True, quorum=2
+    )
+    used = []
+    for due in range(4, 28, 4):
+        for session in sessions:
+            one.report(session, due, steps=min(due, 8), tokens=10 * due, waiting=True)
+        for session in sessions:
+            one.offer(session, due // 4 % 2, min(due, 8), t_m=due)
+        used += [each.momentum for each in one.take(MergeOffers) if each.slice == 0]
+    assert used == [f32(k / (k + 10)) for k in range(3)]

@@ -105,7 +105,7 @@ class OuterSpec(Model):
         description=(
             "Nesterov momentum of the outer optimizer: a decimal number in quotes, or"
             f" {Momentum.AUTO}, which begins at 0 and grows with the merges of each fragment,"
-            " to 0.9 at most, in a time that fits spec.steps."
+            " to 0.9 at most, in a time that fits the job's length."
         ),
     )
 

@@ -38,7 +38,7 @@ from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Drop, Effect, MergeOffers, Stage, TapeLine
 from atoll_syncer.model.log import Participant
 from atoll_syncer.model.roster import Coming, Session, Slot
-from atoll_syncer.model.round import MergeFindings, Round, closes, momentum
+from atoll_syncer.model.round import MergeFindings, Round, closes, momentum, ticks_expected
 from atoll_syncer.model.state import ShardState, Standing
 from atoll_syncer.model.state_parts import MergeShare
 from atoll_syncer.rules.rounds import calls, data_states, offers, publishing, records
@@ -194,7 +194,9 @@ def _close(state: ShardState, each: Round, reason: str, now: float) -> list[Effe
             each.data_states.pop(part.slot, None)  # a newer one is kept already
     end = state.ending.length.steps
     each.last |= state.sync.lockstep and end is not None and each.due >= end
-    each.momentum = momentum(state.sync, state.history.heads[each.slice].merges, end)
+    tick = max(state.clock.tick, each.due)  # in lock-step the commit moves the clock
+    ticks = ticks_expected(state.ending.length, tick, state.sessions.tokens)
+    each.momentum = momentum(state.sync, state.history.heads[each.slice].merges, ticks)
     states = dict(each.data_states)
     return [MergeOffers(each.slice, each.participants, each.momentum, states, each.last)]
 
