@@ -2,10 +2,12 @@
 
 python accelerate_loop.py                              # alone
 atoll run examples/libraries/accelerate_loop.py --learners 3 --steps 200
+atoll run examples/libraries/accelerate_loop.py --steps 200 --processes-per-learner 2
 """
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 from digits import digits
 from torch import nn, optim
 from torch.nn import functional
@@ -17,7 +19,10 @@ import atoll
 def main() -> None:
     """Train."""
     torch.manual_seed(0)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    # One order of the data for any number of processes.
+    data_config = DataLoaderConfiguration(use_seedable_sampler=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=data_config)
+    accelerator.gradient_accumulation_steps = max(1, 2 // accelerator.num_processes)
     model = nn.Sequential(nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = optim.AdamW(model.parameters(), lr=3e-3)
     dataset = TensorDataset(*digits(1600, seed=2 + atoll.job().index))
@@ -28,8 +33,8 @@ def main() -> None:
     )
     with atoll.Learner(accelerator.unwrap_model(model), optimizer) as learner:
         learner.schedule(scheduler)
-        learner.follow(optimizer, tokens=32, loss=lambda: loss)
-        while not learner.finished:
+        learner.follow(optimizer, tokens=32, loss=lambda: accelerator.reduce(loss.detach(), "mean"))
+        for _ in learner.epochs():
             for images, labels in dataloader:
                 with accelerator.accumulate(model):
                     loss = functional.cross_entropy(model(images), labels)

@@ -2,7 +2,10 @@
 
 python lightning_autoencoder.py                        # alone
 atoll run examples/libraries/lightning_autoencoder.py --learners 3 --steps 200
+atoll run examples/libraries/lightning_autoencoder.py --steps 200 --processes-per-learner 2
 """
+
+import os
 
 import lightning as L
 import torch
@@ -41,11 +44,13 @@ def main() -> None:
     """Train."""
     torch.manual_seed(0)
     dataset = utils.data.TensorDataset(*digits(4000, seed=0))
-    train_loader = utils.data.DataLoader(dataset, batch_size=32, shuffle=True)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    train_loader = utils.data.DataLoader(dataset, batch_size=32 // ranks, shuffle=True)
     autoencoder = LitAutoEncoder()
     trainer = L.Trainer(
         max_epochs=2,
         accelerator="cpu",
+        devices=ranks,
         callbacks=[AtollCallback()],
         logger=False,
         enable_checkpointing=False,

@@ -2,6 +2,7 @@
 
     python trainer.py                                      # alone
     atoll run examples/libraries/trainer.py --learners 3 --steps 200
+    atoll run examples/libraries/trainer.py --steps 200 --processes-per-learner 2
 
 Nothing is downloaded: the text is Python's own library, the weights are random.
 """
@@ -10,6 +11,7 @@ import argparse
 import os
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     DataCollatorForLanguageModeling,
@@ -55,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output-dir", default="trainer_output")
     parser.add_argument("--max-steps", type=int, default=200)
+    parser.add_argument("--schedule", default="cosine")
     arguments = parser.parse_args()
     set_seed(42)
     texts = read_files()
@@ -62,6 +65,7 @@ def main() -> None:
     pieces = group(texts, tokenizer, length=32)
     config = GPT2Config(
         vocab_size=len(tokenizer), n_positions=32, n_embd=32, n_layer=2, n_head=2,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,  # no text is seen twice
         bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
@@ -71,14 +75,15 @@ def main() -> None:
             output_dir=arguments.output_dir,
             max_steps=arguments.max_steps,
             per_device_train_batch_size=8,
-            gradient_accumulation_steps=2,
+            gradient_accumulation_steps=max(1, 2 // int(os.environ.get("WORLD_SIZE", "1"))),
             learning_rate=5e-3,
-            lr_scheduler_type="cosine",
+            lr_scheduler_type=arguments.schedule,
             warmup_steps=10,
             logging_steps=10,
             eval_strategy="steps",
             eval_steps=50,
             report_to="none",
+            use_cpu=not torch.cuda.is_available(),
         ),
         train_dataset=pieces[64:],
         eval_dataset=pieces[:64],

@@ -83,7 +83,7 @@ def main() -> None:
     optimizer = optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     with atoll.Learner(model, optimizer) as learner:
         learner.follow(optimizer, tokens=args.batch_size)
-        while not learner.finished:
+        for _ in learner.epochs():
             train(model, device, train_loader, optimizer)
             test(model, device, test_loader)
 

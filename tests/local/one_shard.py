@@ -62,12 +62,18 @@ class OneShard:
     @property
     def steps(self) -> list[dict[str, Any]]:
         """The steps that the learner has reported."""
-        lines = json_lines(self.folder / "learners" / f"{SLOT}.jsonl")
-        return [line for line in lines if line.get("tokens") and "t_m" in line]
+        return [line for line in self.lines if line.get("tokens") and "t_m" in line]
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All that the learner has reported."""
+        return json_lines(self.folder / "learners" / f"{SLOT}.jsonl")
 
 
 @contextmanager
-def one_shard(folder: Path, *, steps: int, learners: int = 1) -> Iterator[OneShard]:
+def one_shard(
+    folder: Path, *, steps: int, learners: int = 1, lockstep: bool = False
+) -> Iterator[OneShard]:
     """Start a shard; until the end of the block this process is the one learner of its job.
 
     Slot and seed are those of a process without a job: alone, it has its data in the same order.
@@ -77,7 +83,14 @@ def one_shard(folder: Path, *, steps: int, learners: int = 1) -> Iterator[OneSha
         regions=(Region(name=ALONE, learners=learners),),
         shards=1,
         steps=steps,
-        sync=Sync(fragments=2, period=4, overlap=1, wire_up=Wire.F32, wire_down=Wire.F32),
+        sync=Sync(
+            fragments=2,
+            period=4,
+            overlap=0 if lockstep else 1,
+            lockstep=lockstep,
+            wire_up=Wire.F32,
+            wire_down=Wire.F32,
+        ),
     )
     (port,) = free_ports(1)
     endpoint = f"127.0.0.1:{port}"

@@ -16,15 +16,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
 import atoll
 from atoll_integrations.batches import slot_seed, tokens_in
-from atoll_integrations.processes import NO_EARLY_STOP, check_one
+from atoll_integrations.processes import NO_EARLY_STOP, Ranks, check_all, refuse
 from atoll_integrations.schedules import EveryTicks, NotStepped
 from atoll_integrations.steps import OptimizerSteps
 
@@ -38,6 +38,8 @@ except ImportError:
     except ImportError as error:
         remedy = "in a clone of Atoll: pip install -e '.[local,lightning]'"
         raise ImportError(f"{error}; install it {remedy}") from error
+
+STRATEGIES: Final = ("DDPStrategy", "ModelParallelStrategy")  # of several processes
 
 
 class AtollCallback(Callback):  # type: ignore[misc]
@@ -62,9 +64,10 @@ class AtollCallback(Callback):  # type: ignore[misc]
         self.learner: atoll.Learner | None = None
         self._job: Any = None
         self._steps: OptimizerSteps | None = None
-        self._tokens = 0  # of the batches since the last boundary
+        self._ranks = Ranks()
+        self._tokens = 0  # of this rank's batches since the last boundary
         self._losses: list[Tensor] = []  # theirs
-        self._batches = 0  # of this slot, trained since the job began
+        self._batches = 0  # of all ranks of this slot, trained since the job began
         self._first_epoch = 0  # of the data, when this process began
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -81,12 +84,12 @@ class AtollCallback(Callback):  # type: ignore[misc]
             configure = pl_module.configure_optimizers
             pl_module.configure_optimizers = partial(self._configure, trainer, configure)
         loop.min_epochs = loop.epoch_loop.min_steps = None  # the end of the job is the end
-        if self._job.slot != self._job.slots[0]:
+        if not self._job.first:
             for callback in trainer.checkpoint_callbacks:
                 callback.save_top_k, callback.save_last = 0, False
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        check_one("AtollCallback", trainer.world_size)
+        check_parallel(trainer)
         trainer.fit_loop.max_epochs = trainer.fit_loop.epoch_loop.max_steps = -1
         pl_module.__dict__.pop("configure_optimizers", None)
         model = self._model(pl_module)
@@ -94,8 +97,9 @@ class AtollCallback(Callback):  # type: ignore[misc]
         if pl_module.automatic_optimization:
             for config in trainer.lr_scheduler_configs:
                 config.scheduler = NotStepped(config.scheduler)
-        self.learner = atoll.Learner(model)
+        self.learner = atoll.Learner(model, trainer.optimizers)
         self.learner.open()
+        self._ranks = Ranks()
         self._batches = self.learner.cursor
         if self.learner.finished:
             trainer.should_stop = True
@@ -113,8 +117,11 @@ class AtollCallback(Callback):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """An order that is drawn again in each epoch is a function of slot and epoch."""
+        epoch = self._first_epoch + trainer.current_epoch
         if trainer.current_epoch:
-            self._begin_epoch(trainer, self._first_epoch + trainer.current_epoch)
+            self._begin_epoch(trainer, epoch)
+        else:  # its iterator is there
+            self._draw_orders(trainer, epoch)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -122,7 +129,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
         """The step boundary, if an optimizer has stepped."""
         assert self.learner is not None
         assert self._steps is not None
-        self._batches += 1
+        self._batches += self._ranks.size
         self._tokens += tokens_in(batch)
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         logged = trainer._results.metrics(on_step=True)["callback"]
@@ -136,10 +143,10 @@ class AtollCallback(Callback):  # type: ignore[misc]
                 names = ", ".join(logged) or "nothing"
                 problem = f"training_step does not log {self.loss!r} at each step; it logs {names}"
                 raise atoll.SpecError("loss", problem, "give the name that it logs")
+            loss = torch.stack(self._losses).mean() if self._losses else None
+            tokens, loss = self._ranks.together(self._tokens, loss, pl_module.device)
             self.learner.step(
-                tokens=self.tokens_per_step or self._tokens,
-                loss=torch.stack(self._losses).mean() if self._losses else None,
-                cursor=self._batches,
+                tokens=self.tokens_per_step or tokens, loss=loss, cursor=self._batches
             )
             self._steps.clear()
             self._tokens, self._losses = 0, []
@@ -196,19 +203,21 @@ class AtollCallback(Callback):  # type: ignore[misc]
     def _begin_epoch(self, trainer: Any, epoch: int) -> None:
         """The iterator that is made next gives the slot's order in this epoch of the data."""
         torch.manual_seed(slot_seed(self._job.seed, self._job.slot, epoch))
+        self._draw_orders(trainer, epoch)
+
+    def _draw_orders(self, trainer: Any, epoch: int) -> None:
+        seed = slot_seed(self._job.seed, self._job.slot, epoch)
         for loader in trainer.fit_loop._combined_loader.flattened:
             for part in ("sampler", "batch_sampler"):
-                sampler: Any = getattr(loader, part, None)
-                if hasattr(sampler, "set_epoch"):
-                    sampler.set_epoch(epoch)
+                draw_order(getattr(loader, part, None), seed, epoch)
 
     def _continue_data(self, trainer: Any) -> None:
         """Make the trainer's iterator over the data again, from the slot's place on."""
         fetcher = trainer.fit_loop._data_fetcher
         batches = trainer.num_training_batches
-        self._first_epoch, skip = 0, self._batches
+        self._first_epoch, skip = 0, self._batches // self._ranks.size
         if math.isfinite(batches):
-            self._first_epoch, skip = divmod(self._batches, batches)
+            self._first_epoch, skip = divmod(skip, batches)
         self._begin_epoch(trainer, self._first_epoch)
         loaders = trainer.fit_loop._combined_loader.flattened
         if len(loaders) == 1 and jumps(loaders[0]):
@@ -238,6 +247,32 @@ def loss_of(logged: Mapping[str, Tensor], name: str) -> Tensor | None:
         if each in logged and (name or each.removesuffix("_step") not in set(names) - {each})
     ]
     return torch.stack(values).mean() if values else None
+
+
+def check_parallel(trainer: Any) -> None:
+    """Raises SpecError unless the strategy gives every rank batches of its own."""
+    remedy = "give it devices= and num_nodes=, as many as there are processes"
+    check_all("AtollCallback", trainer.world_size, remedy)
+    if trainer.world_size == 1:
+        return
+    works = "DDPStrategy, or FSDP2 by ModelParallelStrategy(tensor_parallel_size=1)"
+    name = type(trainer.strategy).__name__
+    if name not in STRATEGIES:
+        refuse("AtollCallback", name, works)
+    if (shares := trainer.distributed_sampler_kwargs["num_replicas"]) != trainer.world_size:
+        refuse("AtollCallback", f"{shares} batches for {trainer.world_size} ranks", works)
+
+
+def draw_order(sampler: Any, seed: int, epoch: int) -> None:
+    """Let an order that is drawn at random be that of the slot, whatever the number of ranks."""
+    if isinstance(sampler, DistributedSampler):
+        sampler.seed, sampler.epoch = seed, 0
+    elif isinstance(sampler, RandomSampler):
+        if sampler.generator is None:
+            sampler.generator = torch.Generator()
+        sampler.generator.manual_seed(seed)
+    elif hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)
 
 
 def begin_an_epoch(loop: Any) -> None:

@@ -21,14 +21,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils.data import DataLoader
 
 import atoll
 from atoll_integrations.batches import slot_seed, tokens_in
-from atoll_integrations.processes import NO_EARLY_STOP, check_one
+from atoll_integrations.processes import NO_EARLY_STOP, Ranks, check_all, refuse
 from atoll_integrations.schedules import NotStepped
 from atoll_integrations.steps import OptimizerSteps
 
@@ -38,6 +38,8 @@ try:
 except ImportError as error:
     remedy = "in a clone of Atoll: pip install -e '.[local,transformers]'"
     raise ImportError(f"{error}; install it {remedy}") from error
+
+OTHER_KINDS: Final = ("DEEPSPEED", "MEGATRON_LM", "XLA")  # accelerate's names
 
 
 class AtollCallback(TrainerCallback):  # type: ignore[misc]
@@ -54,22 +56,23 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         self.learner: atoll.Learner | None = None
         self._trainer: Any = None
         self._steps: OptimizerSteps | None = None
+        self._ranks = Ranks()
         self._length = 0  # in steps, as the Trainer and its schedule know it
-        self._tokens = 0  # of the batches since the last step
+        self._tokens = 0  # of this rank's batches since the last step
         self._loss: torch.Tensor | float = 0.0  # their sum: the Trainer divides each by their count
-        self._batches = 0  # of this slot, trained since the job began
+        self._batches = 0  # of all ranks of this slot, trained since the job began
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         job = atoll.job()
-        check_one("AtollCallback", args.world_size)
         trainer = self._trainer = trainer_that_calls()
+        check_parallel(trainer.accelerator)
         args.max_steps = job.steps or args.max_steps
         args.ignore_data_skip = True  # the place in the data comes from the job, not a checkpoint
         if args.data_seed is not None:
             args.data_seed = slot_seed(args.data_seed, job.slot)
             trainer.accelerator.dataloader_config.data_seed = args.data_seed
         args.load_best_model_at_end = False  # all slots end with the job's final values
-        if job.slot != job.slots[0]:
+        if not job.first:
             args.output_dir = os.path.join(args.output_dir, job.slot)
             args.save_strategy = type(args.save_strategy)("no")
             args.push_to_hub = False
@@ -90,8 +93,10 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         if self.learner is None:  # it is open already if a smaller batch size is tried
             tokenizer = getattr(self._trainer, "processing_class", None)
             files = [tokenizer] if hasattr(tokenizer, "save_pretrained") else []
-            self.learner = atoll.Learner(self._trainer.model, export_files=files)
+            model, optimizer = self._trainer.model, kwargs["optimizer"]
+            self.learner = atoll.Learner(model, optimizer, export_files=files)
             self.learner.open()
+            self._ranks = Ranks()
             if self._trainer.lr_scheduler is not None:
                 self._trainer.lr_scheduler.restore_rates()
                 self.learner.schedule(self._trainer.lr_scheduler.scheduler)
@@ -107,8 +112,9 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         assert self.learner is not None
         assert self._steps is not None
         if self._steps.taken:
+            tokens, loss = self._ranks.together(self._tokens, self._loss, args.device)
             self.learner.step(
-                tokens=self.tokens_per_step or self._tokens, loss=self._loss, cursor=self._batches
+                tokens=self.tokens_per_step or tokens, loss=loss, cursor=self._batches
             )
         self._steps.clear()
         self._tokens, self._loss = 0, 0.0
@@ -147,7 +153,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
     ) -> Any:
         name = getattr(self._trainer.model, "main_input_name", "input_ids")
         self._tokens += tokens_in(inputs, name)
-        self._batches += 1
+        self._batches += self._ranks.size
         loss = step(model, inputs, *arguments, **keywords)
         self._loss = self._loss + loss
         return loss
@@ -159,7 +165,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
 
     def _place(self) -> int | None:
         assert self.learner is not None
-        return None if self.learner.finished else self.learner.cursor
+        return None if self.learner.finished else self.learner.cursor // self._ranks.size
 
     def _batches_of_an_epoch(self) -> int:
         """How many batches the Trainer calls an epoch where the data has no length."""
@@ -179,7 +185,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class Continued:
-    """A data loader whose first batch is the one at the slot's place, and which never ends.
+    """A rank's data loader whose first batch is at the slot's place, and which never ends.
 
     The batches are one stream through all epochs; an iteration gives as many as one of `loader`, or
     `batches()` if that has no length, so that the Trainer counts epochs as it does alone.
@@ -251,6 +257,18 @@ class Continued:
             return len(self.loader) > 0
         except TypeError:
             return False
+
+
+def check_parallel(accelerator: Any) -> None:
+    """Raises SpecError unless every rank has batches of its own, and its values in torch alone."""
+    remedy = "without GPUs give TrainingArguments(use_cpu=True)"
+    check_all("AtollCallback", accelerator.num_processes, remedy)
+    kind = accelerator.distributed_type.value
+    config = getattr(accelerator, "parallelism_config", None)
+    sizes = {each: getattr(config, f"{each}_size", 1) for each in ("tp", "cp", "sp")}
+    kinds = [kind] if kind in OTHER_KINDS else []
+    for each in (*kinds, *(f"{name}_size={size}" for name, size in sizes.items() if size > 1)):
+        refuse("AtollCallback", each, "DistributedDataParallel or FSDP2 (fsdp_version: 2)")
 
 
 def trainer_that_calls() -> Any:

@@ -62,6 +62,14 @@ class Job:
         return self.slots.index(self.slot)
 
     @property
+    def first(self) -> bool:
+        """Whether this is the first slot, the one that saves what a job needs once.
+
+        All ranks of its learner see True; `Learner.is_main` is true on one of them.
+        """
+        return self.slot == self.slots[0]
+
+    @property
     def steps(self) -> int | None:
         """The job's length in ticks (`spec.steps`); None when it is given in tokens."""
         return self.run_file.steps

@@ -2,7 +2,7 @@
 
 import atexit
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Self
 
@@ -97,7 +97,7 @@ class Learner(Loop):
     @property
     def is_main(self) -> bool:
         """Whether this process is rank 0 of the job's first slot, or alone: of a job one is."""
-        return self.slot == self._job.slots[0] and self._rank() == 0
+        return self._job.first and self._rank() == 0
 
     @property
     def cursor(self) -> int:
@@ -124,6 +124,20 @@ class Learner(Loop):
         """The former name of `data_state`; it will go with the next release."""
         warnings.warn("learner.state is learner.data_state now", DeprecationWarning, stacklevel=2)
         return self._data_state
+
+    def epochs(self, length: int | None = None) -> Iterator[int]:
+        """Count passes over the data until the job is over, as `while not learner.finished` does.
+
+        `length`: of one pass, in what the cursor counts. The first number is then that of the pass
+        in which the slot's data goes on, also after a restart; without it, 0. Raises SpecError for
+        a length below 1.
+        """
+        if length is not None and length < 1:
+            raise SpecError("epochs", f"a pass of {length}", "give the batches of one pass")
+        epoch = self.cursor // length if length else 0
+        while not self.finished:
+            yield epoch
+            epoch += 1
 
     def schedule(self, schedule: Scheduler | Callable[[float], float]) -> None:
         """Let the learning rate follow the job's tick; before or after entering.

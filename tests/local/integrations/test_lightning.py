@@ -4,6 +4,7 @@ import importlib
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,7 +16,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, Re
 from torch.utils.data import DataLoader
 
 from atoll import Learner, SpecError
-from atoll_integrations.lightning import AtollCallback
+from atoll_integrations import lightning
+from atoll_integrations.lightning import AtollCallback, check_parallel
 from local.integrations.conftest import Alone
 from local.integrations.numbers_data import (
     BATCH,
@@ -366,3 +368,21 @@ def test_the_model_inside_a_module_can_be_what_is_exchanged(tmp_path: Path, alon
     module.head = torch.nn.Linear(1, 1)
     with pytest.raises(SpecError, match=r"does not hold head\.weight"):
         callback.on_fit_start(trainer, module)
+
+
+def test_a_strategy_whose_ranks_do_not_divide_the_data_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lightning, "check_all", lambda *_: None)
+
+    def check(name: str, shares: int) -> None:
+        strategy, kwargs = type(name, (), {})(), {"num_replicas": shares}
+        check_parallel(
+            SimpleNamespace(world_size=2, strategy=strategy, distributed_sampler_kwargs=kwargs)
+        )
+
+    check("DDPStrategy", 2)
+    with pytest.raises(SpecError, match="does not train with DeepSpeedStrategy; use DDPStrategy"):
+        check("DeepSpeedStrategy", 2)
+    with pytest.raises(SpecError, match="does not train with 1 batches for 2 ranks; use DDP"):
+        check("ModelParallelStrategy", 1)

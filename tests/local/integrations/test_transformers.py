@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 from atoll import SpecError
-from atoll_integrations.transformers import AtollCallback
+from atoll_integrations.transformers import AtollCallback, check_parallel
 from local.integrations.conftest import Alone
 from local.integrations.numbers_data import (
     BATCH,
@@ -270,3 +271,21 @@ def test_an_exception_in_a_trainer_leaves_the_job_with_its_reason(tmp_path: Path
         again, _ = trainer_of(tmp_path)  # another Learner may be opened
         again.train()
     assert "boom in step 1" in (shard.folder / "learners" / f"{SLOT}.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "said"),
+    [
+        ("DEEPSPEED", {}, "DEEPSPEED"),
+        ("MULTI_GPU", {"tp_size": 2, "cp_size": 1, "sp_size": 1}, "tp_size=2"),
+    ],
+)
+def test_ranks_that_have_no_batches_of_their_own_are_refused(
+    kind: str, sizes: dict[str, int], said: str
+) -> None:
+    config = SimpleNamespace(**sizes)
+    accelerator = SimpleNamespace(
+        num_processes=1, distributed_type=SimpleNamespace(value=kind), parallelism_config=config
+    )
+    with pytest.raises(SpecError, match=f"does not train with {said}; use Distributed"):
+        check_parallel(accelerator)

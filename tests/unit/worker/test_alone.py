@@ -60,6 +60,28 @@ def test_the_whole_loop_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert optimizer.param_groups[0]["lr"] == 0.0
 
 
+def test_a_loop_over_epochs_begins_with_that_of_the_cursor_and_ends_with_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ATOLL_STEPS", "7")
+    model = tiny_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with atoll.Learner(model, optimizer) as learner:
+        with pytest.raises(SpecError, match="a pass of 0"):
+            next(learner.epochs(0))
+        numbers = []
+        for epoch in learner.epochs():
+            numbers.append(epoch)
+            for _ in range(3):
+                learn(model, optimizer)
+                learner.step(tokens=4)
+        assert numbers == [0, 1, 2]
+        assert learner._replica is not None
+        learner._replica.finished = False
+        learner._counts.cursor = 7  # as after a restart
+        assert next(learner.epochs(3)) == 2
+
+
 def test_alone_no_process_is_started_and_the_model_is_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -91,6 +91,7 @@ def test_one_process_of_a_job_is_the_main_one(
     monkeypatch.setattr(torch.distributed, "get_rank", lambda _: rank)
     learner = Learner(*model_and_optimizer())
     learner._job = job_of(slot=slot)
+    assert learner._job.first == (slot == "here-0")
     assert learner.is_main == is_main
     learner._rank_known = learner._rank()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)  # behind the loop
