@@ -4,14 +4,16 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from atoll_protos.job.expected import Expected, Limit
+from atoll_protos.job.expected import Expected, Limit, Machine
 from atoll_protos.job.run_file import Region
+from atoll_protos.names import slot_name
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
 
 FAULTS_BEGIN, FAULTS_END = 2.0, 40.0
 LIES_SEEDS = 16, 11  # modulus and rest
 CLAIM_SEEDS = 32, (15, 28)  # three learners at least and K = 1; nothing else goes wrong
 LIST_SEEDS = 32, (18, 20)  # of two regions, of which one leaves and comes back
+MACHINE_SEEDS = 32, (24, 26)  # two learners at least, each on a machine; one is revoked
 FALSE_NAME_SEEDS = 32, (13, 22)  # of jobs of two shards and learners at least
 
 
@@ -77,6 +79,8 @@ def draw_lists(
     regions: tuple[Region, ...], seed: int
 ) -> tuple[tuple[tuple[float, Expected], ...], float]:
     """The last region leaves, and comes back when its certificates are revoked; and the grace."""
+    if is_of(seed, MACHINE_SEEDS):
+        return draw_machines(regions, seed), GRACE_SECONDS
     if not is_of(seed, LIST_SEEDS):
         return (), GRACE_SECONDS
     rng = random.Random(f"{seed}/lists")
@@ -90,6 +94,28 @@ def draw_lists(
         (back + rng.uniform(2.0, 6.0), Expected(regions=regions, limits=revoked)),
     )
     return lists, grace
+
+
+def draw_machines(regions: tuple[Region, ...], seed: int) -> tuple[tuple[float, Expected], ...]:
+    """A machine is revoked, another takes its slot, and that one changes slots with a third."""
+    rng = random.Random(f"{seed}/machines")
+    slots = [slot_name(each.name, n) for each in regions for n in range(each.learners)]
+    on = {slot: f"m{number}" for number, slot in enumerate(slots)}
+    one, other = rng.sample(slots, 2)
+    gone = rng.uniform(3.0, 8.0)
+    back = gone + rng.uniform(1.0, 10.0)
+
+    def listed(machines: dict[str, str]) -> Expected:
+        """By slot: the machine that has it."""
+        given = (Machine(name=name, slots=(slot,)) for slot, name in machines.items())
+        return Expected(regions=regions, machines=tuple(given))
+
+    return (
+        (0.0, listed(on)),
+        (gone, listed({slot: name for slot, name in on.items() if slot != one})),
+        (back, listed(on | {one: "new"})),
+        (back + rng.uniform(1.0, 6.0), listed(on | {one: on[other], other: "new"})),
+    )
 
 
 def draw_lists_faults(lists: tuple[tuple[float, Expected], ...]) -> tuple[Fault, ...]:
@@ -107,4 +133,4 @@ def quorum_of(drawn: int, learners: int, seed: int) -> int:
     """K as drawn, but where the rules of this module need one that shows them."""
     if is_of(seed, CLAIM_SEEDS):
         return 1
-    return learners if is_of(seed, LIST_SEEDS) else drawn
+    return learners if is_of(seed, LIST_SEEDS) or is_of(seed, MACHINE_SEEDS) else drawn

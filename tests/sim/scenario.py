@@ -18,6 +18,7 @@ from sim.drawn_claims import (
     FAULTS_BEGIN,
     FAULTS_END,
     LIST_SEEDS,
+    MACHINE_SEEDS,
     Fault,
     draw_claims,
     draw_false_names,
@@ -166,7 +167,7 @@ def draw(seed: int) -> Scenario:
         shards, learners = more.choice((3, 4)), more.randint(5, 8)
     if is_of(seed, FALSE_NAME_SEEDS):
         shards, learners = max(shards, 2), max(learners, 2)
-    if is_of(seed, LIST_SEEDS):
+    if is_of(seed, LIST_SEEDS) or is_of(seed, MACHINE_SEEDS):
         learners = max(learners, 2)
     if is_of(seed, CLAIM_SEEDS):
         learners = max(learners, 3)

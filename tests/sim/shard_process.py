@@ -108,6 +108,7 @@ class ShardProcess(Process):
             Thread.EXAMINE: VirtualThread(
                 self, drawn(world.scenario.examine_seconds), drawn(0.001)
             ),
+            Thread.FILES: VirtualThread(self, drawn(0.01), drawn(0.01)),
             Thread.TIDY: VirtualThread(self, drawn(disk), drawn(0.01)),
         }
         return Machine(

@@ -237,15 +237,19 @@ class World:
     def certificate_of(self, slot: str) -> Certificate | None:
         """What a learner that dials now shows; its files are renewed before they end.
 
-        A region whose certificates are revoked gets others a moment later.
+        A region whose certificates are revoked gets others a moment later, and so does the machine
+        that a slot is given to; until then the slot is dialled with those of the former one.
         """
         seconds, now = self.scenario.certificate_seconds, self.sim.now
         if not seconds or not slot:
             return None
         region, _ = split_slot(slot)
-        given = [each.limit(region).generation for at, each in self.scenario.lists if at + 1 <= now]
+        given = [each for at, each in self.scenario.lists if at + (at > 0) <= now]
+        generation = max((each.limit(region).generation for each in given), default=0)
+        machines = [m.name for each in given for m in each.machines if slot in m.slots]
         until = (now // seconds + 1) * seconds + 1.0
-        return Certificate(region=region, generation=max(given, default=0), until=until)
+        machine = machines[-1] if machines else ""
+        return Certificate(region=region, machine=machine, generation=generation, until=until)
 
     def operate(self) -> None:
         """The operator's loop: a slot that it has spoken of follows its newest pod."""

@@ -22,7 +22,17 @@ from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.identity import Role
 from atoll_syncer.edges.registrar_client import RegistrarClient, open_channel
 from wire.raw_peer import RUN_FILE, ShardUnderTest, peer, until
-from wire.tls_side import DAY, ISSUER, OTHER_JOB, Issuer, dialled, put, status, tls_shard
+from wire.tls_side import (
+    DAY,
+    ISSUER,
+    OTHER_JOB,
+    Issuer,
+    dialled,
+    put,
+    put_file,
+    status,
+    tls_shard,
+)
 
 LIFE_SECONDS_MIN = 15.0
 CALLS = 50  # of a machine that is busy now and then
@@ -108,13 +118,6 @@ def test_what_is_revoked_is_refused_until_others_are_brought(tmp_path: Path) -> 
 
     with tls_shard(tmp_path, issuer, "--slots-file", str(list_of_slots)) as served:
         asyncio.run(scenario(served.endpoint))
-
-
-def put_file(path: Path, text: str) -> None:
-    """Whole at once, as the kubelet does it."""
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    new.replace(path)
 
 
 def test_a_shard_keeps_its_last_good_credentials_and_says_why(tmp_path: Path) -> None:

@@ -54,13 +54,22 @@ class Issuer:
         begun: float = 0.0,
         life: float = 30 * DAY,
         generation: int = 0,
+        machine: str = "",
     ) -> Credentials:
         """Of a job that shares this authority with `owner`'s; issued `begun` seconds ago."""
-        identity = replace(who(role, region, owner or self.owner), generation=generation)
+        somebody = who(role, region, owner or self.owner)
+        identity = replace(somebody, generation=generation, machine=machine)
         return issue(self.authorities, identity, time.time() - begun, life)
 
 
 ISSUER = Issuer()  # of the shard that tests share: `served` in conftest.py
+
+
+def put_file(path: Path, text: str) -> None:
+    """Whole at once, as the kubelet does it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
 
 
 def put(folder: Path, credentials: Credentials) -> Path:
@@ -133,13 +142,14 @@ def measured(began: float, line: str) -> None:
 class Heard:
     """What one dial of a learner comes to."""
 
-    def __init__(self) -> None:
+    def __init__(self, slot: str) -> None:
+        self.slot = slot
         self.ends: list[pb.End] = []
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.client: Any = None
 
     def connected(self, shard: int) -> None:
-        join = pb.Join(protocol=PROTOCOL, run_hash=RUN_FILE.hash, slot="here-2", instance="i")
+        join = pb.Join(protocol=PROTOCOL, run_hash=RUN_FILE.hash, slot=self.slot, instance="i")
         self.client.send(pb.ToShard(join=join))
 
     def message(self, shard: int, message: pb.ToLearner) -> None:
@@ -168,7 +178,7 @@ def dialled(
     """One dial with these credentials: why it ended, and the Ends that the learner heard."""
 
     async def scenario() -> tuple[str, list[pb.End]]:
-        heard = Heard()
+        heard = Heard(slot or "here-2")
         needed = needed_of(slot) if slot is not None else ANY
         dialler = Dialler(Folder(path=str(folder or ""), needed=needed))
         heard.client = ShardClient(0, endpoint, heard, dialler.open, dialler.ready)

@@ -8,9 +8,10 @@ need it, to ask and to await learners; a registrar without it knows of no learne
 import dataclasses
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import SpecError, require
 from atoll_protos.job.run_file import Region
 from atoll_protos.job.strict_json import parse
 from atoll_protos.names import slot_name
@@ -29,23 +30,38 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine with a certificate of its own, and the slots that it may join as (rule 41)."""
+
+    name: str
+    slots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """Learners for whom the first values wait, at most `start_seconds` from the first heard of.
 
-    `absent` are slots whose learners are not started again. `checkpoint` is the step of one that
-    somebody has asked for; 0: nobody has.
+    `absent` are slots whose learners are not started again. Certificates of machines that are not
+    among `machines` are refused. `checkpoint` is the step of one that somebody has asked for; 0:
+    nobody has. Raises SpecError.
     """
 
     regions: tuple[Region, ...] = ()
     start_seconds: int = START_SECONDS
     absent: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
+    machines: tuple[Machine, ...] = ()
     checkpoint: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_seconds <= SECONDS_MAX:
             problem = f"{self.start_seconds} is out of range"
             raise SpecError("start_seconds", problem, f"use 0..{SECONDS_MAX}")
+        known = set[str]()
+        for number, each in enumerate(self.machines):
+            field = f"machines[{number}].name"
+            require(each.name not in known, field, f"{each.name} is there twice", "name it once")
+            known.add(each.name)
 
     @property
     def slots(self) -> frozenset[str]:
@@ -55,13 +71,18 @@ class Expected:
     def every(self) -> frozenset[str]:
         return _slots(self.regions, ())
 
+    @property
+    def given(self) -> Mapping[str, frozenset[str]]:
+        """By machine: the slots that it may join as."""
+        return {each.name: frozenset(each.slots) for each in self.machines}
+
     def limit(self, region: str) -> Limit:
         return next((each for each in self.limits if each.region == region), Limit(region=region))
 
     def to_json(self) -> str:
         """The file's text, without the later fields where they say nothing."""
         given = dataclasses.asdict(self)
-        for field in ("absent", "limits", "checkpoint"):
+        for field in ("absent", "limits", "machines", "checkpoint"):
             if not given[field]:
                 del given[field]
         return json.dumps(given, indent=2) + "\n"

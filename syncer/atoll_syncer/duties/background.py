@@ -31,6 +31,7 @@ class Thread(StrEnum):
     READ = "read"  # reads values back
     EXAMINE = "examine"  # looks through what has arrived
     RENDER = "render"  # writes the models of checkpoints
+    FILES = "files"  # reads those by which a running job is changed, however slow the store is
     TIDY = "tidy"  # writes snapshots of the log, and removes what nobody needs any more
 
 

@@ -27,7 +27,7 @@ class Lane:
 
     lacking: dict[int, None] = field(default_factory=dict)  # slices in order of request, each once
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None  # of the stream, once it is open
+    opened: bool = False
     newest: int = 0  # number of its newest transfer
 
 
@@ -55,8 +55,10 @@ class SessionPort:
         self.sendings: dict[int, Sending] = {}  # by slice
         self.transfers = 0  # so far: the number of the newest
         self.incoming: Gathering | None = None  # made with the first lane
-        self.ended = False
+        self.ending = asyncio.Event()
+        self.shut_out = False
         self.bulk_over = asyncio.Event()  # a lane ended by itself, so the session must end too
+        self.closed = asyncio.Event()  # the session is over, and all lanes with it
 
     def send(self, message: pb.ToLearner) -> None:
         """Queue a control message; a newer tick replaces an unsent older one."""
@@ -76,11 +78,16 @@ class SessionPort:
     def end(self, end: pb.End) -> None:
         if not self.ended:
             self.send(pb.ToLearner(end=end))
-            self.ended = True
+            self.shut_out = end.code == pb.NOT_ALLOWED
+            self.ending.set()
+
+    @property
+    def ended(self) -> bool:
+        return self.ending.is_set()
 
     @property
     def closed_lanes(self) -> list[int]:
-        return [number for number, lane in enumerate(self.lanes) if lane.task is None]
+        return [number for number, lane in enumerate(self.lanes) if not lane.opened]
 
     def next_number(self) -> int:
         self.transfers += 1

@@ -5,7 +5,7 @@ Functions here take the identity and what is asked for, and return None or a `Ca
 no I/O, and a shard that serves plain text asks nothing of them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -31,7 +31,11 @@ class Reason(StrEnum):
     OTHER_REGION = "other_region"
     OTHER_ROLE = "other_role"
     REVOKED = "revoked"
+    OTHER_SLOT = "other_slot"  # than the list gives to the certificate's machine
     OTHER_PEER = "other_peer"  # a session's bulk stream, from another peer than the session
+
+
+PASSING: Final = (Reason.OTHER_RUN, Reason.REVOKED, Reason.OTHER_SLOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +58,14 @@ class CallRefusal:
         """What a learner or observer is told.
 
         A shard of a former run may still stand where its successor will: that passes. Credentials
-        that are revoked are replaced by others in the same folder.
+        that are revoked are replaced by others in the same folder. The list that gives a machine
+        its slot may still be on its way.
         """
         return pb.End(
             code=pb.NOT_ALLOWED,
             reason=str(self),
             remedy=f"give this process the credentials of {self.needed}",
-            retry=self.reason in (Reason.OTHER_RUN, Reason.REVOKED),
+            retry=self.reason in PASSING,
         )
 
 
@@ -125,6 +130,30 @@ def of_generation(peer: Identity, generation: int, asked: str) -> CallRefusal | 
         asked=asked,
         needed=f"generation {generation} or later of region {peer.region}",
         presented=f"{peer}, generation {peer.generation}, which is revoked,",
+    )
+
+
+def of_machine(
+    peer: Identity, given: Mapping[str, Collection[str]], asked: str, slot: str
+) -> CallRefusal | None:
+    """Whether the list has this peer's machine, and `slot` among its slots; empty: any call."""
+    if not peer.machine or slot in (own := given.get(peer.machine, ())):
+        return None
+    if peer.machine not in given:
+        return CallRefusal(
+            reason=Reason.REVOKED,
+            asked=asked,
+            needed="a machine that is on the job's list",
+            presented=f"{peer}, which is not on it, or not any more,",
+        )
+    if not slot:
+        return None
+    shown = slot[:LETTERS_MAX]
+    return CallRefusal(
+        reason=Reason.OTHER_SLOT,
+        asked=f"joining as {shown!r}",
+        needed=f"a machine to which the job's list gives {shown!r}",
+        presented=f"{peer}, which has {', '.join(sorted(own))[:LETTERS_MAX] or 'no slot'},",
     )
 
 

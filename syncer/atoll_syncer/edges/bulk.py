@@ -35,6 +35,7 @@ from atoll_syncer.edges import admission
 from atoll_syncer.edges.doorkeeper import Doorkeeper
 from atoll_syncer.rules.transfers import slice_of
 
+CLOSE_SECONDS = 0.5  # in which a peer closes the streams of a session that is over
 STALLED_SECONDS = 30.0  # between two frames of a transfer
 DIGITS_MAX = 20  # of a session's number, and of a lane's
 
@@ -59,7 +60,7 @@ class BulkStreams:
 
     async def serve(self, context: Any) -> None:
         number, port, lane = await self._tied(context)
-        port.lanes[lane].task = asyncio.current_task()
+        port.lanes[lane].opened = True
         if port.incoming is None:
             port.incoming = Gathering(len(port.lanes), partial(self._admit, number), self._form)
         if len(port.lanes) > 1:
@@ -68,6 +69,7 @@ class BulkStreams:
         ends = [
             asyncio.create_task(self._received(number, port, lane, context)),
             asyncio.create_task(self._publish(number, port, lane, context)),
+            asyncio.create_task(port.closed.wait()),
         ]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -77,6 +79,8 @@ class BulkStreams:
                     log.warning("bulk stream ended", session=number, reason=repr(error))
             if not port.ended:  # else its End must be written before
                 port.bulk_over.set()
+        if port.closed.is_set():  # its End goes by another connection, and must come first
+            await asyncio.sleep(CLOSE_SECONDS)
 
     async def _tied(self, context: Any) -> tuple[int, SessionPort, int]:
         """Session and lane of this stream, by numbers and secret; others are refused."""
@@ -95,7 +99,7 @@ class BulkStreams:
         elif not 0 <= lane < len(port.lanes):
             code = grpc.StatusCode.NOT_FOUND
             reason = f"session {number} has {len(port.lanes)} lanes, and no lane {lane}"
-        elif port.lanes[lane].task is not None:
+        elif port.lanes[lane].opened:
             code = grpc.StatusCode.ALREADY_EXISTS
             reason = f"lane {lane} of session {number} is open already"
         else:

@@ -38,23 +38,34 @@ class Doorkeeper:
             driver.machine.metrics.refused_peers.labels(reason)
 
     def look(
-        self, context: Any, asked: str, rule: Callable[[Identity], CallRefusal | None]
+        self,
+        context: Any,
+        asked: str,
+        rule: Callable[[Identity], CallRefusal | None],
+        slot: str = "",
     ) -> Identity | CallRefusal | None:
-        """Who it is, if it is one of the job's and `rule` allows it; None in plain text."""
+        """Who it is, if it is one of the job's and `rule` allows it; None in plain text.
+
+        `slot`: that of a learner's Join.
+        """
         if self.identity is None:
             return None
         uris = [each.decode() for each in context.auth_context().get(PEER_URI, ())]
         peer = admission.identify(self.identity.owner, uris, asked)
-        found = peer if isinstance(peer, CallRefusal) else rule(peer) or self._revoked(peer, asked)
+        if isinstance(peer, CallRefusal):
+            found: CallRefusal | None = peer
+        else:
+            found = rule(peer) or self._revoked(peer, asked, slot)
         if found is None:
             return peer
         log.warning("peer refused", peer=context.peer(), reason=str(found))
         self.driver.machine.metrics.refuse_peer(found.reason, str(found), self.driver.now())
         return found
 
-    def _revoked(self, peer: Identity, asked: str) -> CallRefusal | None:
-        limit = self.driver.shard.state.expected.limit(peer.region)
-        return admission.of_generation(peer, limit.generation, asked)
+    def _revoked(self, peer: Identity, asked: str, slot: str) -> CallRefusal | None:
+        listed = self.driver.shard.state.expected
+        of_region = admission.of_generation(peer, listed.limit(peer.region).generation, asked)
+        return of_region or admission.of_machine(peer, listed.given, asked, slot)
 
     def certificate(self, context: Any, peer: Identity | None) -> Certificate:
         """What this peer, which was let in, has shown: the session that it opens ends with it."""
@@ -64,6 +75,7 @@ class Doorkeeper:
         not_after = x509.load_pem_x509_certificate(text).not_valid_after_utc.timestamp()
         return Certificate(
             region=peer.region if peer.role in admission.REVOCABLE else "",
+            machine=peer.machine,
             generation=peer.generation,
             until=self.driver.now() + not_after - time.time(),
         )

@@ -16,7 +16,7 @@ from atoll_syncer.driver import Driver
 from atoll_syncer.duties.background import Thread
 from atoll_syncer.model.effects import Effect
 
-READ_SECONDS: Final = 2.0  # the kubelet changes mounted files, on file systems that tell nobody
+READ_SECONDS: Final = 0.5  # the kubelet changes mounted files, on file systems that tell nobody
 
 T = TypeVar("T")
 
@@ -24,22 +24,28 @@ log = structlog.get_logger()
 
 
 class JobFile(Generic[T]):
-    """The file at `path`, of which `parse` makes a value. What is wrong with it is logged once."""
+    """The file at `path`, of which `parse` makes a value. What is wrong with it is logged once.
+
+    The same text is parsed once: reading is all that looking again costs.
+    """
 
     def __init__(self, path: str, parse: Callable[[str], T]) -> None:
         self._path, self._parse = path, parse
+        self._known: tuple[bytes, T] | None = None
         self._said = ""
 
     def read(self) -> T | None:
         try:
-            found = self._parse(Path(self._path).read_text(encoding="utf-8"))
+            content = Path(self._path).read_bytes()
+            if self._known is None or self._known[0] != content:
+                self._known = content, self._parse(content.decode())
         except (OSError, ValueError, SpecError) as error:
             if str(error) != self._said:
                 log.warning("a file of the job cannot be read", file=self._path, reason=str(error))
             self._said = str(error)
             return None
         self._said = ""
-        return found
+        return self._known[1]
 
 
 async def follow(
@@ -48,7 +54,7 @@ async def follow(
     """Until cancelled: tell the shard what a file says whenever that has changed."""
     known: T | None = None
     while True:
-        found = await driver.background.run(Thread.TIDY, look)
+        found = await driver.background.run(Thread.FILES, look)
         if found is not None and found != known:
             driver.feed(told(found, driver.now()))
             known = found

@@ -33,6 +33,8 @@ from atoll_syncer.storage.store import StoreError
 
 JOIN_SECONDS_MAX = 20.0
 LANES_SECONDS_MAX = 60.0  # from the Welcome until all lanes are open
+END_SECONDS_MAX = 20.0  # until an End is written
+SHUT_OUT_SECONDS_MAX = 0.7  # and that of a peer whose certificate is over
 SESSIONS_MAX = 20_000  # of all kinds, also those that have not sent their Join
 OBSERVERS_MAX = 64  # each gets all values, and is no part of the training
 
@@ -58,7 +60,9 @@ class SyncerService:
             join = await self._join(context)
             if join is None:
                 return
-            peer = self.door.look(context, "joining", partial(admission.of_join, join=join))
+            of_join = partial(admission.of_join, join=join)
+            slot = "" if join.observer else join.slot
+            peer = self.door.look(context, "joining", of_join, slot)
             if isinstance(peer, CallRefusal):
                 await context.write(pb.ToLearner(end=peer.end))
             elif join.observer:
@@ -104,18 +108,24 @@ class SyncerService:
             asyncio.create_task(self._read(number, context)),
             asyncio.create_task(self._write(port, context)),
             asyncio.create_task(port.bulk_over.wait()),
+            asyncio.create_task(self._end_in_time(port)),
         ]
         look = asyncio.create_task(self._lanes_come(port))
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*ends, look, *(lane.task for lane in port.lanes)):
-                if task is not None:
-                    task.cancel()
+            port.closed.set()
+            for task in (*ends, look):
+                task.cancel()
             driver.ports.pop(number, None)
             with bugs_end(driver):
                 driver.session_closed(number)
             log.info("session ended", session=number, slot=join.slot)
+
+    async def _end_in_time(self, port: SessionPort) -> None:
+        """A peer that does not read its End keeps no stream open."""
+        await port.ending.wait()
+        await asyncio.sleep(SHUT_OUT_SECONDS_MAX if port.shut_out else END_SECONDS_MAX)
 
     async def _lanes_come(self, port: SessionPort) -> None:
         """A session of several lanes ends when they do not come: nobody is to wait for it."""

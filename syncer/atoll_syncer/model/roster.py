@@ -32,9 +32,13 @@ class Coming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What a session's peer has shown; `region` is empty where no revocation concerns it."""
+    """What a session's peer has shown; `region` is empty where no revocation concerns it.
+
+    `machine` is empty where the certificate is for any machine of its region.
+    """
 
     region: str = ""
+    machine: str = ""
     generation: int = 0
     until: float = float("inf")
 

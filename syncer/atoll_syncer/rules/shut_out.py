@@ -6,9 +6,11 @@ Who is not on the list (`atoll_protos.job.expected`) has a grace of GRACE_SECOND
     was on none         at the first Join of such a slot of its region
 
 A process gives none to a slot or region of its log that is not on the list with which it starts: a
-restart lets nobody in again. Certificates that are revoked, or have expired, shut out at once.
+restart lets nobody in again. Certificates that are revoked, or have expired, shut out at once; so
+does a list that takes a machine, or one of its slots, away.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -40,9 +42,15 @@ def heard(state: ShardState, expected: Expected, now: float) -> list[Effect]:
         for each in expected.limits
         if each.generation > before.limit(each.region).generation
     }
+    given = expected.given
+    taken_away = {
+        slot
+        for name, slots in before.given.items()
+        for slot in slots.difference(given.get(name, ()))
+    }
     effects: list[Effect] = []
-    for slot in _offered(state) if revoked else ():
-        if split_slot(slot)[0] in revoked:
+    for slot in _offered(state) if revoked or taken_away else ():
+        if split_slot(slot)[0] in revoked or slot in taken_away:
             effects += rounds.withdraw(state, slot, state.standing(now))
     return [*effects, *_outdated(state, now)]
 
@@ -51,9 +59,10 @@ def refusal(
     state: ShardState, join: pb.Join, certificate: Certificate, now: float
 ) -> pb.End | None:
     """Whether it may join; a slot that is not on the list has its grace from now on."""
-    if (end := _of_certificate(state, certificate, now)) is not None or join.observer:
+    slot = "" if join.observer else join.slot
+    end = _of_certificate(state, certificate, slot, state.expected.given, now)
+    if end is not None or join.observer:
         return end
-    slot = join.slot
     try:
         region, _ = split_slot(slot)
     except SpecError:
@@ -96,14 +105,24 @@ def _offered(state: ShardState) -> list[str]:
 
 
 def _outdated(state: ShardState, now: float) -> list[Effect]:
+    """Ends of all sessions, also of those that wait for the run, whose certificates are over."""
+    shown = {number: (each.slot, each.certificate) for number, each in state.sessions.open.items()}
+    shown |= {number: (join.slot, each) for number, (join, each) in state.sessions.early.items()}
+    given = state.expected.given
     ends = (
-        (number, _of_certificate(state, session.certificate, now))
-        for number, session in sorted(state.sessions.open.items())
+        (number, _of_certificate(state, certificate, slot, given, now))
+        for number, (slot, certificate) in sorted(shown.items())
     )
     return [EndSession(number, end) for number, end in ends if end is not None]
 
 
-def _of_certificate(state: ShardState, shown: Certificate, now: float) -> pb.End | None:
+def _of_certificate(
+    state: ShardState,
+    shown: Certificate,
+    slot: str,
+    given: Mapping[str, frozenset[str]],
+    now: float,
+) -> pb.End | None:
     if now >= shown.until:
         return refuse(
             pb.NOT_ALLOWED,
@@ -116,6 +135,14 @@ def _of_certificate(state: ShardState, shown: Certificate, now: float) -> pb.End
             pb.NOT_ALLOWED,
             f"the certificates of region {shown.region} have been revoked",
             "bring those that `atoll credentials` prints now; this process tries again",
+            retry=True,
+        )
+    if shown.machine and slot not in given.get(shown.machine, ()):
+        lacks = f"slot {slot}" if shown.machine in given else "place"
+        return refuse(
+            pb.NOT_ALLOWED,
+            f"machine {shown.machine} has no {lacks} on the job's list, or not any more",
+            "give it one again; this process tries again",
             retry=True,
         )
     return None

@@ -22,6 +22,7 @@ class ShutOutChecker(Watcher):
         self.lists: dict[str, Expected] = {}  # process: the last that it has read
         self.left: dict[tuple[str, str], float] = {}  # process, slot: read without it since
         self.raised: dict[tuple[str, str], float] = {}  # process, region: its generation, at
+        self.lost: dict[tuple[str, str], float] = {}  # process, slot: its machine, at
         self.shown: dict[tuple[str, int], tuple[str, Certificate]] = {}  # process, session
         self.welcomed: dict[str, set[int]] = {}  # process: sessions
         self.staged: dict[tuple[str, str, int], float] = {}  # process, slot, slice
@@ -35,6 +36,9 @@ class ShutOutChecker(Watcher):
         for each in expected.limits:
             if each.generation > before.limit(each.region).generation:
                 self.raised[shard.name, each.region] = self.world.sim.now
+        for machine, slots in before.given.items():
+            for slot in slots - expected.given.get(machine, frozenset()):
+                self.lost[shard.name, slot] = self.world.sim.now
         self.lists[shard.name] = expected
 
     def certificate_shown(
@@ -84,6 +88,10 @@ class ShutOutChecker(Watcher):
             and certificate.generation < wanted.limit(certificate.region).generation
         ):
             self._stays(shard, slot, raised, "a revoked certificate")
+        given = wanted.given.get(certificate.machine, frozenset())
+        if certificate.machine and slot not in given:
+            since = self.lost.get((shard.name, slot), 0.0)
+            self._stays(shard, slot, since, f"machine {certificate.machine}, which may not be it")
 
     def _stays(self, shard: ShardProcess, slot: str, over: float, why: str) -> None:
         late = self.world.sim.now - max(over, shard.woke_at)
@@ -95,7 +103,8 @@ class ShutOutChecker(Watcher):
                 self._stays(shard, part.slot, out, "an offer, and no place on the list")
             at = self.staged.get((shard.name, part.slot, merge.slice), 0.0)
             raised = self.raised.get((shard.name, split_slot(part.slot)[0]), 0.0)
-            self.require(at >= raised, f"{shard.name} merges {part}, of a revoked certificate")
+            over = max(raised, self.lost.get((shard.name, part.slot), 0.0))
+            self.require(at >= over, f"{shard.name} merges {part}, of a revoked certificate")
 
     def _out_at(self, shard: ShardProcess, slot: str) -> float | None:
         """When its grace was over; None while it is on the list."""

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_protos.job.expected import NOBODY, Expected, Limit
+from atoll_protos.job.expected import NOBODY, Expected, Limit, Machine
 from atoll_protos.job.run_file import Region
 
 TWO = Expected(regions=(Region(name="us", learners=1), Region(name="eu", learners=1)))
@@ -30,6 +30,14 @@ def test_a_checkpoint_that_is_asked_for_is_in_it() -> None:
     assert Expected.from_json(one.to_json()) == one
 
 
+def test_a_machine_has_its_own_slots() -> None:
+    machines = Machine(name="ws-3", slots=("us-0", "eu-0")), Machine(name="ws-4")
+    one = dataclasses.replace(TWO, machines=machines)
+    assert Expected.from_json(one.to_json()) == one
+    assert one.given == {"ws-3": {"us-0", "eu-0"}, "ws-4": frozenset()}
+    assert TWO.given == {}
+
+
 def test_where_all_can_come_an_earlier_version_can_read_the_file() -> None:
     assert set(json.loads(TWO.to_json())) == {"regions", "start_seconds"}
 
@@ -43,6 +51,9 @@ def test_where_all_can_come_an_earlier_version_can_read_the_file() -> None:
         ('{"start_seconds": "soon"}', "start_seconds"),
         ('{"regions": [{"name": "us"}]}', "regions[0].learners"),
         ('{"learners": 3}', "learners"),
+        ('{"machines": [{"slots": ["us-0"]}]}', "machines[0].name"),
+        ('{"machines": {"ws-3": ["us-0"]}}', "machines"),
+        ('{"machines": [{"name": "ws-3"}, {"name": "ws-3"}]}', "machines[1].name"),
     ],
 )
 def test_a_bad_list_is_named_with_its_field(text: str, field: str) -> None:

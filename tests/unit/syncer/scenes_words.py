@@ -11,7 +11,7 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.expected import NOBODY, Expected, Limit
+from atoll_protos.job.expected import NOBODY, Expected, Limit, Machine
 from atoll_protos.job.length import Length
 from atoll_protos.job.run_file import Fragments, Region
 from atoll_protos.means import MovingMean
@@ -45,6 +45,12 @@ def revoked(generation: int) -> Expected:
     return Expected(regions=listed(a=2, b=2).regions, limits=limits)
 
 
+def given(**slots: str) -> Expected:
+    """Regions a and b, and these machines."""
+    machines = tuple(Machine(name=name, slots=(*each.split(","),)) for name, each in slots.items())
+    return Expected(regions=listed(a=2, b=2).regions, machines=machines)
+
+
 def taken(slot: str, incarnation: int = 1, instance: str = "", uid: str = "uid") -> log.Taken:
     return log.Taken(
         slot=slot, incarnation=incarnation, uid=uid, instance=instance or f"{slot}-process"
@@ -67,6 +73,7 @@ class Words:
             **{"Fragments": Fragments, "Wire": Wire, "History": History, "Limit": Limit},
             **{"Certificate": Certificate, "seeding": seeding, "KEY": KEY, "RUN": RUN, "s": self.s},
             **{"digest": digest, "version": version, "listed": listed, "revoked": revoked},
+            "given": given,
             "limited": limited,
             "records": records,
             **{"taken": taken, "lineage": lineage, "play": self, "shard_side": shard_side},

@@ -50,6 +50,32 @@ def test_who_may_call_what(peer: Identity) -> None:
     assert admission.of_bulk(replace(peer, generation=3), peer) is None  # renewed credentials
 
 
+def test_a_machine_joins_only_as_a_slot_that_the_list_gives_it() -> None:
+    given = {"ws-3": {"us-east-0", "us-east-2"}, "ws-4": {"us-east-1"}, "ws-5": set[str]()}
+
+    def found(machine: str, slot: str) -> CallRefusal | None:
+        return admission.of_machine(replace(identity(), machine=machine), given, "joining", slot)
+
+    assert found("ws-3", "us-east-0") is found("ws-3", "us-east-2") is None
+    assert found("ws-3", "") is None  # a call that is for no slot
+    assert found("", "us-east-1") is None  # a certificate for any machine of its region
+    assert reason(found("ws-9", "us-east-0")) is reason(found("ws-9", "")) is Reason.REVOKED
+    assert reason(found("ws-5", "us-east-0")) is Reason.OTHER_SLOT
+    assert str(found("ws-3", "us-east-1")) == (
+        "joining as 'us-east-1' needs the certificate of a machine to which the job's list gives "
+        "'us-east-1', and that of learner on machine ws-3 of region us-east of team/bytes "
+        "(UID 0b-1), which has us-east-0, us-east-2, was presented"
+    )
+
+
+def test_the_bulk_stream_of_a_session_is_not_for_another_machine_of_its_region() -> None:
+    here, there = (replace(identity(), machine=each) for each in ("ws-3", "ws-4"))
+    assert admission.of_bulk(here, here) is None
+    for other in (there, identity()):
+        assert reason(admission.of_bulk(other, here)) is Reason.OTHER_PEER
+        assert reason(admission.of_bulk(here, other)) is Reason.OTHER_PEER
+
+
 def another(namespace: str = "team", job: str = "bytes", uid: str = "0b-1") -> tuple[str]:
     return (identity(owner=JobIdentity(namespace=namespace, job=job, uid=uid)).uri,)
 
@@ -92,6 +118,7 @@ def test_what_a_peer_has_chosen_makes_no_refusal_long() -> None:
         admission.of_join(identity(Role.OPERATOR), pb.Join(slot=long)),
         admission.of_owner(identity(), long),
         admission.identify(OWNER, [long], "Status"),
+        admission.of_machine(replace(identity(), machine="m"), {"m": [long]}, "", "y" + long),
     ):
         assert isinstance(found, CallRefusal)
         assert len(str(found)) < 500
@@ -104,7 +131,8 @@ def test_a_refused_learner_ends_as_bad_input_but_waits_for_the_end_of_a_former_r
     for each in Reason:
         refused = CallRefusal(reason=each, asked="x", needed="y", presented="z")
         assert refused.end.code == pb.NOT_ALLOWED
-        assert refused.end.retry == (each in (Reason.OTHER_RUN, Reason.REVOKED))
+        passing = (Reason.OTHER_RUN, Reason.REVOKED, Reason.OTHER_SLOT)
+        assert refused.end.retry == (each in passing)
 
 
 def test_certificates_of_an_older_generation_of_their_region_are_revoked() -> None:

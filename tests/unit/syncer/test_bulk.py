@@ -46,7 +46,7 @@ async def test_only_who_knows_the_secret_of_a_session_opens_its_bulk_stream_rule
     with pytest.raises(AbortedError) as refused:
         await service.bulk(None, BulkContext(session, secret))
     assert refused.value.args[0] == code
-    assert port.lanes[0].task is None
+    assert not port.lanes[0].opened
 
 
 @pytest.mark.parametrize("lane", [1, -1, "x", "9" * 500])
@@ -132,7 +132,7 @@ async def test_a_transfer_that_does_not_go_on_ends_its_session(
         _, pending = await asyncio.wait([idle], timeout=0.2)
         assert pending  # between two transfers a stream may be silent
         assert rejected == []
-        port.lanes[0].task = None
+        port.lanes[0].opened = False
         await service.bulk(None, stream(head, chunk))
     ((session, reason),) = rejected
     assert session == 7
@@ -160,12 +160,33 @@ async def test_a_lane_whose_part_does_not_come_ends_its_session_rule_34(
     assert len(rejected) == begun
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1_000.0])
+async def test_the_streams_of_a_session_that_is_over_end_a_moment_after_its_end_rule_41(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads its End closes them itself; nobody else keeps one, and none carries values."""
+    monkeypatch.setattr("atoll_syncer.edges.bulk.CLOSE_SECONDS", seconds)
+    asked: list[int] = []
+    service, port = serving(publish=lambda _, fragment: asked.append(fragment))
+    async with running(service.bulk(None, stream())) as lane:
+        port.publish(0)
+        while not asked:  # noqa: ASYNC110 - it is asked in the next step of the loop
+            await asyncio.sleep(0)
+        port.end(pb.End(code=pb.NOT_ALLOWED))
+        port.closed.set()
+        await asyncio.wait([lane], timeout=0.2 if seconds else 60.0)
+        port.publish(1)
+        await asyncio.sleep(0)
+        assert lane.done() == (seconds == 0.0)
+    assert asked == [0]
+
+
 async def test_a_session_whose_lanes_do_not_come_ends_rule_34(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("atoll_syncer.edges.service.LANES_SECONDS_MAX", 0.0)
     port, whole = SessionPort("secret", lanes=3), SessionPort("secret")
-    port.lanes[1].task = object()  # type: ignore[assignment]
+    port.lanes[1].opened = True
     port.welcomed.set()
     whole.welcomed.set()
     service = SyncerService(SimpleNamespace())  # type: ignore[arg-type]

@@ -77,6 +77,36 @@ async def test_an_end_is_the_last_word_of_a_session_rule_5() -> None:
     assert [each.WhichOneof("kind") for each in port.control] == ["tick"]
 
 
+@pytest.mark.parametrize("code", [pb.NOT_ALLOWED, pb.SUPERSEDED])
+async def test_a_peer_that_does_not_read_its_end_keeps_no_stream(
+    code: pb.Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its window is full: neither the End nor what was sent before comes through."""
+    limits = {"SHUT_OUT_SECONDS_MAX": 0.0, "END_SECONDS_MAX": 1_000.0}
+    if code == pb.SUPERSEDED:
+        limits = dict(zip(limits, reversed(limits.values()), strict=True))
+    for name, seconds in limits.items():
+        monkeypatch.setattr(f"atoll_syncer.edges.service.{name}", seconds)
+    writing, opened = asyncio.Event(), asyncio.Event()
+
+    class Unread(BulkContext):
+        async def write(self, message: Any) -> None:
+            del message
+            writing.set()
+            await asyncio.Event().wait()
+
+    service, _ = serving(session_opened=lambda *_: opened.set())
+    unread = Unread("", "", pb.ToShard(join=pb.Join(slot="a-0")))
+    async with running(service.Session(None, unread)) as session:
+        await opened.wait()
+        port = service.driver.ports[1]
+        port.send(pb.ToLearner(tick=pb.Tick(tick=1)))
+        await writing.wait()
+        port.end(pb.End(code=code))
+        await asyncio.wait_for(session, 60.0)
+    assert port.closed.is_set()
+
+
 async def test_status_tells_the_operators_last_word_and_what_must_be_equal() -> None:
     one, _ = begun("a-0")
     service, _ = serving()

@@ -147,14 +147,16 @@ def issuer() -> Issuer:
     return Issuer()
 
 
-def folder(path: Path, issuer: Issuer, role: Role = Role.LEARNER, region: str = "here") -> Folder:
-    return Folder(path=str(put(path, issuer.leaf(role, region))))
+def folder(path: Path, issuer: Issuer, machine: str = "") -> Folder:
+    return Folder(path=str(put(path, issuer.leaf(machine=machine))))
 
 
+@pytest.mark.parametrize("machines", [("", ""), ("ws-3", "ws-4")])
 async def test_learners_of_one_region_know_each_other_rule_37(
-    tmp_path: Path, issuer: Issuer
+    machines: tuple[str, str], tmp_path: Path, issuer: Issuer
 ) -> None:
-    own, other = (folder(tmp_path / name, issuer) for name in ("one", "two"))
+    """Also with certificates of single machines: the hosts of a learner are several."""
+    own, other = (folder(tmp_path / f"{n}", issuer, each) for n, each in enumerate(machines))
     async with between(head=own, dials=other) as (mine, theirs):
         assert await leaving(mine, theirs) == ""
 

@@ -1,0 +1,118 @@
+"""Certificates of single machines: what they may join as, and what ends when one is revoked."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.job.expected import Expected, Machine
+from atoll_protos.network.identity import Role
+from atoll_syncer.edges.bulk import CLOSE_SECONDS
+from atoll_syncer.edges.job_files import READ_SECONDS
+from atoll_syncer.edges.service import SHUT_OUT_SECONDS_MAX
+from wire.raw_peer import RUN_FILE, SECONDS_MAX, STEPS_UNTIL_DUE, Peer, peer, until
+from wire.tls_side import Issuer, dialled, put, put_file, status, tls_shard
+
+REVOKED_SECONDS_MAX = 2.0
+
+
+def listed(**slots: str) -> str:
+    """A list of the job's learners with these machines, each with one slot."""
+    machines = tuple(Machine(name=name, slots=(slot,)) for name, slot in slots.items())
+    return Expected(regions=RUN_FILE.regions, machines=machines, start_seconds=0).to_json()
+
+
+async def over(peer: Peer) -> None:
+    """Both streams of a session have ended."""
+    assert await asyncio.wait_for(peer.call.read(), SECONDS_MAX) is grpc.aio.EOF
+    assert await asyncio.wait_for(peer.bulk.code(), SECONDS_MAX) is not None
+
+
+def test_a_revoked_machine_loses_its_streams_and_another_one_of_its_region_goes_on(
+    tmp_path: Path,
+) -> None:
+    issuer, list_of_slots = Issuer(), tmp_path / "slots.json"
+    list_of_slots.write_text(listed(one="here-0", two="here-1"))
+    one, two = (issuer.leaf(machine=each) for each in ("one", "two"))
+    operator = issuer.leaf(Role.OPERATOR)
+
+    async def scenario(endpoint: str) -> None:
+        async with (
+            peer(endpoint, "here-1", credentials=two) as stays,
+            peer(endpoint, "here-0", credentials=one) as goes,
+        ):
+            await stays.ready_to_seed()
+            await stays.seed()
+            await until(lambda: status(endpoint, operator).state == pb.SHARD_SERVING)
+            assert (await goes.join()).HasField("welcome")
+            began = time.monotonic()
+            put_file(list_of_slots, listed(two="here-1"))
+            end = await goes.until("end")
+            await over(goes)
+            sys.stderr.write(f"\n{time.monotonic() - began:.2f} s from the list to the end\n")
+            assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
+            assert "machine one has no place on the job's list" in end.reason
+            for t_m in range(STEPS_UNTIL_DUE):
+                await stays.report(t_m)
+            await stays.offer(await stays.until("call"), STEPS_UNTIL_DUE - 1, 0.01)
+            await until(lambda: status(endpoint, operator).commits == 1)
+        with pytest.raises(grpc.RpcError) as refused:
+            await asyncio.to_thread(status, endpoint, one)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        folder = put(tmp_path / "one", one)
+        _, ends = await asyncio.to_thread(dialled, endpoint, folder, "here-0")
+        (end,) = ends
+        assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
+        assert "a machine that is on the job's list" in end.reason
+        put_file(list_of_slots, listed(two="here-1", one="here-0"))
+        async with peer(endpoint, "here-0", credentials=one) as again:
+            assert (await again.join(instance="again")).HasField("welcome")
+
+    with tls_shard(tmp_path, issuer, "--slots-file", str(list_of_slots)) as served:
+        asyncio.run(scenario(served.endpoint))
+        assert "learner on machine one" in served.log.read_text()
+
+
+def test_a_machine_gets_no_slot_but_its_own(tmp_path: Path) -> None:
+    """Neither a free one of its region, nor that of another machine while it trains."""
+    issuer, list_of_slots = Issuer(), tmp_path / "slots.json"
+    list_of_slots.write_text(listed(one="here-0", two="here-1"))
+
+    async def scenario(endpoint: str) -> None:
+        two = issuer.leaf(machine="two")
+        async with peer(endpoint, "here-1", credentials=two) as trains:
+            assert (await trains.join()).HasField("welcome")
+            for machine, slot in (("one", "here-2"), ("one", "here-1")):
+                folder = put(tmp_path / "one", issuer.leaf(machine=machine))
+                _, ends = await asyncio.to_thread(dialled, endpoint, folder, slot)
+                (end,) = ends
+                assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
+                assert f"a machine to which the job's list gives '{slot}'" in end.reason
+            bulk = await stolen(trains, issuer)
+            assert bulk is grpc.StatusCode.PERMISSION_DENIED
+            async with peer(endpoint, "here-2", credentials=issuer.leaf()) as anywhere:
+                assert (await anywhere.join()).HasField("welcome")
+            shown = await asyncio.to_thread(status, endpoint, issuer.leaf(Role.OPERATOR))
+            assert {each.slot: each.state for each in shown.slots}["here-1"] == pb.SLOT_JOINING
+
+    with tls_shard(tmp_path, issuer, "--slots-file", str(list_of_slots)) as served:
+        asyncio.run(scenario(served.endpoint))
+
+
+async def stolen(session: Peer, issuer: Issuer) -> grpc.StatusCode:
+    """Another machine of the region opens the bulk stream of a session, whose secret it knows."""
+    async with peer(session.endpoint, "", credentials=issuer.leaf(machine="one")) as thief:
+        thief.welcome = session.welcome
+        thief._open_channel()
+        code: grpc.StatusCode = await thief.open_bulk(session.welcome.secret).code()
+        return code
+
+
+def test_the_bounds_of_a_revocation_add_up_to_what_is_promised() -> None:
+    """A list is read again, and an End that nobody reads is given up: no timer is beside these."""
+    assert READ_SECONDS + SHUT_OUT_SECONDS_MAX + CLOSE_SECONDS < REVOKED_SECONDS_MAX
