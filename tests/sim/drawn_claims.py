@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from atoll_protos.job.expected import Expected, Limit, Machine
+from atoll_protos.job.expected import Expected, Limit, ListedMachine
 from atoll_protos.job.run_file import Region
 from atoll_protos.names import slot_name
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
@@ -107,7 +107,7 @@ def draw_machines(regions: tuple[Region, ...], seed: int) -> tuple[tuple[float, 
 
     def listed(machines: dict[str, str]) -> Expected:
         """By slot: the machine that has it."""
-        given = (Machine(name=name, slots=(slot,)) for slot, name in machines.items())
+        given = (ListedMachine(name=name, slots=(slot,)) for slot, name in machines.items())
         return Expected(regions=regions, machines=tuple(given))
 
     return (

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.expected import Expected, Machine
+from atoll_protos.job.expected import Expected, ListedMachine
 from atoll_protos.network.identity import Role
 from atoll_syncer.edges.bulk import CLOSE_SECONDS
 from atoll_syncer.edges.job_files import READ_SECONDS
@@ -23,7 +23,7 @@ REVOKED_SECONDS_MAX = 2.0
 
 def listed(**slots: str) -> str:
     """A list of the job's learners with these machines, each with one slot."""
-    machines = tuple(Machine(name=name, slots=(slot,)) for name, slot in slots.items())
+    machines = tuple(ListedMachine(name=name, slots=(slot,)) for name, slot in slots.items())
     return Expected(regions=RUN_FILE.regions, machines=machines, start_seconds=0).to_json()
 
 

@@ -45,7 +45,7 @@ from atoll_operator.machines.server_folder import (
     write_server,
 )
 from atoll_protos.environment import Env
-from atoll_protos.job.expected import Expected
+from atoll_protos.job.expected import Expected, ListedMachine
 from atoll_protos.names import slot_name, split_slot
 from atoll_protos.network.addresses import OR, joined, processes_of, split
 from atoll_protos.network.identity import JobIdentity, Role
@@ -88,7 +88,9 @@ class MachineServer(Elsewhere):
         return [self._secured(each) for each in planned]
 
     def listed(self, slots: Expected) -> Expected:
-        return slots
+        entered = self.book.read().machines
+        machines = tuple(ListedMachine(name=each.name, slots=each.slots) for each in entered)
+        return replace(slots, machines=machines)
 
     @contextmanager
     def open(self, say: Callable[[str], None]) -> Iterator[None]:

@@ -30,7 +30,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class ListedMachine:
     """A machine with a certificate of its own, and the slots that it may join as (rule 41)."""
 
     name: str
@@ -50,7 +50,7 @@ class Expected:
     start_seconds: int = START_SECONDS
     absent: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
-    machines: tuple[Machine, ...] = ()
+    machines: tuple[ListedMachine, ...] = ()
     checkpoint: int = 0
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_protos.job.expected import NOBODY, Expected, Limit, Machine
+from atoll_protos.job.expected import NOBODY, Expected, Limit, ListedMachine
 from atoll_protos.job.run_file import Region
 
 TWO = Expected(regions=(Region(name="us", learners=1), Region(name="eu", learners=1)))
@@ -31,7 +31,7 @@ def test_a_checkpoint_that_is_asked_for_is_in_it() -> None:
 
 
 def test_a_machine_has_its_own_slots() -> None:
-    machines = Machine(name="ws-3", slots=("us-0", "eu-0")), Machine(name="ws-4")
+    machines = ListedMachine(name="ws-3", slots=("us-0", "eu-0")), ListedMachine(name="ws-4")
     one = dataclasses.replace(TWO, machines=machines)
     assert Expected.from_json(one.to_json()) == one
     assert one.given == {"ws-3": {"us-0", "eu-0"}, "ws-4": frozenset()}

@@ -11,7 +11,7 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.expected import NOBODY, Expected, Limit, Machine
+from atoll_protos.job.expected import NOBODY, Expected, Limit, ListedMachine
 from atoll_protos.job.length import Length
 from atoll_protos.job.run_file import Fragments, Region
 from atoll_protos.means import MovingMean
@@ -47,7 +47,9 @@ def revoked(generation: int) -> Expected:
 
 def given(**slots: str) -> Expected:
     """Regions a and b, and these machines."""
-    machines = tuple(Machine(name=name, slots=(*each.split(","),)) for name, each in slots.items())
+    machines = tuple(
+        ListedMachine(name=name, slots=(*each.split(","),)) for name, each in slots.items()
+    )
     return Expected(regions=listed(a=2, b=2).regions, machines=machines)
 
 
