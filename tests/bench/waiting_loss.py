@@ -28,6 +28,7 @@ from atoll_syncer.model.effects import MergeOffers, Stage, StoreSeed
 from atoll_syncer.numbers.values import TensorValues
 from atoll_worker.link.messages import Tick
 from atoll_worker.model.parameters import travelling
+from bench.results import Figure, option, publish
 from bench.table import show
 from bench.waiting import ARMS, FLEETS, STEP_SECONDS, Fleet, scenario, slow_links
 from bytegpt import data
@@ -240,30 +241,40 @@ def main() -> None:
     parser.add_argument("--cell", action="append", help="FLEET=LINK, in percent of the overlap")
     parser.add_argument("--ticks", type=int, default=480)
     parser.add_argument("--seed", action="append", type=int)
+    option(parser)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    seeds = given.seed or (1, 2, 3)
     cells = [each.rpartition("=")[::2] for each in given.cell or ()]
+    figures: list[Figure] = []
     for fleet, link in [(name, int(share)) for name, share in cells] or CELLS:
         rows, first = [], dict[int, float]()
-        for arm in given.arm or ("K = 1", "K = 1, limit Work"):
-            runs = {
-                seed: trained(ARMS[arm], link, FLEETS[fleet], given.ticks, seed)
-                for seed in given.seed or (1, 2, 3)
-            }
-            losses = {seed: each.loss for seed, each in runs.items()}
-            first = first or losses
+        for arm in given.arm or ("K = 1, limit Overlap", "K = 1"):
+            runs = [trained(ARMS[arm], link, FLEETS[fleet], given.ticks, seed) for seed in seeds]
+            losses = [each.loss for each in runs]
+            if first:
+                over = [loss - first[seed] for seed, loss in zip(seeds, losses, strict=True)]
+                figures.append(
+                    Figure(what=f"{fleet}; link {link}%; {arm}", values=over, unit="nats")
+                )
+            first = first or dict(zip(seeds, losses, strict=True))
             rows.append(
                 (
                     arm,
-                    *(f"{loss:.3f} ({loss - first[seed]:+.3f})" for seed, loss in losses.items()),
-                    f"{statistics.mean(losses.values()):.4f}",
-                    statistics.mean(each.tokens for each in runs.values()),
-                    sum(each.left_out for each in runs.values()),
+                    *(
+                        f"{loss:.3f} ({loss - first[seed]:+.3f})"
+                        for seed, loss in zip(seeds, losses, strict=True)
+                    ),
+                    f"{statistics.mean(losses):.4f}",
+                    statistics.mean(each.tokens for each in runs),
+                    sum(each.left_out for each in runs),
                 )
             )
-        seeds = [f"seed {seed}" for seed in first]
-        show(f"{fleet}, link {link}%", ("arm", *seeds, "mean", "tokens", "left out"), rows)
+        columns = ("arm", *(f"seed {seed}" for seed in seeds), "mean", "tokens", "left out")
+        show(f"{fleet}, link {link}%", columns, rows)
         sys.stdout.flush()
+    about = "Virtual time. Loss above that of the first arm, by seed."
+    publish(given, figures, about=about)
 
 
 if __name__ == "__main__":

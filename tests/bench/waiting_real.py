@@ -14,6 +14,7 @@ import dataclasses
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -23,6 +24,7 @@ import yaml
 from atoll_operator.local.show.run_summary import conserve
 from atoll_protos.job.run_file import Sync
 from bench import jobs
+from bench.results import Figure, option, publish
 from bench.table import show
 from bench.waiting import ARMS, CLASSES, DIES_AT, LINKS, Fleet
 from bytegpt.model import ByteGPT, Size
@@ -30,16 +32,27 @@ from local.command import tapes
 from local.law import learners_lines
 
 SIZE: Final = Size(layers=2, heads=4, width=64, context=64)
-TRAIN: Final = ["--layers=2", "--heads=4", "--width=64", "--context=64", "--batch=2"]
+SIZES: Final = ["--layers=2", "--heads=4", "--width=64", "--context=64"]
+TRAIN: Final = [*SIZES, "--batch=2"]
 VALUE_BYTES: Final = 2  # on the wire, up and down: bf16
 FLEETS: Final = {
     "equal": Fleet(paces=(1.0,) * 4),
+    "18% apart": Fleet(paces=(1.0, 1.0, 1.18, 1.18)),
     "one 3 x slower": Fleet(paces=(1.0, 1.0, 1.0, 3.0)),
     "one dies": Fleet(paces=(1.0,) * 4, last_dies=True),
     "one link 2 x slower": Fleet(paces=(1.0,) * 4, last_link=2.0),
     "one link 3 x slower": Fleet(paces=(1.0,) * 4, last_link=3.0),
 }
-COLUMNS: Final = ("link", "busy", *CLASSES, "kept", "rounds", "late rounds", "step")
+COLUMNS: Final = ("link", "busy", *CLASSES, "kept", "rounds", "late rounds", "step", "loss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one run kept, and its row."""
+
+    kept: float
+    loss: float
+    row: tuple[object, ...]
 
 
 def manifest(sync: Sync, fleet: Fleet, ticks: int, step_seconds: float, seed: int) -> str:
@@ -76,17 +89,17 @@ def plan(sync: Sync, link: int, fleet: Fleet, ticks: int, step_seconds: float) -
 
 def played(
     sync: Sync, link: int, fleet: Fleet, ticks: int, step_seconds: float, seed: int, folder: Path
-) -> tuple[object, ...]:
-    """One cell: its row."""
+) -> Found:
+    """One cell."""
     file = folder / "plan.yaml"
     file.write_text(plan(sync, link, fleet, ticks, step_seconds))
     job = manifest(sync, fleet, ticks, step_seconds, seed)
     jobs.run(job, folder / "job", "--chaos-plan", str(file))
-    return row(folder / "job", fleet, step_seconds)
+    return found_in(folder / "job", fleet, step_seconds)
 
 
-def row(out: Path, fleet: Fleet, step_seconds: float) -> tuple[object, ...]:
-    """See COLUMNS, without the first one."""
+def found_in(out: Path, fleet: Fleet, step_seconds: float) -> Found:
+    """See COLUMNS; the row is without the first one."""
     lines, sums = learners_lines(out / "run"), Counter[str]()
     for tokens in conserve(lines, tapes(out / "run")).values():
         sums.update(dataclasses.asdict(tokens))
@@ -101,14 +114,18 @@ def row(out: Path, fleet: Fleet, step_seconds: float) -> tuple[object, ...]:
     late = sum(slots[-1] not in {part["slot"] for part in x["participants"]} for x in commits)
     settled = sum(sums[name] for name in CLASSES)
     shares = {name: sums[name] / settled for name in CLASSES}
-    return (
+    kept, loss = shares["merged"] / (1 - shares["overlap"]), jobs.loss(out, SIZES)
+    step = min(mean(each["step_seconds"] for each in steps[slot]) for slot in slots) / step_seconds
+    row = (
         1 - max(blocked),
         *shares.values(),
-        f"{shares['merged'] / (1 - shares['overlap']):.3f}",
+        f"{kept:.3f}",
         len(commits),
         late,
-        min(mean(each["step_seconds"] for each in steps[slot]) for slot in slots) / step_seconds,
+        step,
+        f"{loss:.3f}",
     )
+    return Found(kept=kept, loss=loss, row=row)
 
 
 def main() -> None:
@@ -120,10 +137,12 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=240)
     parser.add_argument("--step-seconds", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=1)
+    option(parser)
     given = parser.parse_args()
+    figures: list[Figure] = []
     for fleet in given.fleet or FLEETS:
         for arm in given.arm or ["K = 1"]:
-            rows = []
+            rows, cells = [], list[Found]()
             for link in given.link or (LINKS[0], LINKS[-1]):
                 with tempfile.TemporaryDirectory() as folder:
                     found = played(
@@ -135,9 +154,14 @@ def main() -> None:
                         given.seed,
                         Path(folder),
                     )
-                rows.append((f"{link}%", *found))
+                rows.append((f"{link}%", *found.row))
+                cells.append(found)
             show(f"{fleet}; {arm}", COLUMNS, rows)
             sys.stdout.flush()
+            figures.append(Figure(what=f"{fleet}; {arm}: kept", values=[x.kept for x in cells]))
+            losses = [each.loss for each in cells]
+            figures.append(Figure(what=f"{fleet}; {arm}: loss", values=losses, unit="nats"))
+    publish(given, figures, about="Four learners, by link.")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from atoll_protos.job.run_file import Region, Sync
+from atoll_protos.job.run_file import GraceLimit, Region, Sync
 from bench.results import Figure, option, publish
 from paper.chips import ATOLL, FITTED, Chips, Machines, expected
 from paper.published import CHIPS, GOODPUT
@@ -35,7 +35,9 @@ QUIET: Final = 0  # a seed without faults
 TOKENS: Final = 1_000_000  # of a step of all chips of a learner
 BEGIN_SECONDS: Final = 120.0  # until all train, and rounds go on evenly
 FRAGMENTS: Final = 4  # P; 24 are published
-SYNC: Final = Sync(fragments=FRAGMENTS, period=24, overlap=2, quorum=1, grace=True)
+SYNC: Final = Sync(
+    fragments=FRAGMENTS, period=24, overlap=2, quorum=1, grace_limit=GraceLimit.OVERLAP
+)
 
 
 class ChipsLearner(LearnerProcess):

@@ -32,12 +32,12 @@ def test_the_default_merges_the_work_over_twenty_periods(fleet: str, link: int) 
     check(fleet, link, LONG_TICKS)
 
 
-WORK = replace(BASE, grace_limit=GraceLimit.WORK)
+OVERLAP = replace(BASE, grace_limit=GraceLimit.OVERLAP)
 
 
-def test_a_grace_limited_by_work_merges_what_comes_over_the_slowest_link() -> None:
+def test_the_default_merges_what_comes_over_the_slowest_link() -> None:
     fleet = FLEETS["18% apart, one link 2 x slower"]
-    work, overlap = (played(sync, LINKS[-1], fleet, TICKS, seed=1) for sync in (WORK, BASE))
+    work, overlap = (played(sync, LINKS[-1], fleet, TICKS, seed=1) for sync in (BASE, OVERLAP))
     assert work.kept >= 0.99, work
     assert overlap.kept < 0.95, overlap
     assert work.tokens["merged"] > overlap.tokens["merged"] + 0.02, (work, overlap)
@@ -47,7 +47,7 @@ def test_a_grace_limited_by_work_merges_what_comes_over_the_slowest_link() -> No
 def test_nobody_waits_for_a_link_that_is_slower_than_the_grace() -> None:
     """But in the first rounds, when nobody knows that yet."""
     fleet = Fleet(last_link=4.0)
-    work, overlap = (played(sync, LINKS[-1], fleet, TICKS, seed=1) for sync in (WORK, BASE))
+    work, overlap = (played(sync, LINKS[-1], fleet, TICKS, seed=1) for sync in (BASE, OVERLAP))
     assert work.tokens["merged"] >= overlap.tokens["merged"] - 0.02, (work, overlap)
     assert work.open_ticks <= overlap.open_ticks + 0.5, (work, overlap)
 

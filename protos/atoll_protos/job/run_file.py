@@ -77,7 +77,7 @@ class Sync:
     quorum: int | Quorum = 1
     grace: bool = True
     grace_safety: float = 0.8
-    grace_limit: GraceLimit = GraceLimit.OVERLAP
+    grace_limit: GraceLimit = GraceLimit.WORK
     merge: Merge = Merge.RADIAL_DIRECTIONAL
     blend: float = 0.0
     norm_limit: float = 10.0  # beyond which an offer is an outlier (rule 12); 0: none is

@@ -60,8 +60,8 @@ def test_the_run_file_has_the_settings_of_the_published_systems() -> None:
     own = run_file(given()).sync
     assert (own.merge, own.fragments) == (Merge.RADIAL_DIRECTIONAL, Fragments.AUTO)
     assert not own.lockstep
-    work = run_file(given(grace="{limit: Work}")).sync
-    assert (own.grace_limit, work.grace_limit) == (GraceLimit.OVERLAP, GraceLimit.WORK)
+    published = run_file(given(grace="{limit: Overlap}")).sync
+    assert (own.grace_limit, published.grace_limit) == (GraceLimit.WORK, GraceLimit.OVERLAP)
 
 
 def test_the_api_server_fills_nothing_in_that_a_preset_says() -> None:

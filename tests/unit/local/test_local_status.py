@@ -236,8 +236,8 @@ def test_late_work_above_a_tenth_is_told_with_who_and_what_to_do_and_the_job_sta
     assert status["progress"]["latePercentage"] == 44
     warning = (
         "44% of the trained tokens came too late for a merge: raise spec.sync.overlap (now 2) so"
-        " that values are there in time, or set spec.sync.grace.limit to Work so that merges wait"
-        " for slow links (a-1 75%, b-0 50%)"
+        " that values are there in time, or raise spec.sync.quorum (now 2) so that merges wait"
+        " for more learners (a-1 75%, b-0 50%)"
     )
     assert message(status, "Progressing") == message(status, "Ready") == warning
     assert said(status)["Progressing"] == said(status)["Ready"] == "True/Training"

@@ -181,7 +181,8 @@ def test_late_work_above_a_tenth_of_the_trained_tokens_is_told(tmp_path: Path) -
     assert sentence(found) == "200 tokens, 0% merged, 10% too late; no work of a-0 was merged"
     assert late_work(0.1, SyncSpec()) == ""
     assert "11% of the trained tokens" in late_work(0.11, SyncSpec())
-    assert "set spec.sync.grace.limit to Work" in late_work(0.11, SyncSpec())
-    for grace in (GraceSpec(enabled=False), GraceSpec(limit=GraceLimit.WORK)):  # nothing to set
+    published = SyncSpec(grace=GraceSpec(limit=GraceLimit.OVERLAP))
+    assert "set spec.sync.grace.limit to Work" in late_work(0.11, published)
+    for grace in (GraceSpec(enabled=False), GraceSpec()):  # nothing to set
         for field in ("spec.sync.overlap (now 2)", "raise spec.sync.quorum (now all)"):
             assert field in late_work(0.11, SyncSpec(quorum=None, grace=grace))

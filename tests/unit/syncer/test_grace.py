@@ -8,7 +8,7 @@ from atoll_protos.job.run_file import GraceLimit, Sync
 from atoll_protos.means import MovingMean
 from atoll_syncer.model.round import Timings, grace_seconds, step_seconds, too_slow
 
-SYNC = Sync(period=8, fragments=4, overlap=2, grace=True, grace_safety=0.8)
+SYNC = Sync(period=8, fragments=4, overlap=2, grace_safety=0.8, grace_limit=GraceLimit.OVERLAP)
 
 
 def test_it_is_gamma_times_what_the_overlap_leaves_rule_11() -> None:
@@ -24,7 +24,7 @@ def test_it_is_at_most_one_step_and_at_least_nothing() -> None:
 def test_it_can_be_switched_off() -> None:
     off = Sync(period=8, fragments=4, overlap=2, grace=False)
     assert grace_seconds(off, Timings(), 1.0, 3) == 0.0
-    assert grace_seconds(replace(off, grace_limit=GraceLimit.WORK), Timings(), 1.0, 3) == 0.0
+    assert grace_seconds(replace(off, grace_limit=GraceLimit.OVERLAP), Timings(), 1.0, 3) == 0.0
 
 
 def test_limited_by_work_it_costs_what_one_missing_learner_would_lose_rule_11() -> None:

@@ -77,10 +77,10 @@ class GraceSpec(Model):
     safety_percent: int = Field(default=80, ge=1, le=99)
     """Percent of the time hidden by the overlap that this wait may use (gamma in arXiv 2604.21428,
     equation 3)."""
-    limit: GraceLimit = Field(default=GraceLimit.OVERLAP, strict=False)
-    """How long this wait may be. Overlap: as long as the overlap hides. Work: up to period divided
-    by learners steps as well, which keeps the work of learners on slow links. Training goes on in
-    both."""
+    limit: GraceLimit = Field(default=GraceLimit.WORK, strict=False)
+    """How long this wait may be. Work: as many steps as the period divided by the learners, so that
+    their work is kept where links are slow. Overlap: as long as the overlap hides, which is the
+    published rule. Training goes on in both."""
 
 
 class AdoptSpec(Model):

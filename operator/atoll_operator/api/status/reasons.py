@@ -104,8 +104,8 @@ LearnersAvailable Unknown
 Progressing True
   Training: the job's step moves; with a message: more than 10% of what is trained comes too late
     for a merge, and is lost
-    > where there is a message: raise spec.sync.overlap, so that values are there in time, or set
-      spec.sync.grace.limit to Work, so that merges wait for slow links; both in a new job
+    > where there is a message: raise spec.sync.overlap, so that values are there in time, or
+      spec.sync.quorum, so that merges wait for more learners; both in a new job
   Exporting: the training is over and the model is being written
   Evaluating: the model is written and the last evaluation runs
   LearnersFinished: every learner has the final values and has ended, and shard 0 cannot be asked
