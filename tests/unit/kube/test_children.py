@@ -281,3 +281,11 @@ def test_a_shard_that_reads_its_store_for_long_is_not_ended_for_its_silence() ->
     start = container["startupProbe"]
     assert start["grpc"] == container["livenessProbe"]["grpc"]
     assert start["periodSeconds"] * start["failureThreshold"] >= 3600
+
+
+def test_a_shard_asks_for_a_share_of_the_cpu_unless_its_template_says_what() -> None:
+    """Kubernetes gives a pod that asks for nothing what all others leave."""
+    given = "spec.syncer.template.spec.containers=[{resources: {limits: {memory: 1Gi}}}]"
+    found = [first_container(template(keyed(*change), *SHARD)) for change in ((), (given,))]
+    asked = [each["resources"] for each in found]
+    assert asked == [{"requests": {"cpu": "100m"}}, {"limits": {"memory": "1Gi"}}]

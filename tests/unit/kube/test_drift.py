@@ -49,7 +49,7 @@ def as_stored(child: dict[str, Any]) -> dict[str, Any]:
         own["env"] = [{k: v for k, v in each.items() if v != ""} for each in reversed(own["env"])]
         for port in own.get("ports", []):
             port["protocol"] = "TCP"
-        if own.get("resources"):
+        if "limits" in own.get("resources", {}):
             own["resources"] = {"limits": {"cpu": "1500m", "memory": "512Mi"}}
         for volume in pod["volumes"]:
             if "configMap" in volume:

@@ -247,6 +247,21 @@ def test_late_work_above_a_tenth_is_told_with_who_and_what_to_do_and_the_job_sta
     assert status["progress"]["latePercentage"] == 44
 
 
+def test_work_of_which_over_half_is_overwritten_is_told() -> None:
+    """As on a cluster whose shards starve beside the learners."""
+    replies = [reply(tick=50), reply(tick=50)]
+    for each in replies:
+        each.counts.trained, each.counts.overlap, each.counts.slices = 1000, 730, 1
+    warning = (
+        "73% of the trained tokens were overwritten while a merge was on its way: raise"
+        " spec.sync.period (now 8), or give the shards' containers more CPU"
+    )
+    assert message(shown(replies), "Progressing") == warning
+    for each in replies:
+        each.counts.overlap = 500
+    assert message(shown(replies), "Progressing") == ""
+
+
 def test_while_shard_0_is_away_its_last_numbers_stay_and_it_is_named() -> None:
     seen = replace(snapshot([None, reply(tick=60)]), known=[reply(tick=50), reply(tick=60)])
     assert live.line(seen).startswith("step 50 of 200  shard-0 does not answer")

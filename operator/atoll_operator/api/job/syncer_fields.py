@@ -149,4 +149,4 @@ class Syncer(Model):
     """How the processes of the job prove to one another who they are."""
     template: Template = Template()
     """Pod template of the shards; what is left out is filled in. Mount the volume of spec.export
-    here."""
+    here. A container without resources asks for 100m of CPU, so that it answers on a busy node."""

@@ -15,7 +15,8 @@ SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 LEADING_MERGES: Final = 10  # in a row, of three or more learners, before it is reported
 NAMES_MAX: Final = 8  # that a message lists
 LATE_SHARE_MAX: Final = 0.1  # of trained tokens, without a warning
-LATE_PERIODS_MIN: Final = 5  # before anything is said of late work
+OVERWRITTEN_SHARE_MAX: Final = 0.5  # of trained tokens, as above
+LATE_PERIODS_MIN: Final = 5  # before anything is said of either
 STARTING_SECONDS_MAX: Final = 600.0  # of a learner; as progressDeadlineSeconds of a Deployment
 
 
@@ -95,7 +96,7 @@ class Facts:
     template_refused: bool = False  # one of them is made from a pod template
     unread: str = ""  # why the job's objects cannot be read; empty: they can
     troubles: tuple[str, ...] = ()  # what shards try again, such as a full volume, in words
-    late: str = ""  # that much work comes too late for a merge, and what to do
+    late: str = ""  # that much work is late or overwritten, and what to do
     leading: tuple[str, ...] = ()  # learners with over half of many merges, in words
     capped: tuple[str, ...] = ()  # those that say more tokens of a step than they may, in words
     refused_offers: tuple[str, ...] = ()  # of learners that train, why nothing of them is merged
@@ -158,14 +159,29 @@ def refused_offers(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
 
 
 def late(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> str:
-    """That too much work came too late; empty also before some periods are over."""
+    """That too much work is late or overwritten; empty also before some periods are over."""
     registrar = replies[0] if replies else None
     if registrar is None or registrar.tick < LATE_PERIODS_MIN * sync.period:
         return ""
     worst = sorted(registrar.slots, key=lambda slot: (-slot.late_share, slot.slot))
     late = [f"{s.slot} {s.late_share:.0%}" for s in worst if s.late_share > LATE_SHARE_MAX]
     said = late_work(registrar.late_share, sync)
-    return f"{said} ({some_of(late)})" if said and late else said
+    if not said:
+        return overwritten_work(replies, sync)
+    return f"{said} ({some_of(late)})" if late else said
+
+
+def overwritten_work(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> str:
+    """That values come back so late that most work is overwritten meanwhile (rule 13)."""
+    counts = [reply.counts for reply in replies if reply]
+    trained = sum(each.trained for each in counts)
+    share = sum(each.overlap for each in counts) / trained if trained else 0.0
+    if share <= OVERWRITTEN_SHARE_MAX:
+        return ""
+    return (
+        f"{share:.0%} of the trained tokens were overwritten while a merge was on its way: raise"
+        f" spec.sync.period (now {sync.period}), or give the shards' containers more CPU"
+    )
 
 
 def late_work(share: float, sync: SyncSpec) -> str:

@@ -103,9 +103,9 @@ LearnersAvailable Unknown
   NotRead as at SyncerReady
 Progressing True
   Training: the job's step moves; with a message: more than 10% of what is trained comes too late
-    for a merge, and is lost
-    > where there is a message: raise spec.sync.overlap, so that values are there in time, or
-      spec.sync.quorum, so that merges wait for more learners; both in a new job
+    for a merge, or more than half is overwritten while values are on their way, and is lost
+    > where there is a message: raise the setting that it names, in a new job, or give the shards
+      more CPU in spec.syncer.template
   Exporting: the training is over and the model is being written
   Evaluating: the model is written and the last evaluation runs
   LearnersFinished: every learner has the final values and has ended, and shard 0 cannot be asked

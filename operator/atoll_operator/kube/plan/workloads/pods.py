@@ -40,6 +40,7 @@ START_PROBE_SECONDS, START_PROBES_MAX = 2, 1800  # a launcher may import torch f
 SHARD_PORTS = {
     "grpc": names.SHARD_PORT, "metrics": names.METRICS_PORT, "health": names.HEALTH_PORT
 }  # fmt: skip
+SHARD_CPU = "100m"  # asked for: without, a shard starves on a node that is busy with learners
 APART = {"kubernetes.io/hostname": 100, "topology.kubernetes.io/zone": 50}  # weights
 RUN_VOLUME = "atoll-run"
 POD_INDEX = f"metadata.labels['{names.POD_INDEX_LABEL}']"  # the number of a pod in its StatefulSet
@@ -112,6 +113,7 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
     container.setdefault(
         "ports", [{"name": name, "containerPort": port} for name, port in SHARD_PORTS.items()]
     )
+    container.setdefault("resources", {"requests": {"cpu": SHARD_CPU}})
     if job.spec.syncer.standby:
         _apart(pod)
     _probes(container, standby=job.spec.syncer.standby)
