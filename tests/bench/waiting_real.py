@@ -14,6 +14,7 @@ import dataclasses
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -139,10 +140,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     option(parser)
     given = parser.parse_args()
-    figures: list[Figure] = []
+    cells: dict[tuple[str, int], list[Found]] = {}
     for fleet in given.fleet or FLEETS:
         for arm in given.arm or ["K = 1"]:
-            rows, cells = [], list[Found]()
+            rows = []
             for link in given.link or (LINKS[0], LINKS[-1]):
                 with tempfile.TemporaryDirectory() as folder:
                     found = played(
@@ -155,13 +156,18 @@ def main() -> None:
                         Path(folder),
                     )
                 rows.append((f"{link}%", *found.row))
-                cells.append(found)
+                cells.setdefault((fleet, link), []).append(found)
             show(f"{fleet}; {arm}", COLUMNS, rows)
             sys.stdout.flush()
-            figures.append(Figure(what=f"{fleet}; {arm}: kept", values=[x.kept for x in cells]))
-            losses = [each.loss for each in cells]
-            figures.append(Figure(what=f"{fleet}; {arm}: loss", values=losses, unit="nats"))
-    publish(given, figures, about="Four learners, by link.")
+    publish(given, [*figures(cells)], about="Four learners; the values are by arm.")
+
+
+def figures(cells: Mapping[tuple[str, int], Sequence[Found]]) -> Iterator[Figure]:
+    """Of each fleet and link, by arm."""
+    for (fleet, link), found in cells.items():
+        yield Figure(what=f"{fleet}; link {link}%: kept", values=[each.kept for each in found])
+        losses = [each.loss for each in found]
+        yield Figure(what=f"{fleet}; link {link}%: loss", values=losses, unit="nats")
 
 
 if __name__ == "__main__":
