@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,9 +13,8 @@ from typing import Any
 
 import yaml
 
-from atoll_operator.local.folder.run_files import CHAOS_FILE, STORE_FILE, read_lines, write_whole
-from atoll_protos.environment import Env
-from atoll_protos.job.length import LengthFile
+from atoll_operator.local.folder.run_files import CHAOS_FILE, STORE_FILE, read_lines
+from atoll_operator.local.planning import edits
 from atoll_syncer.checkpoints.bucket_place import BucketPlace
 from atoll_syncer.checkpoints.places import FolderPlace, Place
 from bench.failover_found import Fault
@@ -88,20 +86,18 @@ def run(case: Case) -> Result:
     """All faults, then the end of the job."""
     folder = case.folder / case.name
     folder.mkdir()
-    out, length = folder / "run", folder / "length.json"
-    write_whole(length, LengthFile(revision=1, steps=1_000_000).to_json())
+    out = folder / "run"
     in_bucket = Kind.STORE in case.kinds
     place = case.server.place()
     with FaultProxy(case.server.port).running() as proxy:
         words = arguments(case, folder, proxy.port if in_bucket else 0, place.url)
-        environment = {**os.environ, Env.LENGTH_FILE: str(length)}
-        with _running([*words, "--out", str(out)], environment, folder / "said.txt") as process:
+        with _running([*words, "--out", str(out)], folder / "said.txt") as process:
             for shard in range(SHARDS):
                 until(partial(_commits, out, shard), f"a commit of shard {shard}", SECONDS_MAX)
             faults = by_hand(case, out, proxy) if in_bucket else planned(case, out)
             time.sleep(QUIET_SECONDS)
             ticks = [x["tick"] for slot in SLOTS for x in _lines(out, slot) if "tick" in x]
-            write_whole(length, LengthFile(revision=2, steps=max(ticks) + MORE_STEPS).to_json())
+            edits.edit(out, [f"spec.steps={max(ticks) + MORE_STEPS}"])
             if process.wait():
                 raise RuntimeError(f"{case.name}: {(folder / 'said.txt').read_text()[-2000:]}")
 
@@ -195,13 +191,8 @@ def owner_of(out: Path, shard: int) -> int:
 
 
 @contextlib.contextmanager
-def _running(
-    words: list[str], environment: dict[str, str], said: Path
-) -> Iterator["subprocess.Popen[bytes]"]:
-    with (
-        said.open("wb") as file,
-        subprocess.Popen(words, env=environment, stdout=file, stderr=file) as process,
-    ):
+def _running(words: list[str], said: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    with said.open("wb") as file, subprocess.Popen(words, stdout=file, stderr=file) as process:
         try:
             yield process
         finally:

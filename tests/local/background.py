@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.planning import edits
 from local.command import LOG_CHARACTERS
 from local.leftovers import lives
 
@@ -68,6 +69,10 @@ class Running:
             return all(new["restarts"] > before and new["pid"] is not None for new, before in now)
 
         self.until(again, f"restart of {names}")
+
+    def edit(self, *changes: str) -> None:
+        """As `atoll edit` does it, in this process."""
+        edits.edit(self.out, changes)
 
     def finish(self, signal_number: int | None = None) -> tuple[int, str]:
         if signal_number is not None:

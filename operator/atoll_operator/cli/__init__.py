@@ -20,7 +20,7 @@ A module imports only what reading its arguments needs, and a verb the rest when
     replay.py     recorded merges computed again, and the first that differs
     store.py      whether a bucket does what the shards of a job need
     chaos.py      a plan of faults in the words of Chaos Mesh
-    lifecycle.py  suspends, resumes and deletes a job of a cluster
+    lifecycle.py  edits, suspends, resumes and stops a run or a job, and deletes a job
     manifest_file.py   a manifest's file becomes a job
     run_or_job.py      whether a name is that of a run folder or of a job
     chaos_mesh.py      the Workflow that such a plan is

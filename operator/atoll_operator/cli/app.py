@@ -15,7 +15,7 @@ from atoll_operator.cli.checkpoint import checkpoint
 from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.export import export
 from atoll_operator.cli.join import join
-from atoll_operator.cli.lifecycle import delete, resume, suspend
+from atoll_operator.cli.lifecycle import delete, edit, resume, stop, suspend
 from atoll_operator.cli.logs import logs
 from atoll_operator.cli.plan.command import plan
 from atoll_operator.cli.plot import plot
@@ -67,7 +67,7 @@ app = typer.Typer(
 )
 VERBS = (
     *(serve, tokens, status, top, logs, plot, export, checkpoint, replay),
-    *(credentials, suspend, resume, delete, validate, plan, chaos),
+    *(edit, suspend, resume, stop, delete, credentials, validate, plan, chaos),
 )
 for verb_with_script in (run, join):
     app.command(cls=WithScript)(verb_with_script)

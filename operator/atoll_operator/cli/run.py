@@ -183,6 +183,8 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     if record is not None:
         changes.append(f"spec.checkpoint.record={record}")
     document = changed(text, changes, here, gpus_per_learner, processes_per_learner)
+    if resume:
+        document["spec"].pop("suspend", None)  # somebody wishes that it goes on
     job = checked(document)
     for warning in expected.warnings(job.spec):
         typer.echo(f"warning: {warning}", err=True)

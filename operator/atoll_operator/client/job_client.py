@@ -201,6 +201,14 @@ class JobClient:
         """Continue the run of a suspended job. Raises NotFoundError, and SpecError."""
         return self._suspended(name, False)
 
+    def edit(self, job: TrainingJob, spec: Mapping[str, Any]) -> TrainingJob:
+        """Change these fields of the `spec`, each as a whole, of a job that was read before.
+
+        Raises NotFoundError, and SpecError, also where somebody has changed the job meanwhile.
+        """
+        version = job.manifest["metadata"]["resourceVersion"]
+        return self._patched(job.name, {"metadata": {"resourceVersion": version}, "spec": {**spec}})
+
     def _suspended(self, name: str, wanted: bool) -> TrainingJob:
         return self._patched(name, {"spec": {"suspend": wanted}})
 
@@ -291,6 +299,8 @@ def _refused(name: str, namespace: str, error: client.ApiException) -> SpecError
     if error.status == NOT_FOUND:
         problem = f"the namespace {namespace} has no such job ({said})"
         return NotFoundError(name, problem, "see kubectl get dtj --all-namespaces")
+    if error.status == CONFLICT and _said(error, "reason") == "Conflict":
+        return SpecError(name, "has changed meanwhile", "do it again")
     if error.status == CONFLICT:
         remedy = "delete that one first, or choose another metadata.name"
         return SpecError(name, f"is there already in the namespace {namespace}", remedy)
@@ -304,7 +314,15 @@ def _refused(name: str, namespace: str, error: client.ApiException) -> SpecError
 
 def _field(error: client.ApiException) -> str:
     """The field of a manifest that the API server finds wrong; empty: it names none."""
+    return _said(error, "details", "causes", 0, "field")
+
+
+def _said(error: client.ApiException, *path: str | int) -> str:
+    """What stands there in the API server's answer; empty: nothing."""
     try:
-        return str(json.loads(error.body or "")["details"]["causes"][0]["field"])
+        found = json.loads(error.body or "")
+        for key in path:
+            found = found[key]
     except (ValueError, KeyError, TypeError, IndexError):
         return ""
+    return str(found)

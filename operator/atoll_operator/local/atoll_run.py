@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import (
     CHAOS_FILE,
     CHECKPOINTS_FOLDER,
+    LENGTH_FILE,
     MANIFEST_FILE,
     RUN_FILE,
     SLOTS_FILE,
@@ -44,7 +45,8 @@ from atoll_operator.local.folder.run_files import (
 )
 from atoll_operator.local.passes import JobFailedError, LocalRun
 from atoll_operator.local.planning import gpus
-from atoll_operator.local.planning.process_plan import endpoints_at, processes
+from atoll_operator.local.planning.edits import ManifestInUse, next_length
+from atoll_operator.local.planning.process_plan import Planned, endpoints_at, processes
 from atoll_operator.local.progress import last_status, local_status
 from atoll_operator.local.progress.poller import Poller, utc_now
 from atoll_operator.local.show import plots, run_summary
@@ -92,12 +94,10 @@ def train(  # noqa: PLR0913 - each of them is what an option of the command says
     """
     job = with_checkpoints(job, out)
     wanted, slots, shards = run_file(job), elsewhere.listed(expected(job)), job.spec.syncer.shards
-    endpoints, meetings = _ports(job, elsewhere)
-    here = elsewhere.here(job)
+    endpoints, here = elsewhere.endpoints or _free_endpoints(job), elsewhere.here(job)
     found = gpus.find(os.environ) if gpus.matter(here) else gpus.VisibleGpus()
-    given = gpus.assign(here, found)
-    plan = partial(processes, out=out, endpoints=endpoints, gpus=given, meetings=meetings)
-    check_startable(plan(here, new=True))
+    places = Places(out=out, endpoints=endpoints, found=found)
+    check_startable(places.planned(here, new=True))
     view = view_for(output, terminal=sys.stdout.isatty())
     with (
         run_lock.running(out),
@@ -112,11 +112,16 @@ def train(  # noqa: PLR0913 - each of them is what an option of the command says
         for line in filter(None, (where, *without_effect_here(job), gpus.advice(here, found))):
             view.say(line)
         files = Files(out, view.say)
-        planned = links.through(elsewhere.through(plan(here, new=new)))
+        planned = links.through(elsewhere.through(places.planned(here, new=new)))
         supervisor = Supervisor(planned, files, view.say, job.spec.steps)
+
+        def plan(edited: Job) -> list[Planned]:
+            return links.through(
+                elsewhere.through(places.planned(elsewhere.here(edited), new=False))
+            )
+
         with recording(out, view.say, began=0.0 if new else time.time()) as curves:
             training = LocalRun(
-                needed=job.spec.learners_needed - job.spec.learners + here.spec.learners,
                 elsewhere=elsewhere,
                 slots=slots,
                 files=files,
@@ -127,20 +132,35 @@ def train(  # noqa: PLR0913 - each of them is what an option of the command says
                 curves=curves,
                 chaos=chaos,
                 faults=Chaos(waiting=[*faults], supervisor=supervisor, links=links, files=files),
-                steps_max=job.spec.steps,
+                manifest=ManifestInUse(out=out, text=manifest, plan=plan),
             )
             return _finish(training, allow_refused=allow_refused)
 
 
-def _ports(job: Job, elsewhere: Elsewhere) -> tuple[Sequence[str], tuple[int, ...]]:
-    """The endpoints of the shards, and the ports where the hosts of learners meet."""
+def _free_endpoints(job: Job) -> Sequence[str]:
     shards = job.spec.syncer.shards
-    hosts = job.spec.learners if job.spec.learner.hosts > 1 else 0
-    if elsewhere.endpoints:
-        return elsewhere.endpoints, free_ports(hosts) if hosts else ()
-    listening = shards * (2 if job.spec.syncer.standby else 1)
-    free = free_ports(listening + hosts)
-    return endpoints_at(free[:listening], shards), free[listening:]
+    return endpoints_at(free_ports(shards * (2 if job.spec.syncer.standby else 1)), shards)
+
+
+@dataclass(slots=True, kw_only=True)
+class Places:
+    """Where the processes of a run are, on ports and GPUs that they keep when the job is edited."""
+
+    out: Path
+    endpoints: Sequence[str]  # by shard
+    found: gpus.VisibleGpus
+    gpus: dict[str, str] = field(default_factory=dict)  # by process
+    meetings: dict[str, int] = field(default_factory=dict)  # ports where hosts meet, by slot
+
+    def planned(self, job: Job, *, new: bool) -> list[Planned]:
+        """Raises SpecError where there are too few GPUs."""
+        self.gpus = gpus.assign(job, self.found, self.gpus)
+        if job.spec.learner.hosts > 1:
+            for slot in job.spec.slots:
+                if slot not in self.meetings:
+                    (self.meetings[slot],) = free_ports(1)
+        meetings = self.meetings
+        return processes(job, self.out, self.endpoints, self.gpus, new=new, meetings=meetings)
 
 
 def with_checkpoints(job: Job, out: Path) -> Job:
@@ -184,6 +204,7 @@ def prepare(
     try:
         write_whole(out / MANIFEST_FILE, manifest)
         write_whole(out / SLOTS_FILE, slots.to_json())
+        write_whole(out / LENGTH_FILE, next_length(out, wanted.steps, wanted.tokens))
         if new:
             (out / STORE_FILE).unlink(missing_ok=True)  # of a beginning that was cut short
         if new and url:
@@ -218,7 +239,8 @@ def _outcome(training: LocalRun, each_pass: Callable[[], None]) -> tuple[RunResu
 def _summarise(training: LocalRun, code: RunResult, outcome: str, seconds: float) -> None:
     out, say, reached = training.files.out, training.view.say, training.status.progress
     children, learners = training.supervisor.children, training.supervisor.in_roles("learner")
-    step = min(reached.step, training.steps_max or reached.step) if reached else None
+    length = training.poller.job.spec.steps  # which the clock passes by a few
+    step = min(reached.step, length or reached.step) if reached else None
     result = RunResult.COMPLETE if training.complete_at is not None else code
     slots = frozenset(by_slot(learners))
     found = run_summary.summarise(out, result.name.title(), seconds, step, slots)

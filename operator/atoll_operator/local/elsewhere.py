@@ -36,6 +36,9 @@ class Elsewhere:
         del say
         yield
 
+    def edited(self, job: Job) -> None:
+        """The job is another one now: its length, or its learners."""
+
     def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
         """What a pass has found out."""
 

@@ -7,6 +7,8 @@ It decides from what the shards said and from exit codes alone. A run is in thes
         +-----------+-----------+--> failed     (JobFailedError)
         +-----------+-----------+--> interrupted (Ctrl-C or SIGTERM)
 
+    suspended  not in this picture, from any of the first three and back: a person has written so
+               into the manifest, which is looked at in each pass, and nothing runs meanwhile.
     final      every shard has had its last rounds. Until then a learner that ends with exit code
                0 has only stopped, for example after SIGTERM, and is started again.
     complete   the registrar (shard 0) says that the model is exported. From then on learners and
@@ -24,6 +26,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.job.process_inputs import expected, run_file
+from atoll_operator.api.job.spec import Job
 from atoll_operator.api.status.condition_facts import ENDED
 from atoll_operator.api.status.job_status import ProgressStatus, Status
 from atoll_operator.api.status.reasons import STORE_LOST
@@ -32,6 +36,9 @@ from atoll_operator.local.chaos.faults import Chaos
 from atoll_operator.local.elsewhere import NONE, Elsewhere
 from atoll_operator.local.folder.run_files import (
     ASKED_FILE,
+    LENGTH_FILE,
+    MANIFEST_FILE,
+    RUN_FILE,
     SLOTS_FILE,
     STATUS_FILE,
     Files,
@@ -39,6 +46,8 @@ from atoll_operator.local.folder.run_files import (
     runs_of,
     shown,
 )
+from atoll_operator.local.planning import edits
+from atoll_operator.local.planning.edits import ManifestInUse
 from atoll_operator.local.progress import local_status
 from atoll_operator.local.progress.local_status import RunSnapshot
 from atoll_operator.local.progress.poller import Poller
@@ -48,6 +57,7 @@ from atoll_operator.local.supervision.child import Child, by_slot, cannot_train,
 from atoll_operator.local.supervision.giving_up import End, EndRecord, alike, words_of
 from atoll_operator.local.supervision.process_reports import reports_of
 from atoll_operator.local.supervision.supervisor import ROLES, Supervisor
+from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS
 from atoll_protos.job.expected import Expected
 
@@ -69,10 +79,9 @@ class JobFailedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class LocalRun:
-    """A job on this machine. Training needs at least `needed` learners; `slots` is slots.json."""
+    """A job on this machine, the poller's, which a person may change through `manifest`."""
 
-    needed: int  # without those elsewhere
-    slots: Expected
+    slots: Expected  # as it is written
     files: Files
     supervisor: Supervisor
     poller: Poller
@@ -83,8 +92,9 @@ class LocalRun:
     chaos: bool = False
     chaos_at: float = 0.0
     faults: Chaos | None = None  # the faults of --chaos-plan
-    steps_max: int | None = None  # the job's length, which its clock passes by a few
     run_id: str | None = None  # of the run, as its shards have named it last
+    manifest: ManifestInUse | None = None
+    suspended: bool = False
     complete_at: float | None = None
     progress: ProgressStatus | None = None  # the last one that all shards have told
 
@@ -103,6 +113,13 @@ class LocalRun:
 
     def advance(self, now: float) -> bool:
         """One pass; `now` is in monotonic seconds. Returns whether all is over."""
+        if self.manifest is not None and self.complete_at is None:
+            self._follow(self.manifest, now)
+        if self.suspended:
+            resting = self.poller.resting(self.status, now)
+            self.elsewhere.tell(resting, final=False, complete=False)
+            self.view.show(resting, now)
+            return False
         seen = self.poller.poll(now, reports_of(self.supervisor.children, now))
         states = [reply.state if reply else None for reply in seen.replies]
         complete = states[0] == pb.SHARD_COMPLETE or self.complete_at is not None
@@ -141,6 +158,52 @@ class LocalRun:
         if all(last.replies):
             self.write(last.status)
         return True
+
+    def _follow(self, manifest: ManifestInUse, now: float) -> None:
+        """Go on with the job as its manifest says it now.
+
+        The files come first, so that no learner runs that the shards' list lacks.
+        """
+        if (text := manifest.changed()) is not None:
+            try:
+                job = manifest.job(self.poller.job, text)
+                planned = manifest.plan(job)
+            except SpecError as error:
+                self.poller.unaccepted, manifest.text = str(error), text
+                self.view.say(f"{MANIFEST_FILE} is not followed: {error}")
+            else:
+                if self._write_job(job):
+                    for line in edits.differences(self.poller.job, job):
+                        self.view.say(line)
+                    self.poller.job, self.poller.unaccepted = job, ""
+                    self.elsewhere.edited(job)
+                    manifest.text = manifest.accepted = text
+                    self.supervisor.follow(planned, job.spec.steps, now)
+                    self._write_slots()
+        wanted = self.poller.job.spec.suspend
+        if wanted and not self.suspended:
+            self._suspend()
+        elif self.suspended and not wanted:
+            self.suspended, self.chaos_at = False, now
+            self.supervisor.begin_again()
+            self.poller.begin_again()
+            self.view.say("resumed")
+
+    def _write_job(self, job: Job) -> bool:
+        before, after, out = self.poller.job.spec, job.spec, self.files.out
+        written = self.files.write(RUN_FILE, run_file(job).to_json())
+        if (before.steps, before.tokens) != (after.steps, after.tokens):
+            length = edits.next_length(out, after.steps, after.tokens)
+            written = self.files.write(LENGTH_FILE, length) and written
+        return written
+
+    def _suspend(self) -> None:
+        continues = f"`atoll resume {shown(self.files.out)}`"
+        self.view.say("suspending: learners leave in order, then the shards end")
+        self.write(local_status.suspended(self._left(), "spec.suspend is true", continues))
+        self.supervisor.stop()
+        self.suspended = True
+        self.view.say(f"suspended; {continues} continues")
 
     def say_if_lost(self, run: str | None) -> None:
         """All that held the run is gone, so shard 0 has begun another one (rule 43)."""
@@ -208,8 +271,8 @@ class LocalRun:
         """Shards read in slots.json which learners are given up, and a checkpoint that is asked."""
         hosts = by_slot(self.supervisor.in_roles("learner"))
         gone = tuple(slot for slot, each in hosts.items() if cannot_train(each))
-        wanted = replace(self.slots, absent=gone, checkpoint=self._asked_checkpoint())
-        wanted = self.elsewhere.listed(wanted)
+        asked = expected(self.poller.job, checkpoint=self._asked_checkpoint())
+        wanted = self.elsewhere.listed(replace(asked, absent=gone))
         if wanted != self.slots and self.files.write(SLOTS_FILE, wanted.to_json()):
             self.slots = wanted
 
@@ -235,7 +298,8 @@ class LocalRun:
             for processes in by_slot(self.supervisor.in_roles("shard")).values()
             if all(each.given_up for each in processes)
         ]
-        if shards or (not final and len(learners) - len(lost) < self.needed):
+        spec = self.poller.job.spec
+        if shards or (lost and not final and spec.learners - len(lost) < spec.learners_needed):
             first = (shards or lost)[0]
             assert first.record.last is not None
             end, why = first.record.last, first.given_up

@@ -116,6 +116,9 @@ class MachineServer(Elsewhere):
         finally:
             port.stop(grace=1.0).wait()
 
+    def edited(self, job: Job) -> None:
+        self.job = job
+
     def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
         self._keep(time.monotonic(), self._say)
         state = pb.JOB_TRAINING if all(seen.replies) else pb.JOB_STATE_UNSPECIFIED

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.folder.run_files import read_lines
-from atoll_protos.environment import Env
+from atoll_operator.local.folder.run_files import LENGTH_FILE, read_lines, write_whole
 from atoll_protos.job.length import LengthFile
 from local.background import running
 from local.command import LIGHT, TINY, TWO_LEARNERS
@@ -17,32 +16,26 @@ TYPO = 1_000_000
 
 @pytest.mark.parametrize("preset", ["DecoupledDiLoCo", "DiLoCo"])
 def test_a_running_job_that_is_made_shorter_ends_at_the_new_length(
-    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    preset: str, tmp_path: Path
 ) -> None:
     """The file changes in place, as the operator's does; no process starts again."""
-    file, out = tmp_path / "length.json", tmp_path / "out"
-    monkeypatch.setenv(Env.LENGTH_FILE, str(file))
-
-    def write(revision: int, steps: int) -> None:
-        whole = tmp_path / "next.json"
-        whole.write_text(LengthFile(revision=revision, steps=steps).to_json())
-        whole.rename(file)
+    out = tmp_path / "out"
 
     def tape(shard: int, event: str) -> list[dict[str, Any]]:
         lines = read_lines(out / "syncer" / f"{shard}.tape.jsonl")
         return [line for line in lines if line.get("event") == event]
 
-    write(1, TYPO)
     job = (
         *("--set", f"spec.sync={{preset: {preset}, period: 8}}", "--set", "spec.evaluator="),
         *("--set", "spec.syncer.startSeconds=1800"),  # both have their part
     )
-    with running(TINY, out, "--set", "spec.steps=400", *TWO_LEARNERS, *LIGHT, *job) as run:
+    with running(TINY, out, "--set", f"spec.steps={TYPO}", *TWO_LEARNERS, *LIGHT, *job) as run:
         run.until(lambda: run.commits(0) and run.commits(1), "commits")
         steps = run.commits(0)[-1]["tick"] + 40
-        write(2, steps)
+        run.edit(f"spec.steps={steps}")
         run.until(lambda: tape(0, "length") and tape(1, "length"), "the news")
-        write(1, TYPO)  # as a kubelet may show it once more
+        first = LengthFile(revision=1, steps=TYPO).to_json()
+        write_whole(out / LENGTH_FILE, first)  # as a kubelet may show it once more
         code, stderr = run.finish()
     assert code == 0, stderr
     assert "started again" not in stderr

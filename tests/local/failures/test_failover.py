@@ -5,12 +5,8 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from atoll_operator.local.chaos import effects
-from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines, write_whole
-from atoll_protos.environment import Env
-from atoll_protos.job.length import LengthFile
+from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines
 from atoll_syncer.checkpoints.places import FolderPlace
 from local.background import running
 from local.command import LIGHT, TINY, commits
@@ -32,13 +28,9 @@ MORE_STEPS = 40
 TERMS = {0: 3, 1: 2}  # the first of each shard, and one for each fault that ends one
 
 
-def test_a_shard_goes_on_in_its_other_process_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, plan, length = (tmp_path / name for name in ("out", "plan.yaml", "length.json"))
+def test_a_shard_goes_on_in_its_other_process_and_nothing_is_lost(tmp_path: Path) -> None:
+    out, plan = tmp_path / "out", tmp_path / "plan.yaml"
     plan.write_text(PLAN)
-    monkeypatch.setenv(Env.LENGTH_FILE, str(length))
-    write_whole(length, LengthFile(revision=1, steps=1_000_000).to_json())
 
     def back() -> bool:
         lines = effects.in_folder(out, read_lines(out / CHAOS_FILE))
@@ -60,14 +52,14 @@ def test_a_shard_goes_on_in_its_other_process_and_nothing_is_lost(
         return found
 
     arguments = ("--standby", "--chaos-plan", str(plan), "--set", "spec.evaluator=", *LIGHT)
-    with running(TINY, out, *arguments) as run:
+    with running(TINY, out, *arguments, "--set", "spec.steps=1000000") as run:
         run.until(back, "the return of every target")
         stands = hit(1, signal.SIGSTOP)
         hit(0, signal.SIGTERM)
         os.kill(stands, signal.SIGCONT)
         run.until(lambda: not lives(stands), "the end of who has slept")
         end = max(line.get("tick", 0) for line in learners_lines(out)) + MORE_STEPS
-        write_whole(length, LengthFile(revision=2, steps=end).to_json())
+        run.edit(f"spec.steps={end}")
         code, stderr = run.finish()
     assert code == 0, stderr
     assert "Traceback" not in stderr

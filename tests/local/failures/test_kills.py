@@ -6,12 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from atoll_operator.local.folder.run_files import read_lines, write_whole
+from atoll_operator.local.folder.run_files import read_lines
 from atoll_operator.local.progress.last_status import read_status
-from atoll_protos.environment import Env
-from atoll_protos.job.length import LengthFile
 from local.background import SECONDS_MAX, running
 from local.command import LIGHT, TINY, TWO_LEARNERS, commits, json_lines
 from local.law import check_law, learners_lines
@@ -81,16 +77,13 @@ def test_a_run_goes_on_after_kills_stops_when_interrupted_and_resume_is_the_same
     check_replay(out)
 
 
-def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, length = tmp_path / "out", tmp_path / "length.json"
-    monkeypatch.setenv(Env.LENGTH_FILE, str(length))
-    write_whole(length, LengthFile(revision=1, steps=1_000_000).to_json())
+def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
     slow = "podOverrides: {args: ['--batch=2', '--context=32', '--step-milliseconds-min=100']}"
     settings = (
         *("--set", f"spec.regions=[{{name: us-east, {slow}}}, {{name: eu-west, {slow}}}]"),
         *("--set", "spec.syncer.shards=1", "--set", "spec.evaluator="),
+        *("--set", "spec.steps=1000000"),
         *("--set", "spec.sync.quorum=2"),  # it cannot end before whoever was killed is back
     )
     with running(TINY, out, "--chaos", *settings) as run:
@@ -103,7 +96,7 @@ def test_chaos_kills_a_process_that_comes_back_and_the_run_completes(
         run.until(killed_once, "a kill, which comes when both have trained for 20 s")
         lines = [line for path in out.glob("learners/*.jsonl") for line in read_lines(path)]
         end = max(line.get("tick", 0) for line in lines) + MORE_STEPS
-        write_whole(length, LengthFile(revision=2, steps=end).to_json())
+        run.edit(f"spec.steps={end}")
         code, stderr = run.finish()
     assert code == 0, stderr
     killed = {line.split()[-1] for line in stderr.splitlines() if line.startswith("chaos: kill -9")}

@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 
 from atoll_operator.local.chaos import plan
-from atoll_operator.local.folder.run_files import read_lines, write_whole
+from atoll_operator.local.folder.run_files import read_lines
 from atoll_operator.local.show.run_summary import conserve
-from atoll_protos.environment import Env
-from atoll_protos.job.length import LengthFile
 from local.background import Running, running
 from local.command import LIGHT, TINY, commits, json_lines, tapes
 from local.failures.test_conservation import all_are_back
@@ -115,11 +113,9 @@ def complete(
     out: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
 ) -> dict[str, float]:
     """A run until the plan is over, or for so long, that is then made shorter; its summary."""
-    length, temporary = out.with_suffix(".length"), out.with_suffix(".tmp")
+    temporary = out.with_suffix(".tmp")
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.setenv(Env.LENGTH_FILE, str(length))
-    write_whole(length, LengthFile(revision=1, steps=ENDLESS).to_json())
     out.with_suffix(".yaml").write_text(text)
     count = len(plan.drawn(plan.read(text), SLOTS, SHARDS, "")) if text else 0
     chaos = ("--chaos-plan", str(out.with_suffix(".yaml")), "--standby") if text else ()
@@ -132,7 +128,7 @@ def complete(
             memory.look(run)
             time.sleep(LOOK_SECONDS)
         end = max(line["tick"] for line in commits(out)) + MORE_STEPS
-        write_whole(length, LengthFile(revision=2, steps=end).to_json())
+        run.edit(f"spec.steps={end}")
         code, stderr = run.finish()
     assert code == 0, stderr
     assert "Traceback" not in stderr

@@ -158,11 +158,10 @@ def test_what_no_executor_can_do_is_no_field_of_the_manifest() -> None:
 
 
 def test_what_atoll_run_leaves_to_clusters_is_listed() -> None:
-    changes = ("spec.export={url: 'file:///x'}", "spec.suspend=true",
+    changes = ("spec.export={url: 'file:///x'}",
                "spec.activeDeadlineSeconds=5", "spec.failure={nodeLossSeconds: 5}")  # fmt: skip
     lines = unsupported.without_effect_here(parse(MANIFEST, changes))
     assert lines == [
-        "spec.suspend is for clusters only",
         "spec.failure is for clusters only",
         "spec.export.url is for clusters only",
         "spec.activeDeadlineSeconds is for clusters only",

@@ -38,6 +38,7 @@ class Cluster:
     def put(self, kind: str, name: str, raw: Raw) -> Raw:
         """Make an object; a Secret with its data as they are."""
         metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "generation": 1}
+        metadata["resourceVersion"] = "1"
         raw["metadata"] = metadata | raw.get("metadata", {})
         if kind == "Secret":
             raw["data"] = {k: base64.b64encode(v).decode() for k, v in raw["data"].items()}
@@ -78,7 +79,10 @@ class Cluster:
             return 404, json.dumps({"message": f"{path.rpartition('/')[2]} not found"})
         found = self.objects.pop(path) if verb == "DELETE" else self.objects[path]
         if verb == "PATCH":
-            _merge(found, json.loads(body))
+            patch, had = json.loads(body), found["metadata"].get("resourceVersion")
+            if patch.get("metadata", {}).get("resourceVersion", had) != had:
+                return 409, json.dumps({"message": "was modified", "reason": "Conflict"})
+            _merge(found, patch)
         return 200, json.dumps(found)
 
     def _collection(

@@ -234,9 +234,31 @@ def test_a_job_is_suspended_resumed_and_deleted_by_its_name(cluster: Cluster) ->
     assert cluster.objects == {}
     gone = atoll("resume", "tiny")
     assert isinstance(gone.exception, NotFoundError)
-    folder = atoll("suspend", "runs/tiny")
+    folder = atoll("delete", "runs/tiny")
     assert isinstance(folder.exception, SpecError)
     assert "Ctrl-C" in folder.exception.remedy
+
+
+def test_a_job_is_edited_and_stopped_by_its_name(cluster: Cluster) -> None:
+    raw = cluster.put("Job", "tiny", stored())
+    raw["spec"]["syncer"]["ofALaterVersion"] = 1
+    done = atoll("edit", "tiny", "--learners", "b=3", "--steps", "500")
+    said = done.output.splitlines()
+    assert said == ["tiny: b has 3 learners, it had 1", "tiny: it is 500 steps long, it was 200"]
+    spec = cluster.objects[TINY]["spec"]
+    regions = [{"name": "a", "learners": 2}, {"name": "b", "learners": 3}]
+    assert (spec["steps"], spec["regions"], spec["syncer"]["ofALaterVersion"]) == (500, regions, 1)
+    asked = len(cluster.asked)
+    wrong = atoll("edit", "tiny", "--learners", "a=0", "--learners", "b=0").exception
+    assert str(wrong).startswith("spec.sync.quorum: must not be more than")
+    assert [verb for verb, _ in cluster.asked[asked:]] == ["GET"]
+    assert "will end" in atoll("stop", "tiny").output
+    spec = cluster.objects[TINY]["spec"]
+    assert (spec["steps"], spec["suspend"]) == (50, False)
+    before = JobClient().get("tiny")
+    cluster.objects[TINY]["metadata"]["resourceVersion"] = "2"
+    with pytest.raises(SpecError, match="tiny: has changed meanwhile; do it again"):
+        JobClient().edit(before, {"steps": 9})
 
 
 def test_a_name_with_a_namespace_or_context_is_no_folders(cluster: Cluster, tmp_path: Path) -> None:

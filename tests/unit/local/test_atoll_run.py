@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected
 from atoll_operator.api.status.crash_reason import LastWords
 from atoll_operator.local import atoll_run
@@ -25,7 +26,7 @@ from atoll_operator.local.supervision.child import Child
 from atoll_operator.local.supervision.giving_up import End, EndRecord
 from atoll_operator.local.supervision.process_reports import exit_of, reports_of
 from atoll_protos.job.expected import Expected
-from unit.local.test_local_status import NOW, job, reply, snapshot
+from unit.local.test_local_status import MANIFEST, NOW, job, reply, snapshot
 
 
 class Shards:
@@ -68,14 +69,14 @@ def ignored(*_: object) -> None:
 
 
 def training_of(
-    out: Path, *children: Any, needed: int = 0, say: Callable[[str], None] = ignored
+    out: Path, *children: Any, needed: int = 1, say: Callable[[str], None] = ignored
 ) -> LocalRun:
     """A run of these processes, of which nothing is known yet."""
     processes: Any = Processes(*children)
     shards: Any = Shards()
+    shards.job = parse(MANIFEST, (f"spec.sync.quorum={needed}",))
     view: Any = SimpleNamespace(show=ignored, say=say)
     return LocalRun(
-        needed=needed,
         slots=expected(job()),
         files=Files(out, say),
         supervisor=processes,
@@ -101,7 +102,6 @@ def test_a_failure_to_draw_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     said: list[str] = []
     training = training_of(tmp_path, say=said.append)
     training.status = local_status.status(job(), [reply("Complete", tick=203)] * 2, NOW)
-    training.steps_max = 200
     atoll_run._summarise(training, RunResult.COMPLETE, "complete", 3.0)
     assert "ValueError: no such colour" in said[0]
     assert said[-1].startswith("complete: ")
@@ -230,13 +230,13 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_nothing_that_learners_do_makes_a_job_fail_that_is_over(tmp_path: Path) -> None:
     lost, final = given_up("a-0", 1), snapshot([reply("Final")] * 2)
-    training = training_of(tmp_path, lost, needed=1)
+    training = training_of(tmp_path, lost, needed=3)
     with pytest.raises(JobFailedError):
         training._check(snapshot([reply()] * 2), final=False)
     training._check(final, final=True)
     shard = given_up("shard-0", 1)
     shard.planned = replace(shard.planned, role="shard")
-    over = training_of(tmp_path, lost, shard, needed=1)
+    over = training_of(tmp_path, lost, shard, needed=3)
     with pytest.raises(JobFailedError):
         over._check(final, final=True)  # its part of the export is not there yet
     assert over.advance(1.0)  # complete
@@ -313,7 +313,7 @@ def test_the_last_status_of_a_run_that_stops_has_all_tokens_rule_35(
             said.trained = 1231 + said.commits
         return snapshot([said, said], ends)
 
-    training.poller = SimpleNamespace(poll=poll)  # type: ignore[assignment]
+    training.poller = SimpleNamespace(poll=poll, job=job())  # type: ignore[assignment]
     if seen:
         training.advance(1.0)
         assert training.status.progress is not None
@@ -333,7 +333,7 @@ def test_a_run_that_stops_while_a_shard_is_away_keeps_what_was_known(tmp_path: P
     def poll(now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False) -> RunSnapshot:
         return snapshot(said, ends)
 
-    training.poller = SimpleNamespace(poll=poll)  # type: ignore[assignment]
+    training.poller = SimpleNamespace(poll=poll, job=job())  # type: ignore[assignment]
     training.advance(1.0)
     said[1] = None
     training.advance(2.0)
@@ -352,7 +352,7 @@ def host(number: int, needed: int = 2) -> Child:
 
 def test_a_learner_that_goes_on_with_fewer_hosts_is_not_lost(tmp_path: Path) -> None:
     hosts = [host(0, needed=1), host(1, needed=1)]
-    training = training_of(tmp_path, *hosts, learner("b-0"), needed=2)
+    training = training_of(tmp_path, *hosts, learner("b-0"), needed=3)
     lose(hosts[1], 64, "ValueError: boom")
     training.advance(1.0)
     assert not (tmp_path / SLOTS_FILE).exists()
@@ -390,7 +390,7 @@ def test_chaos_kills_only_when_all_have_trained_for_a_while(tmp_path: Path) -> N
     processes: Any = training.supervisor
     processes.children[0].process = object()
     processes.kill = killed.append
-    training.poller = SimpleNamespace(poll=poll)  # type: ignore[assignment]
+    training.poller = SimpleNamespace(poll=poll, job=job())  # type: ignore[assignment]
     training.chaos = True
 
     def kills(at: float, *now_said: pb.StatusReply | None) -> int:
@@ -414,7 +414,7 @@ def test_faults_of_a_plan_wait_for_all_and_end_with_the_training(tmp_path: Path)
     replies: list[pb.StatusReply | None] = []
     asked: list[bool | str] = []
     training = training_of(tmp_path, learner("a-0"))
-    poll = SimpleNamespace(poll=lambda *_, **__: snapshot(replies))
+    poll = SimpleNamespace(poll=lambda *_, **__: snapshot(replies), job=job())
     training.poller = poll  # type: ignore[assignment]
     faults: Any = SimpleNamespace(
         advance=lambda now, all_train: asked.append(all_train), end=lambda: asked.append("end")

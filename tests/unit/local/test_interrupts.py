@@ -10,7 +10,7 @@ import pytest
 
 from atoll_operator.local import atoll_run
 from unit.local.test_atoll_run import learner, stop_at_once, training_of
-from unit.local.test_local_status import reply, snapshot
+from unit.local.test_local_status import job, reply, snapshot
 
 
 @contextmanager
@@ -53,7 +53,8 @@ def test_an_interrupt_that_python_drops_comes_again() -> None:
 
 def test_each_pass_looks_whether_the_run_is_interrupted(tmp_path: Path) -> None:
     training = training_of(tmp_path, learner("a-0"))
-    training.poller = SimpleNamespace(poll=lambda *_, **__: snapshot([reply()]))  # type: ignore[assignment]
+    looks = SimpleNamespace(poll=lambda *_, **__: snapshot([reply()]), job=job())
+    training.poller = looks  # type: ignore[assignment]
     waits: list[object] = []
     training.supervisor.wait = waits.append  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):

@@ -42,7 +42,9 @@ HOSTS = MANIFEST.replace("  learner:\n", "  learner:\n    hosts: 2\n")
 def planned(
     text: str = MANIFEST, *, new: bool = True, gpus: dict[str, str] | None = None
 ) -> dict[str, process_plan.Planned]:
-    ports = {"meetings": (1, 2, 3)} if "hosts:" in text else {}
+    ports = (
+        {"meetings": {"us-east-0": 1, "us-east-1": 2, "eu-west-0": 3}} if "hosts:" in text else {}
+    )
     found = process_plan.processes(parse(text), OUT, ENDPOINTS, gpus or {}, new=new, **ports)
     return {each.name: each for each in found}
 

@@ -158,7 +158,8 @@ def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "nothing runs in it now; see atoll status" in atoll("top", tmp_path)
     asked: list[list[str]] = []
 
-    def ask(endpoints: list[str]) -> list[pb.StatusReply]:
+    def ask(endpoints: list[str], folder: str) -> list[pb.StatusReply]:
+        assert folder == "", "it has no credentials of its own"
         asked.append(endpoints)
         return [reply()]
 

@@ -4,6 +4,7 @@ So the API server and `atoll validate` refuse the same manifests with the same m
 single field can show (type, range, pattern) stands in the models.
 """
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 from atoll_operator.api.job import presets
 from atoll_operator.api.job.learner_fields import HOSTS_NAME_CHARACTERS_MAX, RegionSpec
 from atoll_operator.api.job.model_base import NAME_CHARACTERS_MAX
-from atoll_operator.api.job.spec import Job
+from atoll_operator.api.job.spec import Job, Spec
 from atoll_operator.api.job.sync_fields import SyncSpec
 from atoll_operator.api.job.syncer_fields import Reclaim, StorageSpec, StorageType, TlsMode
 from atoll_protos.errors import SpecError
@@ -38,14 +39,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What an update must not change; only the API server sees both versions.
+    """What an update must not change; `path` is below `spec`.
 
-    `path` is below `spec`.
+    `cel` is for the API server, `holds(before, after)` says the same of what `atoll edit` changes.
     """
 
     path: str
     cel: str
     text: str
+    holds: Callable[[Spec, Spec], bool]
 
 
 def default_of(field: str) -> Any:
@@ -256,13 +258,31 @@ _HOME = "({0}.syncer.region == '' ? {0}.regions[0].name : {0}.syncer.region)"
 _VOLUMES = f"self.syncer.storage.type == '{_CLAIM}' && oldSelf.syncer.storage.type == '{_CLAIM}'"
 
 
+def _is_same(name: str) -> Callable[[Spec, Spec], bool]:
+    value = operator.attrgetter(name)
+    return lambda before, after: value(before) == value(after)
+
+
 def _same(path: str) -> Fixed:
-    return Fixed(path, f"self.{path} == oldSelf.{path}", _CANNOT)
+    return Fixed(path, f"self.{path} == oldSelf.{path}", _CANNOT, _is_same(path))
 
 
-def _same_or_left_out(path: str) -> Fixed:
+def _same_or_left_out(path: str, name: str) -> Fixed:
+    """`name` is that of the field in the models."""
     given, same = f"has(self.{path})", f"self.{path} == oldSelf.{path}"
-    return Fixed(path, f"{given} == has(oldSelf.{path}) && (!{given} || {same})", _CANNOT)
+    cel = f"{given} == has(oldSelf.{path}) && (!{given} || {same})"
+    return Fixed(path, cel, _CANNOT, _is_same(name))
+
+
+def _same_volumes(before: Spec, after: Spec) -> bool:
+    old, new = before.syncer.storage, after.syncer.storage
+    volumes = old.type is new.type is _CLAIM
+    return not volumes or old.storage_class_name == new.storage_class_name
+
+
+def _same_bucket(before: Spec, after: Spec) -> bool:
+    old, new = before.syncer.storage.url, after.syncer.storage.url
+    return old == new or not old or not new
 
 
 FIXED = (
@@ -273,6 +293,7 @@ FIXED = (
         f"{_HOME.format('self')} == {_HOME.format('oldSelf')}",
         "cannot change, and is the first region unless given; keep that region the first one,"
         " name it here, or start another job",
+        _is_same("syncer_region"),
     ),
     Fixed(
         "syncer.storage.storageClassName",
@@ -280,22 +301,25 @@ FIXED = (
         " self.syncer.storage.storageClassName == oldSelf.syncer.storage.storageClassName",
         "cannot change, since Kubernetes changes it for no volume; to have other volumes, delete"
         " the job and its claims (kubectl delete pvc -l atoll.dev/job=NAME) and apply it again",
+        _same_volumes,
     ),
     Fixed(
         "syncer.storage.url",
         "self.syncer.storage.url == oldSelf.syncer.storage.url || oldSelf.syncer.storage.url == ''"
         " || self.syncer.storage.url == ''",
         "cannot change, since the state of the run is there; start another job",
+        _same_bucket,
     ),
     _same("syncer.shards"),
-    _same_or_left_out("syncer.tls.issuerRef"),
+    _same_or_left_out("syncer.tls.issuerRef", "syncer.tls.issuer_ref"),
     _same("sync"),
-    _same_or_left_out("managedBy"),
-    _same_or_left_out("restore"),
+    _same_or_left_out("managedBy", "managed_by"),
+    _same_or_left_out("restore", "restore"),
     Fixed(
         "steps",
         "has(self.steps) == has(oldSelf.steps)",
         "cannot take the place of spec.tokens, nor spec.tokens its; start another job",
+        lambda before, after: (before.steps is None) == (after.steps is None),
     ),
 )
 
@@ -309,3 +333,11 @@ def check(job: Job) -> None:
     for rule in RULES:
         if not rule.holds(job):
             raise SpecError(rule.field, rule.problem, rule.remedy)
+
+
+def check_edit(before: Job, after: Job) -> None:
+    """Raise SpecError for the first field that no edit may change, in the API server's words."""
+    for fixed in FIXED:
+        if not fixed.holds(before.spec, after.spec):
+            problem, _, remedy = fixed.text.partition("; ")
+            raise SpecError(f"spec.{fixed.path}", problem, remedy)

@@ -129,7 +129,6 @@ def without_effect_here(job: Job) -> list[str]:
         if "placement" in region.model_fields_set:
             lines.append(f"spec.regions[{region.name}].placement is for clusters only")
     whole = {
-        "spec.suspend": spec.suspend,
         "spec.managedBy": spec.managed_by is not None,
         "spec.learner.topologyKey": bool(spec.learner.topology_key),
         "spec.syncer.storage": "storage" in spec.syncer.model_fields_set and not storage.url,

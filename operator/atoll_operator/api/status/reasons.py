@@ -202,7 +202,8 @@ SpecDrift False
   InStep: every shard that answers knows the present length
 Suspended True
   Suspended: nothing runs, the run is kept
-    > `spec.suspend: false` resumes it; on this machine `atoll run DIR --resume`
+    > `atoll resume` continues it, as `spec.suspend: false` does; where no `atoll run` is left,
+      `atoll run DIR --resume`
   SuspendedElsewhere: the job is suspended in the cluster where the syncer runs
     > resume it there; the learners here come back
 Suspended False
@@ -243,7 +244,8 @@ Ready False
     > see Accepted
   SyncerLost as at Progressing
   Suspended: the job is suspended
-    > `spec.suspend: false` resumes it; on this machine `atoll run DIR --resume`
+    > `atoll resume` continues it, as `spec.suspend: false` does; where no `atoll run` is left,
+      `atoll run DIR --resume`
   Rejected: the manifest cannot be accepted; what runs continues with the one before
     > see Accepted
   Failed: the job has failed

@@ -13,6 +13,7 @@ MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
 RUN_FILE = "run.json"  # in the run folder: what all processes know, with the present length
 STORES_FOLDER = "commits"  # in the run folder: the shards' state, by number
 SLOTS_FILE = "slots.json"  # in the run folder: the job's learners
+LENGTH_FILE = "length.json"  # in the run folder: how long the job is at present
 STATUS_FILE = "status.json"
 CHECKPOINTS_FOLDER = "checkpoints"  # in the run folder
 ASKED_FILE = "checkpoint.txt"  # in the run folder: the step of one that somebody asks for

@@ -19,6 +19,8 @@ from atoll_operator.local.folder.run_files import STATUS_FILE
 from atoll_protos.errors import SpecError
 
 LOCK_FILE = "run.lock"
+EDIT_FILE = "edit.lock"
+REMEDY = "wait for its end, or stop it with Ctrl-C"
 STATUS_SECONDS_MAX = 15.0  # so old a status is believed where nothing is known of its writer
 TRIES, TRY_SECONDS = 10, 0.05
 
@@ -32,12 +34,31 @@ def running(out: Path) -> Iterator[None]:
     """Make the folder, and be the one that runs what is in it; raises SpecError if another does."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = os.open(out / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error
+    with _held(out / LOCK_FILE, "--out", "is run by another atoll run", REMEDY):
+        yield
+
+
+@contextmanager
+def editing(out: Path) -> Iterator[None]:
+    """Be the one that changes the manifest in the folder; raises SpecError while another does."""
+    with _held(out / EDIT_FILE, str(out), "is edited by another atoll edit", "try again"):
+        yield
+
+
+@contextmanager
+def _held(file: Path, field: str, problem: str, remedy: str) -> Iterator[None]:
+    """The lock on a file, with this process in it; raises SpecError while another has it."""
     try:
-        with contextlib.suppress(UnsupportedError):
-            _acquire(lock, out)
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        problem = f"{file.parent}: {error.strerror}"
+        raise SpecError(field, problem, "give a writable folder") from error
+    try:
+        if not _acquired(lock):
+            process = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            raise SpecError(field, f"{file.parent} {problem} (process {process})", remedy)
         with contextlib.suppress(OSError):  # only for the words of who is refused
             os.truncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
@@ -59,16 +80,17 @@ def is_run(out: Path) -> bool:
         os.close(lock)
 
 
-def _acquire(lock: int, out: Path) -> None:
+def _acquired(lock: int) -> bool:
+    """Whether it is; also where the file system has no locks."""
     # A reader holds the lock for a moment, since flock has no way to ask for its state (`is_run`).
     # So it is tried again for half a second; waiting for it would be waiting for another run's end.
-    for _ in range(TRIES):
-        if _locked(lock, fcntl.LOCK_EX):
-            return
-        time.sleep(TRY_SECONDS)
-    process = os.pread(lock, 32, 0).decode(errors="replace").strip()
-    problem = f"{out} is run by another atoll run (process {process})"
-    raise SpecError("--out", problem, "wait for its end, or stop it with Ctrl-C")
+    with contextlib.suppress(UnsupportedError):
+        for _ in range(TRIES):
+            if _locked(lock, fcntl.LOCK_EX):
+                return True
+            time.sleep(TRY_SECONDS)
+        return False
+    return True
 
 
 def _locked(lock: int, kind: int) -> bool:

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any
 
 from atoll_operator.api.job.launching import is_launched
@@ -63,8 +64,13 @@ def asked(job: Job) -> dict[str, int]:
     return {name: count for name, count in found.items() if count is not None}
 
 
-def assign(job: Job, found: VisibleGpus) -> dict[str, str]:
-    """By process; empty when nothing in the job asks. Raises SpecError where there are too few."""
+def assign(
+    job: Job, found: VisibleGpus, taken: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """By process; empty when nothing in the job asks. Raises SpecError where there are too few.
+
+    Processes of the job that have some, by `taken`, keep them.
+    """
     wanted = asked(job)
     if not wanted:
         return {}
@@ -79,10 +85,14 @@ def assign(job: Job, found: VisibleGpus) -> dict[str, str]:
         problem = f"{who} need {total}, and this machine has {there}{why}"
         remedy = "use fewer learners or GPUs; --gpus-per-learner 0 runs without"
         raise SpecError(RESOURCE, problem, remedy)
-    left = iter(found.devices)
     shards = [shard_process(i) for i in range(job.spec.syncer.shards)]
     names = [*shards, *_processes(job, job.spec.slots), EVALUATOR]
-    return {name: ",".join(next(left) for _ in range(wanted.get(name, 0))) for name in names}
+    kept = {name: taken[name] for name in names if name in taken}
+    used = {device for each in kept.values() for device in each.split(",")}
+    left = (each for each in found.devices if each not in used)
+    new = (name for name in names if name not in kept)
+    given = {name: ",".join(next(left) for _ in range(wanted.get(name, 0))) for name in new}
+    return kept | given
 
 
 def advice(job: Job, found: VisibleGpus) -> str:

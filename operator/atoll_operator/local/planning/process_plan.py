@@ -16,7 +16,7 @@ from atoll_operator.api.job.learner_fields import RegionSpec
 from atoll_operator.api.job.pod_fields import Container
 from atoll_operator.api.job.process_inputs import EVALUATE, TRAIN
 from atoll_operator.api.job.spec import Job
-from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
+from atoll_operator.local.folder.run_files import LENGTH_FILE, RUN_FILE, SLOTS_FILE
 from atoll_protos.environment import Env, of_learner, of_process
 from atoll_protos.network.addresses import OR, joined, processes_of
 from atoll_protos.torchrun import MEETING_PORT, of_hosts
@@ -25,6 +25,7 @@ EVALUATOR = "evaluator"  # name of its process
 SECOND: Final = "-b"  # ends the name of the second process of a shard
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 Environment = Mapping[str, str]
+NOWHERE: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +59,11 @@ def processes(
     gpus: Mapping[str, str],
     *,
     new: bool,
-    meetings: tuple[int, ...] = (),
+    meetings: Mapping[str, int] = NOWHERE,
 ) -> list[Planned]:
     """Shards first, then learners, then the evaluator.
 
-    `endpoints` are by shard; `meetings`, ports where hosts meet, by learner; `gpus` by process,
+    `endpoints` are by shard; `meetings`, ports where hosts meet, by slot; `gpus` by process,
     without those that keep the variable of `atoll run`. With `new` no process of this run can have
     run before.
     """
@@ -79,7 +80,7 @@ def processes(
     for region in job.spec.regions:
         container = container_of(job, region)
         for slot in region.slots:
-            meeting = meetings[job.spec.slots.index(slot)] if meetings else MEETING_PORT
+            meeting = meetings.get(slot, MEETING_PORT)
             for host, name in hosts_of(job, slot):
                 env = own(name) | of_learner(region=region.name, slot=slot)
                 planned.append(_learner(job, name, slot, host, meeting, container, env))
@@ -156,7 +157,7 @@ def _shard(
     addresses, storage = processes_of(endpoint), job.spec.syncer.storage
     state = storage.folder_of(job.uid) or str(out / "commits")
     words = (
-        *("--slots-file", str(out / SLOTS_FILE)),
+        *("--slots-file", str(out / SLOTS_FILE), "--length-file", str(out / LENGTH_FILE)),
         *("--store", f"{state}/{shard}"),
         *(("--store-endpoint", storage.endpoint) if storage.endpoint else ()),
         *("--tape", str(out / "syncer" / f"{shard}.tape.jsonl"), "--tape-bytes", "0"),

@@ -10,6 +10,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -139,16 +140,22 @@ def with_folders(document: Document, folder: Path) -> Document:
 
 def kept_manifest(text: str, document: Document, command: Sequence[str], out: Path) -> str:
     """manifest.yaml of a run folder: `text`, comments and all, with `document` for its job."""
-    documents = [each for each in yaml.safe_load_all(text) if each is not None]
-    mine = [each.get("kind") == KIND for each in documents]
-    if document not in documents:
-        number = mine.index(True) if any(mine) else 0
-        documents[number] = document
-        text = yaml.safe_dump_all(documents, sort_keys=False, width=100)
+    text = with_document(text, document)
     if text.startswith(HEADER):
         return text
     ran = " ".join(shlex.join(["atoll", "run", *command]).splitlines())
     return f"{HEADER}:\n#   {ran}{NOTES.format(file=out / 'manifest.yaml')}{text}"
+
+
+def with_document(text: str, document: Document) -> str:
+    """The text with this document for its job; the lines of comment at its head stay."""
+    documents = [each for each in yaml.safe_load_all(text) if each is not None]
+    if document in documents:
+        return text
+    mine = [each.get("kind") == KIND for each in documents]
+    documents[mine.index(True) if any(mine) else 0] = document
+    head = takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True))
+    return "".join(head) + yaml.safe_dump_all(documents, sort_keys=False, width=100)
 
 
 def default_out(name: str, now: float) -> Path:

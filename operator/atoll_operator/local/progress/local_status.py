@@ -1,7 +1,7 @@
 """The status of a local run, made from what its shards say; pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -88,10 +88,17 @@ def status(
     asked_at: str,
     ends: ProcessReports = NO_REPORTS,
     still_seconds: float = 0.0,
+    unaccepted: str = "",
 ) -> Status:
-    """`asked_at` is in RFC 3339; `still_seconds`: for how long the step has not moved."""
+    """`asked_at` is in RFC 3339; `still_seconds`: for how long the step has not moved.
+
+    `unaccepted`: why the run does not follow its manifest as it is now.
+    """
     found = status_of(SeenJob(job=job, replies=replies, asked_at=asked_at))
-    said = conditions_of(facts(job, replies, ends, still_seconds))
+    seen = facts(job, replies, ends, still_seconds)
+    if unaccepted:
+        seen = replace(seen, unaccepted=("NotSupported", unaccepted))
+    said = conditions_of(seen)
     return found.model_copy(update={"conditions": list(said)})
 
 
@@ -136,8 +143,8 @@ def failed(status: Status, reason: str, message: str) -> Status:
     return status.model_copy(update={"conditions": list(found)})
 
 
-def suspended(status: Status, why: str) -> Status:
-    message = f"{why}; atoll run DIR --resume continues"
+def suspended(status: Status, why: str, remedy: str = "atoll run DIR --resume") -> Status:
+    message = f"{why}; {remedy} continues"
     why_stopped = Phase(kind=PhaseKind.SUSPENDED, reason="Suspended", message=message)
     found = conditions_of(Facts(phase=why_stopped, shard_states=()))
     columns, syncer = status.columns, status.syncer

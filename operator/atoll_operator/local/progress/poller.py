@@ -10,6 +10,7 @@ import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.spec import Job
+from atoll_operator.api.status.job_status import Status
 from atoll_operator.local.progress.local_status import (
     NO_REPORTS,
     ProcessReports,
@@ -30,6 +31,7 @@ class Poller:
     def __init__(self, job: Job, endpoints: Sequence[str], folder: str = "") -> None:
         """`folder`: of the credentials with which it asks; empty: plain text."""
         self.job, self._folder = job, folder
+        self.unaccepted = ""  # why another manifest than the present one is followed
         self._begun: float | None = None
         self._counted: tuple[float, int] | None = None
         self._moved: tuple[int, float] = (-1, 0.0)  # the lowest tick, and since when it is that
@@ -59,10 +61,26 @@ class Poller:
         return RunSnapshot(
             job=self.job,
             replies=replies,
-            status=status(self.job, replies, utc_now(), ends, still_seconds),
+            status=status(self.job, replies, utc_now(), ends, still_seconds, self.unaccepted),
             bytes_per_second=rate,
             elapsed_seconds=now - self._begun,
             starting=ends.starting,
+            known=self._known,
+        )
+
+    def begin_again(self) -> None:
+        """All shards are started anew; for how long nothing has moved counts from now on."""
+        self._counted, self._moved = None, (-1, 0.0)
+        self._known = [None] * len(self._endpoints)
+
+    def resting(self, last: Status, now: float) -> RunSnapshot:
+        """What is known of a run of which nothing runs; nobody is asked."""
+        return RunSnapshot(
+            job=self.job,
+            replies=[None] * len(self._endpoints),
+            status=last,
+            bytes_per_second=None,
+            elapsed_seconds=now - (now if self._begun is None else self._begun),
             known=self._known,
         )
 

@@ -96,6 +96,8 @@ def picture(seen: RunSnapshot) -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415
 
     title = Text(f"{seen.job.name}  ", style="bold").append(reached(seen), style="not bold")
+    if seen.status.true_condition("Suspended") is not None:
+        return Group(title, Text(machinery(seen)))
     answers = [Answer(each) for each in seen.replies]
     names = [name for region in seen.job.spec.regions for name in region.slots]
     rows = table(answers, {}, last=seen.registrar, names=names)
@@ -114,7 +116,7 @@ def reached(seen: RunSnapshot) -> str:
         if (left := progress.estimated_remaining_seconds) is not None:
             parts.append(time_left(left))
         parts.append(f"loss {progress.loss or '-'}")
-    if seen.away:
+    if seen.away and seen.status.true_condition("Suspended") is None:
         parts.append(f"{', '.join(seen.away)} does not answer")
     if progress and progress.metrics:
         parts.append(f"held out {progress.metrics[0].value}")
@@ -142,7 +144,9 @@ def starting(seen: RunSnapshot) -> str:
 
 
 def ended(seen: RunSnapshot) -> str | None:
-    """What happens after the last step; None while the training does."""
+    """What happens after the last step, or in place of training; None while that goes on."""
+    if seen.status.true_condition("Suspended") is not None:
+        return "suspended"
     if seen.status.true_condition("Complete") is not None:
         return "exported"
     progressing = seen.status.true_condition("Progressing")

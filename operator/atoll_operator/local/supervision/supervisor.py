@@ -19,6 +19,9 @@ A learner gets a new UID at every start, in place of a pod's. A process of a sha
 because its folder stays: to the log in that folder the next one is the same, and it may take over
 at once (rule 20). Only the first start of a new run has `--new`.
 
+A person may change which processes there are (`follow`). One that is none of the job any more gets
+SIGTERM and leaves; a new one of its name starts when it has gone.
+
 SIGTERM goes to learners first, so that their last messages reach shards that still listen, and to
 processes that wait for a shard before the one that has it, so that none takes it over. Children
 run in sessions of their own, so Ctrl-C reaches `atoll run` alone. Where the system has `setpriv`,
@@ -67,11 +70,32 @@ class Supervisor:
         self._written = self._final = self._complete = False
         self._tick = 0
         self._serving: frozenset[str] = frozenset()
-        logs = files.out / "logs"
-        self.children = [
-            Child(each, logs / f"{each.name}.log", telemetry_of(each, files.out))
-            for each in planned
-        ]
+        self.children = [self._child(each) for each in planned]
+        self.leaving: list[Child] = []  # of the job no more; `start_at`: when they are killed
+
+    def follow(self, planned: Iterable[Planned], steps: int | None, now: float) -> None:
+        """From now on these are the job's processes; those that are none any more leave."""
+        self.steps, self._written = steps, False
+        wanted = {each.name: each for each in planned}
+        known = {each.planned.name: each for each in self.children}
+        self.children = [known.get(name) or self._child(each) for name, each in wanted.items()]
+        for name in known.keys() - wanted.keys():
+            child = known[name]
+            if child.process is not None:
+                child.process.terminate()
+                child.start_at = now + STOP_SECONDS
+                self.leaving.append(child)
+
+    def begin_again(self) -> None:
+        """After `stop`: each process is to start as if it had never ended."""
+        again = [self._child(each.planned) for each in self.children]
+        for new, old in zip(again, self.children, strict=True):
+            new.restarts = old.restarts
+        self.children = again
+
+    def _child(self, planned: Planned) -> Child:
+        log = self.files.out / "logs" / f"{planned.name}.log"
+        return Child(planned, log, telemetry_of(planned, self.files.out))
 
     def supervise(
         self,
@@ -90,8 +114,9 @@ class Supervisor:
         only shards are started again, for learners that have yet to take its values.
         """
         self._final, self._complete, self._tick = final, complete, tick
-        changed = serving != self._serving
+        changed = self._let_leave(now) or serving != self._serving
         self._serving = serving
+        there = {each.planned.name for each in self.leaving}
         for child in self.children:
             self._report_ranks(child)
             if child.start_at == math.inf and answered:
@@ -103,18 +128,32 @@ class Supervisor:
             if complete and waits and last is not None and child.planned.role != "shard":
                 child.after, child.ended = why_ended(last), ""
             wanted = not child.done or (not final and not child.given_up)
-            if child.process is None and wanted and now >= child.start_at:
+            due = now >= child.start_at and child.planned.name not in there
+            if child.process is None and wanted and due:
                 self._start(child, now)
                 changed = True
         if changed or not self._written:
             self._write()
         return changed
 
+    def _let_leave(self, now: float) -> bool:
+        """Whether one of those that leave has gone."""
+        before = self.leaving
+        for child in before:
+            assert child.process is not None
+            if child.process.poll() is None and now >= child.start_at:
+                child.process.kill()
+        self.leaving = [x for x in before if x.process is not None and x.process.poll() is None]
+        for child in before:
+            if child not in self.leaving:
+                child.close_log()
+        return len(self.leaving) != len(before)
+
     def wait(self, now: float, seconds_max: float) -> None:
         """Return when a process ends or is due to start, at the latest after `seconds_max`."""
         seconds, poll = seconds_max, select.poll()
         with contextlib.ExitStack() as descriptors:
-            for child in self.children:
+            for child in (*self.children, *self.leaving):
                 if child.process is not None:
                     try:
                         descriptor = os.pidfd_open(child.process.pid)
@@ -154,13 +193,14 @@ class Supervisor:
     def stop(self, roles: Sequence[str] = ROLES) -> None:
         """SIGTERM to one role after the other, SIGKILL to what does not end."""
         for role in roles:
-            children = self.in_roles(role)
+            children = [*self.in_roles(role), *self.leaving]
             waiting = [each for each in children if self.waits(each)]
             _stop(waiting)
             _stop([each for each in children if each not in waiting])
-        for child in self.in_roles(*roles):
+        for child in (*self.in_roles(*roles), *self.leaving):
             child.process = None
             child.close_log()
+        self.leaving = []
         self._write()
 
     def _start(self, child: Child, now: float) -> None:
@@ -256,7 +296,7 @@ class Supervisor:
                 each.process.terminate()
 
     def _write(self) -> None:
-        rows = [each.row(waits=self.waits(each)) for each in self.children]
+        rows = [each.row(waits=self.waits(each)) for each in (*self.children, *self.leaving)]
         self._written = self.files.write_json("processes.json", rows)
 
 
