@@ -87,7 +87,7 @@ WITH_PROBES: Final = (VariableReader.SHARD, VariableReader.LEARNER)
 
 _everywhere = partial(Variable, OF_A_JOB, EXECUTORS)
 _of_a_start = partial(Variable, OF_A_JOB, LOCAL)
-_with_tls = partial(Variable, OF_A_JOB, OPERATOR)
+_with_tls = partial(Variable, OF_A_JOB, f"{OPERATOR} and `atoll serve`")
 _learner = partial(Variable, LEARNERS, EXECUTORS)
 _in_a_pod = partial(Variable, LEARNERS, OPERATOR)
 _by_hand = partial(Variable, LEARNERS, "the user")

@@ -231,8 +231,8 @@ def _outcome(training: LocalRun, each_pass: Callable[[], None]) -> tuple[RunResu
             training.stopped("stopped by Ctrl-C")
             return RunResult.COMPLETE, "complete"
         training.interrupted()
-        folder = shown(training.files.out)
-        return RunResult.INTERRUPTED, f"interrupted (atoll run {folder} --resume continues)"
+        again = training.elsewhere.again.format(shown(training.files.out))
+        return RunResult.INTERRUPTED, f"interrupted ({again} continues)"
     return RunResult.COMPLETE, "complete"
 
 

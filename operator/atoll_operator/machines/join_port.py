@@ -14,7 +14,6 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import grpc
-import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import Authority
@@ -28,8 +27,6 @@ from atoll_protos.network.identity import Identity, Role
 from atoll_protos.network.services import Service, add_handlers
 
 THREADS: Final = 8
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +85,7 @@ class JoinPort:
             found = self._signed(machine, request.request)
         except SpecError as error:
             return pb.RenewReply(refusal=_refusal(error))
-        log.info("certificate renewed", machine=machine.name, peer=context.peer())
+        self.say(f"machine {machine.name} has a new certificate ({_host(context)})")
         return pb.RenewReply(certificate=found[0], authorities=found[1])
 
     def Watch(self, request: pb.WatchRequest, context: Any) -> pb.WatchReply:  # noqa: N802

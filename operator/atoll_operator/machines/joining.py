@@ -29,11 +29,10 @@ FINISHED: Final = "finished"  # what a learner says whose job is over
 
 def join(place: JoinOptions, wanted: Wanted, say: Say) -> RunResult:
     """Until the job is over, or somebody stops it. Raises SpecError for what no waiting mends."""
-    folder, machine, is_new = enter(place)
+    folder, machine, _ = enter(place)
     with run_lock.running(folder):
         watcher = Watcher(folder, machine, say)
-        if not is_new:
-            watcher.look()
+        watcher.look()
         if watcher.refusal is not None:
             raise watcher.refusal
         endpoints = dialled(watcher.reply.endpoints, machine.server) or machine.endpoints

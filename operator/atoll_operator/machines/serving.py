@@ -28,7 +28,7 @@ from atoll_operator.local.progress.local_status import RunSnapshot
 from atoll_operator.machines.job_certificates import JobCertificates
 from atoll_operator.machines.join_port import JobNow, JoinPort, open_port
 from atoll_operator.machines.private_files import make_private
-from atoll_operator.machines.register import Book, OpenSlots
+from atoll_operator.machines.register import Book, OpenSlots, Register
 from atoll_operator.machines.server_folder import (
     DAY_HOURS,
     NAMESPACE,
@@ -45,6 +45,7 @@ from atoll_operator.machines.server_folder import (
     write_server,
 )
 from atoll_protos.environment import Env
+from atoll_protos.errors import SpecError
 from atoll_protos.job.expected import Expected, ListedMachine
 from atoll_protos.names import slot_name, split_slot
 from atoll_protos.network.addresses import OR, joined, processes_of, split
@@ -71,6 +72,7 @@ class MachineServer(Elsewhere):
     regions: frozenset[str]  # whose learners are processes here
     certificates: JobCertificates
     anchor: Authority
+    again: str = "atoll serve {}"
     endpoints: Sequence[str] = ()
     observer: str = ""
     now: JobNow = field(default_factory=JobNow)
@@ -190,6 +192,7 @@ def serving_in(
     host, port = address("--listen", listen, 0)
     advertised, advertised_port = address("--advertise", advertise, 0)
     folder = make_private(out / MACHINES_FOLDER)
+    _check_entered(Book(folder).read(), here)
     server = server_file(folder, job, host, port)
     shown_host = advertised or (own_address() if host in EVERYWHERE else host)
     server = replace(server, place=joined(shown_host, advertised_port or server.port))
@@ -213,3 +216,11 @@ def serving_in(
         endpoints=endpoints_at(server.ports, job.spec.syncer.shards, local),
         observer=str(out / OBSERVER_FOLDER),
     )
+
+
+def _check_entered(register: Register, here: Sequence[str]) -> None:
+    for each in register.machines:
+        if each.region in here:
+            problem = f"{each.region} has learners on machine {each.name}"
+            remedy = f"leave it out, or first `atoll tokens DIR --revoke {each.name}`"
+            raise SpecError("--here", problem, remedy)

@@ -8,20 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import due_at, make_request
 from atoll_operator.machines import joined_folder
 from atoll_operator.machines.joined_folder import TLS_FOLDER, Joined
 from atoll_operator.machines.server_link import ServerLink, UnreachableError
 from atoll_protos.errors import SpecError
-from atoll_protos.network.credentials import Credentials
+from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError
 
 WATCH_SECONDS: Final = 2.0
 FRESH_SECONDS: Final = 10.0  # so long an answer holds
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -55,9 +51,9 @@ class Watcher:
             self.reply = link.watch(name, secret)
             self.heard_at = time.monotonic()
             self._renew(link)
-        except UnreachableError as error:
+        except (UnreachableError, OSError) as error:  # the disk may be full
             if not self._said:
-                self.say(f"{error}; learners train on, and it is asked again and again")
+                self.say(f"{error}; learners train on, and the server is asked again and again")
             self._said = str(error)
             return
         except SpecError as error:
@@ -72,12 +68,18 @@ class Watcher:
             self.look()
 
     def _renew(self, link: ServerLink) -> None:
-        had = Credentials.read(self.folder / TLS_FOLDER)
-        same = hashlib.sha256(had.authority).hexdigest() == self.reply.authorities_digest
-        if same and time.time() < due_at(had.certificate):
+        if not self._is_due():
             return
         key, request = make_request()
         new = link.renew(self.joined.name, self.joined.secret, request)
         credentials = Credentials(new.certificate, key, new.authorities)
         joined_folder.keep_credentials(self.folder, credentials)
-        log.info("certificate renewed", machine=self.joined.name)
+
+    def _is_due(self) -> bool:
+        try:
+            had = Credentials.read(self.folder / TLS_FOLDER)
+            had.check(time.time())
+        except (CredentialsError, OutOfDateError):
+            return True
+        same = hashlib.sha256(had.authority).hexdigest() == self.reply.authorities_digest
+        return not same or time.time() >= due_at(had.certificate)

@@ -12,11 +12,18 @@ TWO = (
     *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]", "--set", "spec.evaluator="),
     *("--set", "spec.sync.period=8", *LIGHT),
 )
+REGIONS = ("us-east", "eu-west")
 PRIVATE = 0o077
 
 
 def steps(count: int) -> tuple[str, str]:
     return "--set", f"spec.steps={count}"
+
+
+def merged(out: Path) -> set[str]:
+    """The slots whose work is in the newest commit."""
+    found = commits(out)
+    return {part["slot"] for part in found[-1]["participants"]} if found else set()
 
 
 def test_two_machines_train_one_model_over_tls_and_keep_their_keys(tmp_path: Path) -> None:
@@ -65,3 +72,51 @@ def test_each_machine_is_killed_and_is_itself_again(tmp_path: Path) -> None:
         assert (us.end(), eu.end(), server.end()) == (0, 0, 0), server.logs()
         runs = {each["run"] for each in commits(server.out)}
         assert len(runs) == 1
+
+
+def test_a_machine_that_is_revoked_is_out_at_once_and_one_that_leaves_comes_back(
+    tmp_path: Path,
+) -> None:
+    with village(tmp_path) as here:
+        server = here.serve(TINY, *TWO, *steps(100_000))
+        line = server.says("--token")
+        us = here.join(line, "house-1", "--region", "us-east")
+        eu = here.join(line, "house-2", "--region", "eu-west")
+        server.until(lambda: len(merged(server.out)) == 2, "merges of both")
+        assert us.finish(signal.SIGTERM)[0] == 130
+        assert "learners leave in order" in us.text()
+        check_none_is_left(us.out)
+        us = here.join("", "house-1")
+        us.says("us-east-0")
+        assert here.atoll(tmp_path, "tokens", server.out, "--revoke", "house-2").end() == 0
+        assert eu.end() == 1
+        assert "machine house-2: was revoked" in eu.text()
+        check_none_is_left(eu.out)
+        third = here.join(line, "house-3", "--region", "eu-west")
+        third.says("eu-west-0")
+        before = len(commits(server.out))
+        server.until(lambda: len(commits(server.out)) > before + 2, "commits")
+        assert server.finish(signal.SIGTERM)[0] == 130
+        assert "(atoll serve " in server.text()
+
+
+def test_the_server_comes_back_at_another_address_and_machines_find_it_by_its_certificate(
+    tmp_path: Path,
+) -> None:
+    with village(tmp_path) as here:
+        server = here.serve(TINY, *TWO, *steps(300))
+        line = server.says("--token")
+        both = [here.join(line, f"house-{i}", "--region", r) for i, r in enumerate(REGIONS)]
+        server.until(lambda: len(commits(server.out)) > 4, "commits")
+        for house in (server, *both):
+            house.process.send_signal(signal.SIGKILL)
+            house.process.wait()
+        moved = f"127.0.0.2:{here.port}"
+        words = ("serve", server.out, "--listen", moved, "--output", "lines")
+        server = here.atoll(server.out, *words)
+        server.says(moved)
+        both = [
+            here.atoll(x.out, "join", moved, "--name", x.out.name, "--state", x.out) for x in both
+        ]
+        assert [each.end() for each in (*both, server)] == [0, 0, 0], server.logs()
+        assert len({each["run"] for each in commits(server.out)}) == 1
