@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -254,3 +255,68 @@ def test_the_end_of_the_job_reaches_machines_that_ask(served: Served, tmp_path: 
     watcher.look()
     assert (watcher.reply.state, watcher.reply.why) == (pb.JOB_FAILED, "a shard has lost its state")
     assert not served.server.now.untold(0.0)
+
+
+def test_a_machine_finds_its_folder_by_name_and_by_the_servers_certificate(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    options = replace(served.options(tmp_path, served.token()), state=None)
+    folder, machine, _ = enter(options)
+    uid = served.server.certificates.owner.uid[:8]
+    assert folder == tmp_path / "state" / "atoll" / f"tiny-{uid}-house"
+    assert enter(replace(options, token=""))[:2] == (folder, machine)
+    assert enter(replace(options, token=str(served.token())))[:2] == (folder, machine)
+    port = served.server.server.port
+    moved = enter(replace(options, token="", server=f"localhost:{port}"))
+    assert moved[:2] == (folder, replace(machine, server=f"localhost:{port}"))
+    _, second, new = enter(replace(options, name="other", token=str(served.token())))
+    assert (new, second.slots) == (True, ("us-1",))
+
+
+def test_credentials_that_cannot_be_read_are_made_again(served: Served, tmp_path: Path) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    watcher = Watcher(folder, machine, served.said.append)
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (folder / "tls" / "..data" / name).write_text("")
+        watcher.look()
+        assert watcher.refusal is None
+        Credentials.read(folder / "tls").check(time.time())
+
+
+def test_a_server_that_is_away_is_asked_again_and_said_once(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_link, "CALL_SECONDS_MAX", 0.2)
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    (port,) = free_ports(1)
+    said = list[str]()
+    watcher = Watcher(folder, replace(machine, server=f"127.0.0.1:{port}"), said.append)
+    watcher.look()
+    watcher.look()
+    assert [each for each in said if "does not answer" in each] == said
+    assert len(said) == 1
+    assert watcher.silent_seconds(time.monotonic()) == float("inf")
+    watcher.joined = machine
+    monkeypatch.setattr(server_link, "CALL_SECONDS_MAX", 10.0)
+    watcher.look()
+    assert said[1:] == [f"{machine.server} answers again"]
+
+
+def test_shards_are_told_which_slots_are_whose(served: Served, tmp_path: Path) -> None:
+    enter(served.options(tmp_path / "a", served.token(), learners=2))
+    (one,) = served.server.listed(expected(served.job)).machines
+    assert (one.name, one.slots) == ("house", ("us-0", "us-1"))
+    revoked(served.out, "house")
+    assert served.server.listed(expected(served.job)).machines == ()
+
+
+def test_a_region_cannot_come_here_while_a_machine_has_its_learners(
+    served: Served, tmp_path: Path
+) -> None:
+    enter(served.options(tmp_path / "a", served.token()))
+    for here, words in (("us", "us has learners on machine house"), ("mars", "is no region")):
+        with pytest.raises(SpecError, match=words):
+            serving_in(
+                served.out, served.job, listen="", advertise="", here=[here], now=time.time()
+            )

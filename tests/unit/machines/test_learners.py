@@ -1,0 +1,76 @@
+"""The learners of a machine as processes: command, GPUs, variables, and where they dial."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atoll_operator.local.planning.process_plan import VISIBLE
+from atoll_operator.machines.joined_folder import Joined
+from atoll_operator.machines.learners import Wanted, dialled, planned
+from atoll_protos.environment import Env
+from atoll_protos.errors import SpecError
+from atoll_protos.torchrun import Torchrun
+
+CONTAINER = """{"command": ["python", "of_the_job.py"], "args": ["--lr=1"],
+"env": [{"name": "WHERE", "value": "$(ATOLL_SLOT)"}],
+"resources": {"limits": {"nvidia.com/gpu": 1}}}"""
+MACHINE = Joined(
+    job="tiny",
+    server="10.0.0.1:7700",
+    digest="",
+    anchor="",
+    name="house",
+    wanted="house",
+    secret="",
+    region="eu",
+    slots=("eu-0", "eu-1"),
+    endpoints=("10.0.0.1:7701",),
+    container=CONTAINER,
+)
+
+
+@pytest.fixture(autouse=True)
+def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, "4,5,6,7")
+
+
+def test_each_slot_is_a_process_of_the_jobs_command_with_its_own_gpus(tmp_path: Path) -> None:
+    first, second = planned(tmp_path, MACHINE, Wanted())
+    assert (first.name, second.name) == ("eu-0", "eu-1")
+    assert first.command == ("python", "of_the_job.py", "--lr=1")
+    assert (first.env[VISIBLE], second.env[VISIBLE]) == ("4", "5")
+    assert second.env["WHERE"] == "eu-1"
+    assert first.env[Env.TLS_DIR] == str(tmp_path / "tls")
+    assert first.env[Env.ENDPOINTS] == "10.0.0.1:7701"
+    assert first.folder == ""
+
+
+def test_what_the_person_says_there_comes_before_the_manifest(tmp_path: Path) -> None:
+    wanted = Wanted(command=("train.py", "--lr=2"), gpus=2, processes=2)
+    first, second = planned(tmp_path, MACHINE, wanted)
+    assert first.command[-3:] == ("python", "train.py", "--lr=2")
+    assert "launch" in first.command
+    assert first.env[Torchrun.PROCESSES] == "2"
+    assert (first.env[VISIBLE], second.env[VISIBLE]) == ("4,5", "6,7")
+    alone = planned(tmp_path, replace(MACHINE, container="{}"), Wanted())
+    assert alone[0].command[0] == sys.executable
+    assert VISIBLE not in alone[0].env
+
+
+def test_more_gpus_than_there_are_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="2 with 3 each, and this machine has 4"):
+        planned(tmp_path, MACHINE, Wanted(gpus=3))
+
+
+def test_a_host_that_is_left_out_is_the_one_that_is_dialled() -> None:
+    assert dialled([":7701", "198.51.100.1:7702"], "house.example:7700") == (
+        "house.example:7701",
+        "198.51.100.1:7702",
+    )
+    assert dialled([":7701|:7703"], "localhost:7700")[0] in (
+        "127.0.0.1:7701|127.0.0.1:7703",
+        "[::1]:7701|[::1]:7703",
+    )
+    assert dialled([":7701"], "[fd00::1]:7700") == ("[fd00::1]:7701",)
