@@ -27,6 +27,7 @@ class Watcher:
     folder: Path
     joined: Joined
     say: Callable[[str], None]
+    clock: Callable[[], float] = time.time
     reply: pb.WatchReply = field(default_factory=pb.WatchReply)
     heard_at: float | None = None  # in monotonic seconds
     refusal: SpecError | None = None
@@ -78,8 +79,8 @@ class Watcher:
     def _is_due(self) -> bool:
         try:
             had = Credentials.read(self.folder / TLS_FOLDER)
-            had.check(time.time())
+            had.check(self.clock())
         except (CredentialsError, OutOfDateError):
             return True
         same = hashlib.sha256(had.authority).hexdigest() == self.reply.authorities_digest
-        return not same or time.time() >= due_at(had.certificate)
+        return not same or self.clock() >= due_at(had.certificate)

@@ -139,17 +139,19 @@ def test_a_certificate_is_renewed_when_two_thirds_are_over_or_others_are_believe
     folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
     watcher = Watcher(folder, machine, served.said.append)
     first = Credentials.read(folder / "tls")
-    watcher.look()
-    assert Credentials.read(folder / "tls") == first
-    served.server.certificates.life = 0.0  # from here on all are due at once
+    now = time.time()
+    for days, renewed in ((19, False), (21, True), (31, True)):
+        watcher.clock = lambda days=days: now + 86_400 * days  # type: ignore[misc]
+        before = Credentials.read(folder / "tls")
+        watcher.look()
+        assert (Credentials.read(folder / "tls") != before) is renewed
+    watcher.clock, first = time.time, Credentials.read(folder / "tls")
     (served.out / "machines" / "authority.json").unlink()
     served.server.certificates.keep(time.time())
     watcher.look()
     second = Credentials.read(folder / "tls")
     assert second.key != first.key
     assert second.authority == served.server.certificates.bundle() != first.authority
-    watcher.look()
-    assert Credentials.read(folder / "tls").certificate != second.certificate
 
 
 def test_the_token_proves_the_server_before_anything_is_sent(
