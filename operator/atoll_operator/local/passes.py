@@ -200,7 +200,11 @@ class LocalRun:
     def _suspend(self) -> None:
         continues = f"`atoll resume {shown(self.files.out)}`"
         self.view.say("suspending: learners leave in order, then the shards end")
-        self.write(local_status.suspended(self._left(), "spec.suspend is true", continues))
+        told = local_status.suspended(self.status, "spec.suspend is true", continues)
+        resting = self.poller.resting(told, time.monotonic())
+        self.elsewhere.tell(resting, final=False, complete=False)
+        left = self._left(self.elsewhere.leaving)
+        self.write(local_status.suspended(left, "spec.suspend is true", continues))
         self.supervisor.stop()
         self.suspended = True
         self.view.say(f"suspended; {continues} continues")
@@ -236,23 +240,27 @@ class LocalRun:
     def interrupted(self) -> None:
         self.write(local_status.suspended(self._left(), "atoll run was interrupted"))
 
-    def _left(self) -> Status:
-        """Let the learners leave; returns the status with what they have trained until then."""
+    def _left(self, leaving: Callable[[RunSnapshot], bool] = NONE.leaving) -> Status:
+        """Let the learners leave; returns the status with what they have trained until then.
+
+        `leaving`: whether some that are not of this machine still do.
+        """
         self.supervisor.stop(ROLES[:-1])
-        last = self._settled().status.progress
+        last = self._settled(leaving).status.progress
         if last is None:  # a shard is away
             return self.status.model_copy(update={"progress": self.progress})
         known = self.progress or last  # a run may end before a pass has seen any
         reached = known.model_copy(update={name: getattr(last, name) for name in COUNTED})
         return self.status.model_copy(update={"progress": reached})
 
-    def _settled(self) -> RunSnapshot:
+    def _settled(self, leaving: Callable[[RunSnapshot], bool]) -> RunSnapshot:
         """The last look, once no commit follows: learners had sent offers before they left."""
         until, before = time.monotonic() + SETTLING_SECONDS_MAX, -1
         while True:
             seen = self._last_look(time.monotonic())
             commits = sum(reply.commits for reply in seen.replies if reply is not None)
-            if commits == before or time.monotonic() > until:
+            settled = commits == before and not leaving(seen)
+            if settled or time.monotonic() > until:
                 return seen
             before = commits
             time.sleep(POLL_SECONDS)

@@ -72,6 +72,7 @@ class JoinedRun:
     say: Say
     complete_at: float | None = None
     line_at: float = 0.0
+    suspended: bool = False
 
     def advance(self, now: float) -> RunResult | None:
         """One pass; returns how it has ended, None while it goes on."""
@@ -82,6 +83,8 @@ class JoinedRun:
         if reply.state == pb.JOB_FAILED:
             self.say(f"the job has failed: {reply.why}")
             return RunResult.FAILED
+        if self._suspends(reply.state):
+            return None
         complete = reply.state == pb.JOB_COMPLETE or self._finished_alone(silent)
         self.supervisor.supervise(
             now,
@@ -99,6 +102,18 @@ class JoinedRun:
         code = exit_of(self.supervisor.children, allow_refused=False)
         self.say(f"complete{afterwards(self.supervisor.children, code)}")
         return code
+
+    def _suspends(self, state: int) -> bool:
+        """Whether the learners are not to run, which have left by then; as the server said last."""
+        wanted = state == pb.JOB_SUSPENDED
+        if wanted and not self.suspended:
+            self.say("the job is suspended: learners leave, and start again when it goes on")
+            self.supervisor.stop()
+        elif self.suspended and not wanted:
+            self.say("the job goes on")
+            self.supervisor.begin_again()
+        self.suspended = wanted
+        return wanted
 
     def _finished_alone(self, silent: float) -> bool:
         """The server is gone, and every learner has said that the job is over."""

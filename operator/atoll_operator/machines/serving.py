@@ -124,6 +124,8 @@ class MachineServer(Elsewhere):
     def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
         self._keep(time.monotonic(), self._say)
         state = pb.JOB_TRAINING if all(seen.replies) else pb.JOB_STATE_UNSPECIFIED
+        if seen.status.true_condition("Suspended") is not None:
+            state = pb.JOB_SUSPENDED
         state = pb.JOB_COMPLETE if complete else pb.JOB_FINAL if final else state
         self.now.tell(state, seen.step)
 

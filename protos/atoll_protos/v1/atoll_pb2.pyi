@@ -78,6 +78,7 @@ class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_FINAL: _ClassVar[JobState]
     JOB_COMPLETE: _ClassVar[JobState]
     JOB_FAILED: _ClassVar[JobState]
+    JOB_SUSPENDED: _ClassVar[JobState]
 ENCODING_UNSPECIFIED: Encoding
 F32: Encoding
 BF16: Encoding
@@ -129,6 +130,7 @@ JOB_TRAINING: JobState
 JOB_FINAL: JobState
 JOB_COMPLETE: JobState
 JOB_FAILED: JobState
+JOB_SUSPENDED: JobState
 
 class Version(_message.Message):
     __slots__ = ("run", "number", "epoch", "digest")

@@ -15,6 +15,8 @@ from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.authority.job_authority import make_anchor, make_request
 from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
+from atoll_operator.local.progress import local_status
+from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.machines import server_link
 from atoll_operator.machines.entering import JoinOptions, enter
@@ -27,6 +29,7 @@ from atoll_operator.machines.watching import Watcher
 from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.credentials import Credentials
+from unit.local.test_local_status import NOW, job
 
 JOB = """
 apiVersion: atoll.dev/v1alpha1
@@ -322,3 +325,10 @@ def test_a_region_cannot_come_here_while_a_machine_has_its_learners(
             serving_in(
                 served.out, served.job, listen="", advertise="", here=[here], now=time.time()
             )
+
+
+def test_the_server_tells_machines_that_ask(served: Served) -> None:
+    status = local_status.suspended(local_status.status(job(), [None, None], NOW), "why")
+    seen = Poller(job(), ("127.0.0.1:1",)).resting(status, 1.0)
+    served.server.tell(seen, final=False, complete=False)
+    assert served.server.now.state == pb.JOB_SUSPENDED

@@ -1,0 +1,85 @@
+"""Learners of other machines while their job is suspended."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.job.parsing import parse
+from atoll_operator.local import passes
+from atoll_operator.local.elsewhere import Elsewhere
+from atoll_operator.local.progress.local_status import RunSnapshot
+from atoll_operator.local.progress.poller import Poller
+from atoll_operator.machines.joining import JoinedRun
+from unit.local.test_atoll_run import training_of
+from unit.local.test_local_status import MANIFEST, reply
+
+
+class Processes:
+    """The supervisor of a machine, which notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.children = [SimpleNamespace(given_up="")]
+        self.steps = None
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+    def begin_again(self) -> None:
+        self.done.append("begin again")
+
+    def supervise(self, now: float, **_: object) -> None:
+        self.done.append("pass")
+
+
+def test_learners_leave_and_start_again_as_the_server_says() -> None:
+    processes: Any = Processes()
+    watcher: Any = SimpleNamespace(refusal=None, silent_seconds=lambda _: 0.0)
+    run = JoinedRun(watcher, processes, lambda _: None)
+
+    def passes_with(*states: int) -> list[str]:
+        processes.done.clear()
+        for now, state in enumerate(states):
+            watcher.reply = pb.WatchReply(state=pb.JobState.Name(state), tick=5)
+            assert run.advance(float(now)) is None
+        return list(processes.done)
+
+    assert passes_with(pb.JOB_TRAINING) == ["pass"]
+    assert passes_with(pb.JOB_SUSPENDED, pb.JOB_SUSPENDED) == ["stop"]
+    assert passes_with(pb.JOB_STATE_UNSPECIFIED, pb.JOB_TRAINING) == ["begin again", "pass", "pass"]
+
+
+class Machines(Elsewhere):
+    """Machines whose learners take some looks to leave."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
+        suspended = seen.status.true_condition("Suspended") is not None
+        self.done.append("suspended" if suspended else "told")
+
+    def leaving(self, seen: RunSnapshot) -> bool:
+        self.done.append("leaving")
+        return self.done.count("leaving") < 3
+
+
+def test_machines_hear_of_it_and_have_left_before_the_shards_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "POLL_SECONDS", 0.0)
+    training, machines = training_of(tmp_path), Machines()
+    asked = Poller(parse(MANIFEST), ("127.0.0.1:1", "127.0.0.1:1"))
+    monkeypatch.setattr(asked, "_replies", lambda _wait: [reply(), reply()])
+    training.poller, training.elsewhere = asked, machines
+
+    def stop(roles: object = "all") -> None:
+        machines.done.append(f"stop {roles}")
+
+    monkeypatch.setattr(training.supervisor, "stop", stop)
+    training._suspend()
+    learners = "stop ('learner', 'evaluator')"
+    assert machines.done == ["suspended", learners, *["leaving"] * 3, "stop all"]
