@@ -20,9 +20,10 @@ from local.command import commits, json_lines, tapes
 REPORT_SECONDS_MAX = 2.0
 
 
-def learners_lines(out: Path) -> list[dict[str, Any]]:
-    """What all learners of a run have reported."""
-    return [line for path in (out / "learners").glob("*.jsonl") for line in json_lines(path)]
+def learners_lines(*folders: Path) -> list[dict[str, Any]]:
+    """What all learners of a run have reported, whose files are in these folders."""
+    files = [path for folder in folders for path in (folder / "learners").glob("*.jsonl")]
+    return [line for path in files for line in json_lines(path)]
 
 
 def balanced(tokens: Tokens) -> bool:
@@ -42,9 +43,12 @@ def merged_by_tape(out: Path) -> dict[Key, int]:
     return dict(merged)
 
 
-def check_law(out: Path) -> None:
-    """Rule 13 from the files; and versions of a slice follow one another (rule 19)."""
-    law = conserve(learners_lines(out), tapes(out))
+def check_law(out: Path, *machines: Path) -> None:
+    """Rule 13 from the files; and versions of a slice follow one another (rule 19).
+
+    `machines`: state folders of those that have joined.
+    """
+    law = conserve(learners_lines(out, *machines), tapes(out))
     assert all(map(balanced, law.values())), law
     assert {key: tokens.merged for key, tokens in law.items()} == {
         **dict.fromkeys(law, 0),

@@ -108,8 +108,8 @@ class Pod:
 
     @property
     def _enter(self) -> list[str]:
-        space = ["nsenter", f"--target={self.pid}", "--net", "--uts", "--mount", "--"]
-        return [*ENDS_WITH_TEST, *space]
+        words = ["nsenter", f"--target={self.pid}", "--net", "--uts", "--mount", "--"]
+        return [*ENDS_WITH_TEST, *words]
 
 
 @contextmanager
@@ -124,16 +124,16 @@ def pods(folder: Path, *names: str, megabits: float = 0.0) -> Iterator[list[Pod]
     lines += [f"{address} {name}" for name, address in addresses.items()]
     hosts.write_text("".join(f"{line}\n" for line in lines))
     with ExitStack() as stack:
-        hub = stack.enter_context(_space(HUB))
+        hub = stack.enter_context(space(HUB))
         found = []
         for name, address in addresses.items():
             script = POD.format(name=name, hosts=hosts, hub=hub, address=address)
-            pid = stack.enter_context(_space(script))
+            pid = stack.enter_context(space(script))
             plug = ["nsenter", f"--target={hub}", "--net", "--"]
             subprocess.run([*plug, "ip", "link", "set", name, "master", "hub", "up"], check=True)
             if megabits:
-                _limit(hub, name, megabits)
-                _limit(pid, "eth0", megabits)
+                limit(hub, name, megabits)
+                limit(pid, "eth0", megabits)
             found.append(Pod(name=name, address=address, pid=pid, folder=folder))
         try:
             yield found
@@ -151,23 +151,23 @@ def _inside(pod: Pod, be: Callable[..., int | None], *arguments: object) -> None
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(SET_PDEATHSIG, signal.SIGKILL)
     for kind in ("net", "uts", "mnt"):
-        space = os.open(f"/proc/{pod.pid}/ns/{kind}", os.O_RDONLY)
-        assert not libc.setns(space, 0), os.strerror(ctypes.get_errno())
+        number = os.open(f"/proc/{pod.pid}/ns/{kind}", os.O_RDONLY)
+        assert not libc.setns(number, 0), os.strerror(ctypes.get_errno())
     output = os.open(pod.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.exit(be(*arguments))
 
 
-def _limit(space: int, device: str, megabits: float) -> None:
+def limit(place: int, device: str, megabits: float) -> None:
     """What leaves by a device of this process's namespace waits for its turn, or is dropped."""
-    enter = ["nsenter", f"--target={space}", "--net", "--", "tc", "qdisc", "add", "dev", device]
+    enter = ["nsenter", f"--target={place}", "--net", "--", "tc", "qdisc", "add", "dev", device]
     rate = ["root", "tbf", "rate", f"{megabits}mbit", "burst", BURST, "limit", QUEUE]
     subprocess.run([*enter, *rate], check=True)
 
 
 @contextmanager
-def _space(script: str) -> Iterator[int]:
+def space(script: str) -> Iterator[int]:
     """Namespaces of their own, which the script sets up; the pid of a process in them."""
     words = [*ENDS_WITH_TEST, "unshare", "--net", "--uts", "--mount"]
     with subprocess.Popen([*words, "sh", "-c", script], stdout=subprocess.PIPE) as keeper:

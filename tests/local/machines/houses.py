@@ -4,7 +4,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,12 +50,17 @@ class Village:
         self.folder, self._stack, self._count = folder, stack, 0
         (self.port,) = free_ports(1)
 
-    def atoll(self, out: Path, *words: object) -> House:
+    def atoll(self, out: Path, *words: object, within: Sequence[str] = ()) -> House:
+        """`within`: a command that starts it somewhere else, as `Space.enter`."""
         self._count += 1
         log = self.folder / f"{self._count}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [ATOLL, *map(str, words)], stdout=file, stderr=file, cwd=self.folder, text=True
+                [*within, ATOLL, *map(str, words)],
+                stdout=file,
+                stderr=file,
+                cwd=self.folder,
+                text=True,
             )
         self._stack.callback(_stop, process)
         return House(process, out, log)
@@ -65,12 +70,13 @@ class Village:
         listen = ("--listen", f"127.0.0.1:{self.port}", "--output", "lines")
         return self.atoll(out, "serve", job, "--out", out, *listen, *words)
 
-    def join(self, line: str, name: str, *words: object) -> House:
+    def join(self, line: str, name: str, *words: object, within: Sequence[str] = ()) -> House:
         """`line` is what was printed for other machines."""
         state = self.folder / name
         given = LINE.search(line)
         start = given[1].split() if given else ["join", f"127.0.0.1:{self.port}"]
-        return self.atoll(state, *start, "--name", name, "--state", state, *words)
+        own = ("--name", name, "--state", state)
+        return self.atoll(state, *start, *own, *words, within=within)
 
 
 @contextmanager

@@ -148,6 +148,12 @@ def test_that_little_was_merged_is_explained(merged: int, rest: dict[str, int], 
     assert bool(little_merged(found)) == bool(said)
 
 
+def test_where_no_learner_wrote_here_nothing_is_said_of_how_long_a_step_was() -> None:
+    tokens = {"trained": 2, "overlap": 1, "late": 0, "lost": 0, "pending": 0}
+    found = {"tokens": tokens, "goodput": 0.5, "learners": {}}
+    assert little_merged(found).startswith("50% merged: steps are short against")
+
+
 def test_offers_left_out_for_their_values_are_told_with_a_remedy(tmp_path: Path) -> None:
     reason = "slice 0: values are not finite: head.weight"
     late = {"event": "late", "slot": "a-0", "bytes_up": 0, "bytes_down": 0}

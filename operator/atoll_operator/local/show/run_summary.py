@@ -220,9 +220,9 @@ def little_merged(found: dict[str, Any]) -> str:
     if not tokens["trained"] or share >= LITTLE_MERGED or most == "late":
         return ""
     seconds = [each["step_seconds"] for each in found["learners"].values()]
-    step = 1000 * sum(seconds) / max(1, len(seconds))
+    step = f"steps of {1000 * sum(seconds) / len(seconds):.3g} ms" if seconds else "steps"
     why = {
-        "overlap": f"steps of {step:.3g} ms are short against a slice's way to its shard and back;"
+        "overlap": f"{step} are short against a slice's way to its shard and back;"
         " longer steps merge more",
         "lost": "most of the rest was lost with processes that died",
         "pending": "most of the rest came after the last merges; a longer job merges more",
