@@ -6,12 +6,14 @@ follows.
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from atoll_operator.api.job import field_rules, parsing
+from atoll_operator.api.job.spec import Job
 from atoll_operator.api.status.job_status import Status
 from atoll_operator.cli.run_or_job import (
     JOB_NAME,
@@ -21,9 +23,11 @@ from atoll_operator.cli.run_or_job import (
     Which,
     folder_of,
 )
+from atoll_operator.local.folder.run_files import MACHINES_FOLDER
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_operator.local.planning import edits
 from atoll_operator.local.progress.last_status import read_status
+from atoll_operator.machines.register import Book
 from atoll_protos.errors import SpecError
 
 if TYPE_CHECKING:
@@ -115,7 +119,7 @@ def _change(which: str, changes: Sequence[str], namespace: str, context: str) ->
         _change_job(which, changes, _client(which, namespace, context))
         return
     _must_not_be_complete(which, _status(folder))
-    found = edits.edit(folder, changes)
+    found = edits.edit(folder, changes, partial(_keeps_machines, folder))
     for line in edits.differences(found.before, found.after):
         typer.echo(f"{which}: {line}")
     if not found.runs:
@@ -146,6 +150,15 @@ def _suspend(which: str, wanted: bool, namespace: str, context: str) -> None:
     else:
         remedy = f"`atoll run {which} --resume` continues it, unless it is complete"
         raise SpecError(which, "nothing runs in it now", remedy)
+
+
+def _keeps_machines(folder: Path, after: Job) -> None:
+    """Raise SpecError where a machine that has joined would have a slot that the job has not."""
+    for each in Book(folder / MACHINES_FOLDER).read().machines:
+        if gone := [slot for slot in each.slots if slot not in after.spec.slots]:
+            problem = f"machine {each.name} has {', '.join(gone)}"
+            remedy = f"first take the machine out: `atoll tokens {folder} --revoke {each.name}`"
+            raise SpecError(f"spec.regions[{each.region}].learners", problem, remedy)
 
 
 def _must_not_be_complete(which: str, status: Status | None) -> None:

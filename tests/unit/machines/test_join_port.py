@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator import cli
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.authority.job_authority import make_anchor, make_request
-from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
+from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE, SLOTS_FILE
 from atoll_operator.local.progress import local_status
 from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.supervision.ports import free_ports
@@ -332,3 +334,14 @@ def test_the_server_tells_machines_that_ask(served: Served) -> None:
     seen = Poller(job(), ("127.0.0.1:1",)).resting(status, 1.0)
     served.server.tell(seen, final=False, complete=False)
     assert served.server.now.state == pb.JOB_SUSPENDED
+
+
+def test_no_edit_takes_a_learner_from_a_machine(served: Served, tmp_path: Path) -> None:
+    enter(served.options(tmp_path / "a", served.token(), learners=2))
+    (served.out / MANIFEST_FILE).write_text(JOB)
+    words = ["edit", str(served.out), "--learners", "us=1"]
+    refused = CliRunner().invoke(cli.app, words).exception
+    assert "machine house has us-1; first take the machine out: `atoll tokens" in str(refused)
+    assert (served.out / MANIFEST_FILE).read_text() == JOB
+    revoked(served.out, "house")
+    assert CliRunner().invoke(cli.app, words).exit_code == 0

@@ -48,16 +48,20 @@ class Edited:
     runs: bool
 
 
-def edit(out: Path, changes: Sequence[str]) -> Edited:
+def edit(
+    out: Path, changes: Sequence[str], also: Callable[[Job], None] = lambda after: None
+) -> Edited:
     """Change the manifest of a run folder by fields such as `spec.steps=100`; raises SpecError.
 
-    With an `atoll run` in the folder only what it can follow may change.
+    With an `atoll run` in the folder only what it can follow may change. `also` raises SpecError
+    for what is wrong with the job as it is to be.
     """
     with run_lock.editing(out):
         before, text = job_of(out), _read(out / MANIFEST_FILE)
         document, after = _job_in(text, changes)
         runs = run_lock.is_run(out)
         (check if runs else field_rules.check_edit)(before, after)
+        also(after)
         if after != before:
             try:
                 write_whole(out / MANIFEST_FILE, run_manifest.with_document(text, document))
