@@ -33,7 +33,7 @@ class Scale:
 
 
 SCALES: Final[Mapping[str, Scale]] = {
-    "small": Scale(steps=160, seeds=3, sizes=("33k",), merges=(10, 25, 75)),
+    "small": Scale(steps=160, seeds=3, sizes=("33k", "0.1M"), merges=(10, 25, 75)),
     "medium": Scale(steps=640, seeds=5, sizes=("33k", "0.1M", "1M"), merges=(75, 200, 1000)),
     "large": Scale(
         steps=4800, seeds=5, sizes=("1M", "0.1M", "3M", "10M"), merges=(75, 200, 400, 1000)
