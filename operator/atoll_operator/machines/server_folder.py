@@ -47,12 +47,16 @@ NOWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"
 class ServerFile:
     """`port` is that of joining, `ports` those of the shards as `endpoints_at` takes them.
 
-    `place` is HOST:PORT as it was printed last.
+    `host` and `advertise` are what the flags said last, `here` the regions with learners on this
+    machine, `place` HOST:PORT as it was printed.
     """
 
     uid: str
     port: int
     ports: tuple[int, ...]
+    host: str = ""
+    advertise: str = ""
+    here: tuple[str, ...] = ()
     place: str = ""
 
 
@@ -67,8 +71,11 @@ def check(job: Job, here: Sequence[str]) -> None:
         raise SpecError("spec.learner.hosts", problem, "leave it out")
 
 
-def server_file(folder: Path, job: Job, host: str, port: int) -> ServerFile:
-    """As it is in the folder, else new with free ports; `port` 0: not given. Raises SpecError."""
+def server_file(
+    folder: Path, job: Job, listen: str, advertise: str, here: Sequence[str]
+) -> ServerFile:
+    """As it is in the folder, changed by flags that are given; else new. Raises SpecError."""
+    host, port = address("--listen", listen, 0)
     path = folder / SERVER_FILE
     count = job.spec.syncer.shards * (2 if job.spec.syncer.standby else 1)
     if path.exists():
@@ -77,12 +84,14 @@ def server_file(folder: Path, job: Job, host: str, port: int) -> ServerFile:
             problem = f"the shards have {len(had.ports)} ports in {path}, and {count} are needed"
             remedy = "start with the number of shards and the standby that the job began with"
             raise SpecError("spec.syncer", problem, remedy)
-        found = dataclasses.replace(had, port=port or had.port)
+        host, port = (host, port or had.port) if listen else (had.host, had.port)
+        advertise, here = advertise or had.advertise, tuple(here) or had.here
+        found = dataclasses.replace(had, port=port, host=host)
     else:
         first = port or PORT
         ports = _free_ports(host, first + 1, count)
-        found = ServerFile(uid=str(uuid.uuid4()), port=first, ports=ports)
-    return found
+        found = ServerFile(uid=str(uuid.uuid4()), port=first, ports=ports, host=host)
+    return dataclasses.replace(found, advertise=advertise, here=tuple(here))
 
 
 def write_server(folder: Path, server: ServerFile) -> None:

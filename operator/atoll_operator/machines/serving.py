@@ -189,13 +189,16 @@ class MachineServer(Elsewhere):
 def serving_in(
     out: Path, job: Job, *, listen: str, advertise: str, here: Sequence[str], now: float
 ) -> MachineServer:
-    """The server of the job in a run folder, as it was or new. Raises SpecError."""
-    check(job, here)
-    host, port = address("--listen", listen, 0)
-    advertised, advertised_port = address("--advertise", advertise, 0)
+    """The server of the job in a run folder, as it was or new. Raises SpecError.
+
+    Empty flags leave what the folder has.
+    """
     folder = make_private(out / MACHINES_FOLDER)
+    server = server_file(folder, job, listen, advertise, here)
+    host, here = server.host, server.here
+    check(job, here)
     _check_entered(Book(folder).read(), here)
-    server = server_file(folder, job, host, port)
+    advertised, advertised_port = address("--advertise", server.advertise, 0)
     shown_host = advertised or (own_address() if host in EVERYWHERE else host)
     server = replace(server, place=joined(shown_host, advertised_port or server.port))
     write_server(folder, server)
