@@ -8,7 +8,6 @@ only where a command needs them.
     server_folder.py     what makes it the same server after a restart
     job_certificates.py  the authority of the job in its folder, and what it issues
     register.py          tokens and machines, as the folder keeps them; decides who enters
-    token_commands.py    what `atoll tokens` does
     token.py             the word that a person carries from one machine to another
     joining.py           the machine of `atoll join`: supervises its learners until the job is over
     entering.py          how it becomes a machine of the job

@@ -16,6 +16,7 @@ from atoll_operator import cli
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.authority.job_authority import make_anchor, make_request
+from atoll_operator.cli.tokens import listed, made, revoked
 from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE, SLOTS_FILE
 from atoll_operator.local.progress import local_status
 from atoll_operator.local.progress.poller import Poller
@@ -26,7 +27,6 @@ from atoll_operator.machines.server_folder import SERVER_NAME, new_token
 from atoll_operator.machines.server_link import ServerLink, UnreachableError, proved
 from atoll_operator.machines.serving import MachineServer, serving_in
 from atoll_operator.machines.token import Token
-from atoll_operator.machines.token_commands import listed, made, revoked
 from atoll_operator.machines.watching import Watcher
 from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL
