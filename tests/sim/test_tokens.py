@@ -9,7 +9,7 @@ from sim.scenario import Scenario, draw
 from sim.simulate import logs_into, run
 from sim.world import World
 
-IN_TOKENS = (24, 72, 136, 256)  # seeds without faults, of one to three learners and shards
+IN_TOKENS = (40, 72, 136, 256)  # seeds without faults, of one to three learners and shards
 
 
 def trained(scenario: Scenario, *, stopped: bool) -> int:
