@@ -117,8 +117,8 @@ class Street:
 
 
 @contextmanager
-def street(folder: Path, megabits: float, *families: Family) -> Iterator[Street]:
-    """One house for each family, which is all that it has, with so many Mbit/s up; 0: no limit."""
+def street(folder: Path, *families: tuple[Family, float]) -> Iterator[Street]:
+    """A house for each family, which is all that it has, with so many Mbit/s up; 0: no limit."""
     hosts = folder / "hosts"
     lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{x.public}1 {NAME}" for x in (V4, V6))]
     hosts.write_text("".join(f"{line}\n" for line in lines))
@@ -130,7 +130,7 @@ def street(folder: Path, megabits: float, *families: Family) -> Iterator[Street]
 
         server = made(NAME, SERVER.format(v4=V4, v6=V6))
         houses = []
-        for index, family in enumerate(families):
+        for index, (family, megabits) in enumerate(families):
             name = f"house-{index + 1}"
             house = made(name, "")
             words = {"server": server.pid, "house": house.pid, "number": index + 11}

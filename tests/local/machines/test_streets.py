@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"needs {missing()}, for houses behind NAT"),
 ]
 PORT = 7700
-MEGABITS_UP = 20.0
+HOUSES = ((V4, 20.0), (V6, 20.0))  # Mbit/s up
 ALONE = 3  # commits without the house that is cut off
 BOTH = {"us-east-0", "eu-west-0"}
 ARGUMENTS = "['--batch=2', '--context=32', '--step-milliseconds-min=50']"
@@ -61,7 +61,7 @@ def reaches(source: Space, target: str, port: int) -> bool:
 
 
 def test_a_house_dials_the_server_and_nobody_dials_a_house(tmp_path: Path) -> None:
-    with street(tmp_path, MEGABITS_UP, V4, V6) as place, ExitStack() as stack:
+    with street(tmp_path, *HOUSES) as place, ExitStack() as stack:
         spaces = (place.server, *place.houses)
         for each in spaces:
             stack.enter_context(listening(each))
@@ -93,7 +93,7 @@ def test_two_houses_behind_nat_train_one_model_and_one_of_them_is_cut_off_for_a_
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "served"
-    with street(tmp_path, MEGABITS_UP, V4, V6) as place, village(tmp_path) as here:
+    with street(tmp_path, *HOUSES) as place, village(tmp_path) as here:
         server = here.atoll(out, *SERVE, "--out", out, within=place.server.enter)
         line = server.says("--token")
         assert f"atoll join {NAME}:{PORT} " in line

@@ -1,0 +1,121 @@
+"""`atoll serve` and `atoll join` from houses behind NAT: share of time blocked, and seconds.
+
+In tests/: python -m bench.streets [--megabits N ...] [--steps N] [--step-seconds S]   (needs root)
+
+A job with a house for each rate, of a byte model of 4 million parameters with int4 up. The link of
+a house has so many Mbit/s up (tbf); 0 is no limit, for what this machine does to a learner of the
+same run. Delays are not made. `used` is the share of a link that the values take.
+"""
+
+import argparse
+import itertools
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench import jobs
+from bench.results import Figure, option, publish
+from bench.table import show
+from bytegpt.model import ByteGPT, Size
+from local.command import commits
+from local.machines.houses import House, village
+from local.machines.streets import V4, V6, street
+
+SIZE: Final = Size(layers=5, heads=4, width=256, context=32)
+TRAIN: Final = ["--layers=5", "--heads=4", "--width=256", "--context=32", "--batch=1"]
+BITS: Final = 4
+PERIOD: Final = 16
+SYNC: Final = {**jobs.TINY, "period": PERIOD, "wire": {"up": "int4"}}
+MOMENTS: Final = ("a line to type", "all have entered", "a merge", "complete")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Of a house: its Mbit/s up, mean seconds of a step, and shares."""
+
+    megabits: float
+    step_seconds: float
+    blocked: float
+    used: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.megabits:g} Mbit/s" if self.megabits else "no limit"
+
+
+def played(given: argparse.Namespace, folder: Path) -> tuple[list[Found], list[float]]:
+    """A job to its end; the seconds are from the moment at which `atoll serve` is typed."""
+    rates = dict(enumerate(given.megabits))
+    pace = f"--step-milliseconds-min={1000 * given.step_seconds:.0f}"
+    regions = {f"region-{n}": [*TRAIN, pace] for n in rates}
+    job = folder / "job.yaml"
+    job.write_text(jobs.manifest(regions, steps=given.steps, sync=SYNC, seed=given.seed))
+    lots = zip(itertools.cycle((V4, V6)), given.megabits, strict=False)
+    out, began, moments = folder / "served", time.monotonic(), list[float]()
+    with street(folder, *lots) as place, village(folder) as here:
+        words = ("serve", job, "--out", out, "--listen", "0.0.0.0:7700", "--output", "lines")
+        server = here.atoll(out, *words, within=place.server.enter)
+        line = server.says("--token")
+        moments.append(time.monotonic() - began)
+        houses = [
+            here.join(line, region, "--region", region, within=house.enter)
+            for region, house in zip(regions, place.houses, strict=True)
+        ]
+        for region in regions:
+            server.says(f"machine {region} has entered")
+        moments.append(time.monotonic() - began)
+        server.until(lambda: commits(out), "a merge")
+        moments.append(time.monotonic() - began)
+        if any(each.end() for each in (*houses, server)):
+            raise RuntimeError(server.logs())
+        moments.append(time.monotonic() - began)
+    return [found(house, rate) for house, rate in zip(houses, given.megabits, strict=True)], moments
+
+
+def found(house: House, megabits: float) -> Found:
+    """From what the learner of a house has written."""
+    (path,) = (house.out / "learners").glob("*.jsonl")
+    steps = [each for each in jobs.lines(path) if each.get("step_seconds", 0.0) > 0]
+    trained, blocked = (total(steps, f"{name}_seconds") for name in ("step", "blocked"))
+    seconds = (trained + blocked) / len(steps)
+    values = sum(each.numel() for each in ByteGPT(SIZE, seed=0).parameters())
+    used = values * BITS / (PERIOD * seconds * megabits * 1e6) if megabits else 0.0
+    share = blocked / (trained + blocked)
+    return Found(megabits=megabits, step_seconds=seconds, blocked=share, used=used)
+
+
+def total(steps: Sequence[dict[str, Any]], name: str) -> float:
+    return float(sum(each[name] for each in steps))
+
+
+def figures(houses: Sequence[Found], moments: Sequence[float]) -> Iterator[Figure]:
+    for each in houses:
+        yield Figure(what=f"{each.name}: blocked", values=[100 * each.blocked], unit="%")
+        yield Figure(what=f"{each.name}: a step", values=[each.step_seconds], unit="s")
+        yield Figure(what=f"{each.name}: used", values=[100 * each.used], unit="%")
+    for name, seconds in zip(MOMENTS, moments, strict=True):
+        yield Figure(what=name, values=[seconds], unit="s")
+
+
+def main() -> None:
+    """Print a row for each house, and the moments of the job."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--megabits", type=float, nargs="+", default=[20.0, 100.0, 0.0])
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--step-seconds", type=float, default=0.5)
+    parser.add_argument("--seed", type=int, default=1)
+    option(parser)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        houses, moments = played(given, Path(folder))
+    rows = [(x.name, f"{x.blocked:.2%}", f"{x.used:.1%}", x.step_seconds) for x in houses]
+    show("houses, int4 up", ("up", "blocked", "used", "a step"), rows)
+    show("seconds", MOMENTS, [[*map(round, moments)]])
+    publish(given, [*figures(houses, moments)], about="Houses behind NAT, 4 million parameters.")
+
+
+if __name__ == "__main__":
+    main()
