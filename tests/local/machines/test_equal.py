@@ -5,7 +5,7 @@ from pathlib import Path
 from local.arithmetic import lockstep_script
 from local.command import json_lines, manifest, run_atoll
 from local.lockstep_model import LEARNERS, PERIOD, ROUNDS
-from local.machines.houses import village
+from local.machines.commands import commands_in
 
 REGIONS = tuple(f"region-{n}" for n in range(LEARNERS))
 
@@ -38,7 +38,7 @@ def export(out: Path) -> dict[str, bytes]:
 def test_two_machines_equal_one_in_every_loss_and_in_the_model(tmp_path: Path) -> None:
     one = tmp_path / "one"
     run_atoll(written(tmp_path, "alone"), one)
-    with village(tmp_path) as here:
+    with commands_in(tmp_path) as here:
         server = here.serve(written(tmp_path, "apart"))
         line = server.says("--token")
         houses = [here.join(line, f"house-{x}", "--region", x) for x in REGIONS]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from local.command import LIGHT, TINY, commits
 from local.leftovers import check_none_is_left
-from local.machines.houses import village
+from local.machines.commands import commands_in
 
 TWO = (
     *("--set", "spec.regions=[{name: us-east}, {name: eu-west}]", "--set", "spec.evaluator="),
@@ -27,7 +27,7 @@ def merged(out: Path) -> set[str]:
 
 
 def test_two_machines_train_one_model_over_tls_and_keep_their_keys(tmp_path: Path) -> None:
-    with village(tmp_path) as here:
+    with commands_in(tmp_path) as here:
         server = here.serve(TINY, *TWO, *steps(80))
         line = server.says("--token")
         us = here.join(line, "house-1", "--region", "us-east")
@@ -54,7 +54,7 @@ def test_two_machines_train_one_model_over_tls_and_keep_their_keys(tmp_path: Pat
 
 
 def test_each_machine_is_killed_and_is_itself_again(tmp_path: Path) -> None:
-    with village(tmp_path) as here:
+    with commands_in(tmp_path) as here:
         server = here.serve(TINY, *TWO, *steps(400))
         line = server.says("--token")
         us = here.join(line, "house-1", "--region", "us-east")
@@ -77,7 +77,7 @@ def test_each_machine_is_killed_and_is_itself_again(tmp_path: Path) -> None:
 def test_a_machine_that_is_revoked_is_out_at_once_and_one_that_leaves_comes_back(
     tmp_path: Path,
 ) -> None:
-    with village(tmp_path) as here:
+    with commands_in(tmp_path) as here:
         server = here.serve(TINY, *TWO, *steps(100_000))
         line = server.says("--token")
         us = here.join(line, "house-1", "--region", "us-east")
@@ -103,7 +103,7 @@ def test_a_machine_that_is_revoked_is_out_at_once_and_one_that_leaves_comes_back
 def test_the_server_comes_back_at_another_address_and_machines_find_it_by_its_certificate(
     tmp_path: Path,
 ) -> None:
-    with village(tmp_path) as here:
+    with commands_in(tmp_path) as here:
         server = here.serve(TINY, *TWO, *steps(300))
         line = server.says("--token")
         both = [here.join(line, f"house-{i}", "--region", r) for i, r in enumerate(REGIONS)]

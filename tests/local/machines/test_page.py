@@ -6,7 +6,7 @@ from pathlib import Path
 
 from local.command import TESTS, TINY, commits
 from local.leftovers import check_none_is_left
-from local.machines.houses import village
+from local.machines.commands import commands_in
 
 PAGE = (TESTS.parent / "docs" / "machines.md").read_text()
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -24,7 +24,7 @@ def test_the_commands_of_the_page_train_a_model(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(TINY.read_text())
     (tmp_path / "train.py").write_text(SCRIPT)
     out = tmp_path / "runs" / "tiny"
-    with village(tmp_path) as here:
+    with commands_in(tmp_path) as here:
         listen = f"127.0.0.1:{here.port}"
         own = ("--here", "us-east", "--here", "ap-south", "--output", "lines")
         few = ("--set", "spec.steps=100000", "--set", "spec.evaluator=")

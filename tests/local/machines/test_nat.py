@@ -13,8 +13,8 @@ from atoll_operator.machines import joined_folder
 from local.command import TINY, commits
 from local.law import check_law, learners_lines
 from local.leftovers import check_none_is_left
-from local.machines.houses import House, village
-from local.machines.streets import NAME, V4, V6, Space, missing, street
+from local.machines.commands import Machine, commands_in
+from local.machines.nat import NAME, V4, V6, Space, behind_nat, missing
 from local.machines.test_machines import TWO, steps
 
 # A forked learner would be where the server of forks is, and not in its house.
@@ -42,7 +42,7 @@ while True:
 REACHED = "import socket; socket.create_connection(('{}', {}), 10)"
 
 
-def slots_of(house: House) -> tuple[str, ...]:
+def slots_of(house: Machine) -> tuple[str, ...]:
     machine = joined_folder.read(house.out)
     assert machine is not None
     return machine.slots
@@ -61,7 +61,7 @@ def reaches(source: Space, target: str, port: int) -> bool:
 
 
 def test_a_house_dials_the_server_and_nobody_dials_a_house(tmp_path: Path) -> None:
-    with street(tmp_path, *HOUSES) as place, ExitStack() as stack:
+    with behind_nat(tmp_path, *HOUSES) as place, ExitStack() as stack:
         spaces = (place.server, *place.houses)
         for each in spaces:
             stack.enter_context(listening(each))
@@ -93,7 +93,7 @@ def test_two_houses_behind_nat_train_one_model_and_one_of_them_is_cut_off_for_a_
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "served"
-    with street(tmp_path, *HOUSES) as place, village(tmp_path) as here:
+    with behind_nat(tmp_path, *HOUSES) as place, commands_in(tmp_path) as here:
         server = here.atoll(out, *SERVE, "--out", out, within=place.server.enter)
         line = server.says("--token")
         assert f"atoll join {NAME}:{PORT} " in line

@@ -100,7 +100,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Street:
+class Houses:
     """The server and its houses, in the order of their families."""
 
     server: Space
@@ -117,7 +117,7 @@ class Street:
 
 
 @contextmanager
-def street(folder: Path, *families: tuple[Family, float]) -> Iterator[Street]:
+def behind_nat(folder: Path, *families: tuple[Family, float]) -> Iterator[Houses]:
     """A house for each family, which is all that it has, with so many Mbit/s up; 0: no limit."""
     hosts = folder / "hosts"
     lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{x.public}1 {NAME}" for x in (V4, V6))]
@@ -140,11 +140,11 @@ def street(folder: Path, *families: tuple[Family, float]) -> Iterator[Street]:
             server.run(PLUG.format(name=name))
             house.run(HOUSE.format(family=family))
             houses.append(house)
-        yield Street(server=server, houses=houses)
+        yield Houses(server=server, houses=houses)
 
 
 def missing() -> str:
-    """What a machine lacks for a street; empty where it has everything."""
+    """What a machine lacks for houses behind NAT; empty where it has everything."""
     if os.geteuid() != 0:
         return "root"
     return ", ".join(each for each in NEEDED if shutil.which(each) is None)

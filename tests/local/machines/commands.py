@@ -17,7 +17,7 @@ LINE = re.compile(r"atoll (join \S+ --token \S+)")
 
 
 @dataclass(slots=True)
-class House(Running):
+class Machine(Running):
     """One machine: its process, its folder, and what it has written."""
 
     log: Path = field(default_factory=Path)
@@ -43,14 +43,14 @@ class House(Running):
         return f"{self.text()[-LOG_CHARACTERS:]}\n{Running.logs(self)}"
 
 
-class Village:
+class Commands:
     """Machines of one test on this one; all are stopped when it ends."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack, self._count = folder, stack, 0
         (self.port,) = free_ports(1)
 
-    def atoll(self, out: Path, *words: object, within: Sequence[str] = ()) -> House:
+    def atoll(self, out: Path, *words: object, within: Sequence[str] = ()) -> Machine:
         """`within`: a command that starts it somewhere else, as `Space.enter`."""
         self._count += 1
         log = self.folder / f"{self._count}.log"
@@ -63,14 +63,14 @@ class Village:
                 text=True,
             )
         self._stack.callback(_stop, process)
-        return House(process, out, log)
+        return Machine(process, out, log)
 
-    def serve(self, job: Path, *words: object) -> House:
+    def serve(self, job: Path, *words: object) -> Machine:
         out = self.folder / "served"
         listen = ("--listen", f"127.0.0.1:{self.port}", "--output", "lines")
         return self.atoll(out, "serve", job, "--out", out, *listen, *words)
 
-    def join(self, line: str, name: str, *words: object, within: Sequence[str] = ()) -> House:
+    def join(self, line: str, name: str, *words: object, within: Sequence[str] = ()) -> Machine:
         """`line` is what was printed for other machines."""
         state = self.folder / name
         given = LINE.search(line)
@@ -80,11 +80,11 @@ class Village:
 
 
 @contextmanager
-def village(folder: Path) -> Iterator[Village]:
+def commands_in(folder: Path) -> Iterator[Commands]:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it would be inherited
     with ExitStack() as stack:
-        yield Village(folder, stack)
+        yield Commands(folder, stack)
 
 
 def _stop(process: "subprocess.Popen[str]") -> None:

@@ -1,6 +1,6 @@
 """`atoll serve` and `atoll join` from houses behind NAT: share of time blocked, and seconds.
 
-In tests/: python -m bench.streets [--megabits N ...] [--steps N] [--step-seconds S]   (needs root)
+In tests/: python -m bench.houses [--megabits N ...] [--steps N] [--step-seconds S]   (needs root)
 
 A job with a house for each rate, of a byte model of 4 million parameters with int4 up. The link of
 a house has so many Mbit/s up (tbf); 0 is no limit, for what this machine does to a learner of the
@@ -21,8 +21,8 @@ from bench.results import Figure, option, publish
 from bench.table import show
 from bytegpt.model import ByteGPT, Size
 from local.command import commits
-from local.machines.houses import House, village
-from local.machines.streets import V4, V6, street
+from local.machines.commands import Machine, commands_in
+from local.machines.nat import V4, V6, behind_nat
 
 SIZE: Final = Size(layers=5, heads=4, width=256, context=32)
 TRAIN: Final = ["--layers=5", "--heads=4", "--width=256", "--context=32", "--batch=1"]
@@ -53,9 +53,9 @@ def played(given: argparse.Namespace, folder: Path) -> tuple[list[Found], list[f
     regions = {f"region-{n}": [*TRAIN, pace] for n in rates}
     job = folder / "job.yaml"
     job.write_text(jobs.manifest(regions, steps=given.steps, sync=SYNC, seed=given.seed))
-    lots = zip(itertools.cycle((V4, V6)), given.megabits, strict=False)
+    families = zip(itertools.cycle((V4, V6)), given.megabits, strict=False)
     out, began, moments = folder / "served", time.monotonic(), list[float]()
-    with street(folder, *lots) as place, village(folder) as here:
+    with behind_nat(folder, *families) as place, commands_in(folder) as here:
         words = ("serve", job, "--out", out, "--listen", "0.0.0.0:7700", "--output", "lines")
         server = here.atoll(out, *words, within=place.server.enter)
         line = server.says("--token")
@@ -75,7 +75,7 @@ def played(given: argparse.Namespace, folder: Path) -> tuple[list[Found], list[f
     return [found(house, rate) for house, rate in zip(houses, given.megabits, strict=True)], moments
 
 
-def found(house: House, megabits: float) -> Found:
+def found(house: Machine, megabits: float) -> Found:
     """From what the learner of a house has written."""
     (path,) = (house.out / "learners").glob("*.jsonl")
     steps = [each for each in jobs.lines(path) if each.get("step_seconds", 0.0) > 0]
