@@ -34,7 +34,7 @@ from atoll_syncer.model.effects import (
     refuse,
 )
 from atoll_syncer.model.history import NONE_TRAINED, History
-from atoll_syncer.model.log import Committed, Taken, Uptime
+from atoll_syncer.model.log import Committed, Taken, Trained, Uptime
 from atoll_syncer.model.roster import Certificate, Session, Slot
 from atoll_syncer.model.state import ShardState, Standing
 from atoll_syncer.rules import companions, ending, incarnations, recovery, runs, seeding, shut_out
@@ -102,8 +102,10 @@ def _admitted(state: ShardState, session: int, join: pb.Join, now: float) -> lis
         state.sessions.pending[join.slot] = session
         known = state.sessions.slots.get(join.slot)
         trained = known.trained if known else state.history.trained.get(join.slot, NONE_TRAINED)
-        settled = trained.settled_before.plus(trained.settled)
-        return [Append(replace(answer.entry, tokens=trained.total, settled=settled))]
+        # A shard that has lost its log may know tokens of this very incarnation: not from before.
+        trained = trained.also(Trained(incarnation=answer.entry.incarnation))
+        settled = trained.settled_before
+        return [Append(replace(answer.entry, tokens=trained.before, settled=settled))]
     effects = _end_others(state, join.slot, session, pb.REPLACED)
     return [*effects, *welcome(state, session, answer.incarnation, now)]
 

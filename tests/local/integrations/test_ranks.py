@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from local.command import TESTS, ended
+from local.command import TESTS, ended, python_path
 from local.one_shard import OneShard, one_shard
 
 LIBRARIES = TESTS.parent / "examples" / "libraries"
@@ -20,7 +20,8 @@ STEPS, RANKS = 24, 2
 def torchrun(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = (*launcher, f"--nproc-per-node={RANKS}", script, *arguments)
-    return ended(*command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)}
+    return ended(*command, env={**os.environ, **own})
 
 
 @pytest.fixture
