@@ -23,7 +23,7 @@ from atoll_operator.cli.run_or_job import (
     Which,
     folder_of,
 )
-from atoll_operator.local.folder.run_files import MACHINES_FOLDER
+from atoll_operator.local.folder.run_files import MACHINES_FOLDER, continued_by
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_operator.local.planning import edits
 from atoll_operator.local.progress.last_status import read_status
@@ -123,7 +123,7 @@ def _change(which: str, changes: Sequence[str], namespace: str, context: str) ->
     for line in edits.differences(found.before, found.after):
         typer.echo(f"{which}: {line}")
     if not found.runs:
-        typer.echo(f"{which}: nothing runs in it now; `atoll run {which} --resume` continues so")
+        typer.echo(f"{which}: nothing runs in it now; `{continued_by(folder)}` continues so")
 
 
 def _change_job(name: str, changes: Sequence[str], jobs: "JobClient") -> None:
@@ -148,7 +148,7 @@ def _suspend(which: str, wanted: bool, namespace: str, context: str) -> None:
     elif is_run(folder):
         edits.edit(folder, [f"spec.suspend={str(wanted).lower()}"])
     else:
-        remedy = f"`atoll run {which} --resume` continues it, unless it is complete"
+        remedy = f"`{continued_by(folder)}` continues it, unless it is complete"
         raise SpecError(which, "nothing runs in it now", remedy)
 
 

@@ -16,7 +16,12 @@ from atoll_operator.api.job.spec import Job
 from atoll_operator.cli.manifest_file import checked, read_text
 from atoll_operator.local.chaos import plan
 from atoll_operator.local.chaos.plan import DrawnFault
-from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE
+from atoll_operator.local.folder.run_files import (
+    MACHINES_FOLDER,
+    MANIFEST_FILE,
+    RUN_FILE,
+    continued_by,
+)
 from atoll_operator.local.planning import run_manifest
 from atoll_operator.local.planning.process_plan import shard_process
 from atoll_operator.local.planning.run_manifest import Document
@@ -186,9 +191,11 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     if resume:
         document["spec"].pop("suspend", None)  # somebody wishes that it goes on
     job = checked(document)
-    for warning in expected.warnings(job.spec):
-        typer.echo(f"warning: {warning}", err=True)
+    warn(job)
     folder = checked_folder(job, out, resume=resume)
+    if (folder / MACHINES_FOLDER).exists():
+        problem = "has a run of `atoll serve`, whose machines `atoll run` does not know"
+        raise SpecError(str(folder), problem, f"continue it: {continued_by(folder)}")
     code = train(
         job,
         folder.resolve(),
@@ -207,6 +214,12 @@ def _faults(job: Job, file: Path) -> Sequence[DrawnFault]:
     shards = [shard_process(number) for number in range(syncer.shards)]
     seconds = [shard_process(number, 1) for number in range(syncer.shards * syncer.standby)]
     return plan.drawn(plan.read(read_text(file)), slots, shards, syncer.storage.url, seconds)
+
+
+def warn(job: Job) -> None:
+    """Say which link or overlap will not hold, as far as the manifest says."""
+    for warning in expected.warnings(job.spec):
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _begins_with(place: str, *, resume: bool) -> list[str]:

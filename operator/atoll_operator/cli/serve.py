@@ -16,6 +16,7 @@ from atoll_operator.cli.run import (
     changed,
     checked_folder,
     of_folder,
+    warn,
 )
 from atoll_operator.local.folder.run_files import RUN_FILE
 from atoll_operator.local.planning import run_manifest
@@ -74,6 +75,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     changes = [*(change or ()), *(["spec.syncer.standby=true"] if standby else [])]
     document = changed(text, changes, what.resolve().parent, None, None)
     job = checked(document)
+    warn(job)
     folder = out or Path("runs") / job.name
     resume = (folder / RUN_FILE).exists()
     folder = checked_folder(job, folder, resume=resume).resolve()

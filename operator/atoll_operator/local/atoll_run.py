@@ -39,6 +39,7 @@ from atoll_operator.local.folder.run_files import (
     STORE_FILE,
     STORES_FOLDER,
     Files,
+    continued_by,
     read_lines,
     shown,
     write_whole,
@@ -231,8 +232,7 @@ def _outcome(training: LocalRun, each_pass: Callable[[], None]) -> tuple[RunResu
             training.stopped("stopped by Ctrl-C")
             return RunResult.COMPLETE, "complete"
         training.interrupted()
-        again = training.elsewhere.again.format(shown(training.files.out))
-        return RunResult.INTERRUPTED, f"interrupted ({again} continues)"
+        return RunResult.INTERRUPTED, f"interrupted ({continued_by(training.files.out)} continues)"
     return RunResult.COMPLETE, "complete"
 
 

@@ -15,7 +15,6 @@ from atoll_protos.job.expected import Expected
 class Elsewhere:
     """None, and shards on the loopback interface in plain text."""
 
-    again: str = "atoll run {} --resume"  # what goes on with the run in a folder
     endpoints: Sequence[str] = ()  # of the shards, for processes here; empty: any free ports
     observer: str = ""  # folder of the credentials with which the run looks at its shards
 

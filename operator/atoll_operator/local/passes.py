@@ -42,6 +42,7 @@ from atoll_operator.local.folder.run_files import (
     SLOTS_FILE,
     STATUS_FILE,
     Files,
+    continued_by,
     read_tapes,
     runs_of,
     shown,
@@ -238,7 +239,9 @@ class LocalRun:
         self.write(local_status.failed(self._left(), error.reason, str(error)))
 
     def interrupted(self) -> None:
-        self.write(local_status.suspended(self._left(), "atoll run was interrupted"))
+        self.write(
+            local_status.suspended(self._left(), "it was interrupted", continued_by(self.files.out))
+        )
 
     def _left(self, leaving: Callable[[RunSnapshot], bool] = NONE.leaving) -> Status:
         """Let the learners leave; returns the status with what they have trained until then.

@@ -30,7 +30,7 @@ FINISHED: Final = "finished"  # what a learner says whose job is over
 def join(place: JoinOptions, wanted: Wanted, say: Say) -> RunResult:
     """Until the job is over, or somebody stops it. Raises SpecError for what no waiting mends."""
     folder, machine, _ = enter(place)
-    with run_lock.running(folder):
+    with run_lock.running(folder, "--state"):
         watcher = Watcher(folder, machine, say)
         watcher.look()
         if watcher.refusal is not None:

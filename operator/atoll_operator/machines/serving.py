@@ -72,7 +72,6 @@ class MachineServer(Elsewhere):
     regions: frozenset[str]  # whose learners are processes here
     certificates: JobCertificates
     anchor: Authority
-    again: str = "atoll serve {}"
     endpoints: Sequence[str] = ()
     observer: str = ""
     now: JobNow = field(default_factory=JobNow)

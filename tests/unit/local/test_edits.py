@@ -124,7 +124,7 @@ def test_what_processes_were_started_with_changes_when_nothing_runs(
     with run_lock.running(folder), pytest.raises(SpecError) as found:
         edits.edit(folder, [change])
     assert found.value.field.startswith(field)
-    assert "atoll run DIR --resume" in found.value.remedy
+    assert "start it again with this folder" in found.value.remedy
     assert not edits.edit(folder, [change]).runs
     assert parse((folder / MANIFEST_FILE).read_text()) == parse(MANIFEST, (change,))
 

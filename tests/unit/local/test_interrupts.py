@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from atoll_operator.local import atoll_run
-from unit.local.test_atoll_run import learner, stop_at_once, training_of
+from unit.local.test_atoll_run import learner, training_of
+from unit.local.test_chaos_passes import stop_at_once
 from unit.local.test_local_status import job, reply, snapshot
 
 

@@ -51,7 +51,7 @@ def test_a_second_run_is_refused_and_one_that_was_killed_is_suspended(
     tmp_path: Path, other: "subprocess.Popen[str]"
 ) -> None:
     write(tmp_path)
-    refused = pytest.raises(SpecError, match=rf"another atoll run \(process {other.pid}\)")
+    refused = pytest.raises(SpecError, match=rf"another atoll command \(process {other.pid}\)")
     with refused, run_lock.running(tmp_path):
         pass
     assert last_status.read_status(tmp_path).true_condition("Progressing") is not None

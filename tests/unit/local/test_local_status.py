@@ -254,7 +254,7 @@ def test_work_of_which_over_half_is_overwritten_is_told() -> None:
         each.counts.trained, each.counts.overlap, each.counts.slices = 1000, 730, 1
     warning = (
         "73% of the trained tokens were overwritten while a merge was on its way: raise"
-        " spec.sync.period (now 8), or give the shards' containers more CPU"
+        " spec.sync.period (now 8), or give the shards more CPU"
     )
     assert message(shown(replies), "Progressing") == warning
     for each in replies:

@@ -21,9 +21,9 @@ from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.local.supervision import log_keeper
 from atoll_operator.local.supervision.supervisor import Supervisor
 from atoll_protos.errors import SpecError
+from unit.local.supervised import SLEEP, python
 from unit.local.test_atoll_run import learner, training_of
 from unit.local.test_local_status import job
-from unit.local.test_supervisor import SLEEP, python
 
 
 @contextmanager

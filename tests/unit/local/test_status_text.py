@@ -33,11 +33,11 @@ def test_a_run_in_training_is_told_in_four_lines() -> None:
 
 
 def test_a_run_that_is_stopped_says_so_and_how_it_goes_on() -> None:
-    stopped = local_status.suspended(training(), "atoll run was killed")
+    stopped = local_status.suspended(training(), "it was killed", "atoll run DIR --resume")
     assert words(stopped, age_seconds=5000).splitlines() == [
         "tiny: Suspended, step 50 of 200 (25%)",
         "  loss 2.0000, held out 1.2500 at step 40, 800 tokens",
-        "  atoll run was killed; atoll run DIR --resume continues",
+        "  it was killed; atoll run DIR --resume continues",
     ]
     assert {each.live for each in stopped.regions or []} == {stopped.learners_live} == {0}
     assert stopped.columns is not None

@@ -4,103 +4,27 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from atoll_operator.local.folder.run_files import Files
 from atoll_operator.local.planning.process_plan import Planned
 from atoll_operator.local.supervision import child
 from atoll_operator.local.supervision.child import Child, cannot_train, tail
 from atoll_operator.local.supervision.giving_up import End
-from atoll_operator.local.supervision.supervisor import Supervisor, backoff_seconds
+from atoll_operator.local.supervision.supervisor import backoff_seconds
 from atoll_protos.exits import RANK_ENDED
-
-FOREVER = 1e6  # a wait of so long that does not end before runs into the time limit of a test
-SLEEP = "import time; time.sleep(600)"
-BOOM = "raise ValueError('boom')"
-
-
-def learner(*command: str) -> Planned:
-    return Planned(role="learner", name="here-0", command=command, env={})
-
-
-def python(script: str) -> Planned:
-    return learner(sys.executable, "-c", script)
-
-
-def exiting(code: int) -> Planned:
-    return python(f"import sys; sys.exit({code})")
-
-
-def shard(number: int, code: int) -> Planned:
-    return replace(exiting(code), role="shard", name=f"shard-{number}", shard=number)
-
-
-def hosts(*planned: Planned, needed: int = 2) -> list[Planned]:
-    """The hosts of one learner, which trains with so many of them."""
-    return [
-        replace(each, name=f"here-0-{n}", slot="here-0", host=n, hosts_needed=needed)
-        for n, each in enumerate(planned)
-    ]
-
-
-class Run:
-    """A supervisor of these processes, whose clock the test moves; `child` is the first."""
-
-    def __init__(self, planned: tuple[Planned, ...], out: Path) -> None:
-        self.said: list[str] = []
-        self.supervisor = Supervisor(planned, Files(out, self.said.append), self.said.append)
-        self.child, *self.others = self.supervisor.children
-        self.now = 0.0
-
-    def look(self, **more: Any) -> None:
-        self.supervisor.supervise(self.now, **{"final": False, **more})
-
-    def start(self, *, final: bool = False) -> bool:
-        """Let time pass until it is started; says whether it is."""
-        if self.child.process is None:
-            self.now += 60.0
-            self.look(final=final)
-        return self.child.process is not None
-
-    def wait(self, *children: Child) -> None:
-        for each in children or (self.child,):
-            assert each.process is not None
-            each.process.wait(60)
-
-    def end(self, **more: Any) -> None:
-        """Wait for its end, and let the supervisor see it a moment after its start."""
-        self.wait()
-        self.now += 0.1
-        self.look(**more)
-
-    def end_again_and_again(self, times: int, **more: Any) -> None:
-        for _ in range(times):
-            assert self.start()
-            self.end(**more)
-
-
-Start = Callable[..., Run]
-
-
-@pytest.fixture
-def run_of(tmp_path: Path) -> Iterator[Start]:
-    """Makes a run that leaves no process behind."""
-    runs: list[Run] = []
-
-    def make(*planned: Planned) -> Run:
-        runs.append(Run(planned, tmp_path))
-        return runs[-1]
-
-    yield make
-    for run in runs:
-        run.supervisor.stop()
-        for keeper in (each for one in run.supervisor.children for each in one.closing):
-            keeper.wait(60)
+from unit.local.supervised import (
+    BOOM,
+    FOREVER,
+    SLEEP,
+    Start,
+    exiting,
+    hosts,
+    learner,
+    python,
+    shard,
+)
 
 
 def test_back_off_grows_with_every_end(run_of: Start) -> None:
@@ -390,71 +314,3 @@ def test_a_learner_is_done_when_one_of_its_hosts_has_ended_in_order(run_of: Star
     run.wait(*run.supervisor.children)
     run.look(final=True)
     assert [(each.done, each.restarts) for each in run.supervisor.children] == [(True, 0)] * 2
-
-
-STAYS = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    " print('here', flush=True); time.sleep(600)"
-)
-
-
-def test_who_is_of_the_job_no_more_leaves_and_the_next_of_its_name_waits(run_of: Start) -> None:
-    stays, sleeps = python(STAYS), replace(python(SLEEP), name="here-1")
-    run = run_of(stays, sleeps)
-    run.look()
-    (other,) = run.others
-    while "here" not in tail(run.child.log, 0):
-        time.sleep(0.01)
-    run.supervisor.follow([sleeps], 300, run.now)
-    run.look()
-    assert run.supervisor.children == [other]
-    rows = json.loads((run.supervisor.files.out / "processes.json").read_text())
-    assert [row["slot"] for row in rows] == ["here-1", "here-0"]  # as long as it is there
-    run.supervisor.follow([sleeps, stays], 300, run.now)
-    run.look()
-    new = run.supervisor.children[1]
-    assert new.process is None
-    run.now += 7.9
-    run.look()
-    assert run.child.process is not None
-    assert run.child.process.poll() is None, "it has 8 s to leave"
-    run.now += 0.2
-    run.look()
-    run.wait()
-    run.look()
-    assert new.process is not None
-    assert run.supervisor.leaving == []
-    assert other.restarts == 0
-    assert run.said == []
-
-
-def test_who_leaves_when_all_stop_does_not_stay(
-    run_of: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("atoll_operator.local.supervision.supervisor.STOP_SECONDS", 0.1)
-    run = run_of(python(STAYS), replace(python(SLEEP), name="here-1"))
-    run.look()
-    while "here" not in tail(run.child.log, 0):
-        time.sleep(0.01)
-    left = run.child.process
-    run.supervisor.follow([each.planned for each in run.others], None, run.now)
-    run.supervisor.stop()
-    assert left is not None
-    assert left.poll() is not None
-    assert run.supervisor.leaving == []
-
-
-def test_a_job_that_begins_again_counts_its_starts_on(run_of: Start) -> None:
-    """Only the first start of a new run has --new, and no failure from before counts."""
-    words = (sys.executable, "-c", "import sys; sys.exit('--new' not in sys.argv[1:])", "--new")
-    run = run_of(replace(shard(0, 0), command=words))
-    run.look()
-    run.wait()
-    run.supervisor.stop()
-    run.supervisor.begin_again()
-    (again,) = run.supervisor.children
-    assert (again.restarts, again.record.failures) == (0, 0)
-    run.look()
-    run.wait(again)
-    assert again.process is not None
-    assert (again.process.returncode, again.restarts) == (1, 1)

@@ -1,5 +1,6 @@
 """A machine enters over the real port, renews and watches; and who is not served."""
 
+import json
 import socket
 import threading
 import time
@@ -17,8 +18,8 @@ from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.authority.job_authority import make_anchor, make_request
 from atoll_operator.cli.tokens import listed, made, revoked
-from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE, SLOTS_FILE
-from atoll_operator.local.progress import local_status
+from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE, SLOTS_FILE, STATUS_FILE
+from atoll_operator.local.progress import last_status, local_status
 from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.machines import server_link
@@ -328,10 +329,23 @@ def test_a_region_cannot_come_here_while_a_machine_has_its_learners(
 
 
 def test_the_server_tells_machines_that_ask(served: Served) -> None:
-    status = local_status.suspended(local_status.status(job(), [None, None], NOW), "why")
+    status = local_status.suspended(local_status.status(job(), [None, None], NOW), "why", "how")
     seen = Poller(job(), ("127.0.0.1:1",)).resting(status, 1.0)
     served.server.tell(seen, final=False, complete=False)
     assert served.server.now.state == pb.JOB_SUSPENDED
+
+
+def test_its_folder_is_not_run_without_its_machines(served: Served) -> None:
+    """The shards would speak plain text, and learners of other machines would be processes here."""
+    (served.out / MANIFEST_FILE).write_text(JOB)
+    words = ["run", str(served.out), "--resume"]
+    refused = str(CliRunner().invoke(cli.app, words).exception)
+    assert refused.endswith(f"continue it: atoll serve {served.out}"), refused
+    status = local_status.status(job(), [None, None], NOW)
+    (served.out / STATUS_FILE).write_text(json.dumps(status.to_object()))
+    found = last_status.read_status(served.out).to_object()
+    said = {each["type"]: each.get("message", "") for each in found["conditions"]}
+    assert said["Ready"] == f"it was killed; atoll serve {served.out} continues"
 
 
 def test_no_edit_takes_a_learner_from_a_machine(served: Served, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def overwritten_work(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -
         return ""
     return (
         f"{share:.0%} of the trained tokens were overwritten while a merge was on its way: raise"
-        f" spec.sync.period (now {sync.period}), or give the shards' containers more CPU"
+        f" spec.sync.period (now {sync.period}), or give the shards more CPU"
     )
 
 

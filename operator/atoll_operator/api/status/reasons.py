@@ -202,8 +202,8 @@ SpecDrift False
   InStep: every shard that answers knows the present length
 Suspended True
   Suspended: nothing runs, the run is kept
-    > `atoll resume` continues it, as `spec.suspend: false` does; where no `atoll run` is left,
-      `atoll run DIR --resume`
+    > `atoll resume` continues it, as `spec.suspend: false` does; a run that was interrupted or
+      killed goes on with the command that the message names
   SuspendedElsewhere: the job is suspended in the cluster where the syncer runs
     > resume it there; the learners here come back
 Suspended False
@@ -244,8 +244,8 @@ Ready False
     > see Accepted
   SyncerLost as at Progressing
   Suspended: the job is suspended
-    > `atoll resume` continues it, as `spec.suspend: false` does; where no `atoll run` is left,
-      `atoll run DIR --resume`
+    > `atoll resume` continues it, as `spec.suspend: false` does; a run that was interrupted or
+      killed goes on with the command that the message names
   Rejected: the manifest cannot be accepted; what runs continues with the one before
     > see Accepted
   Failed: the job has failed

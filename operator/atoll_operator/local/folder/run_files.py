@@ -102,6 +102,13 @@ def shown(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
+def continued_by(out: Path) -> str:
+    """The command that goes on with the run in a folder, as it began."""
+    if (out / MACHINES_FOLDER).exists():
+        return f"atoll serve {shown(out)}"
+    return f"atoll run {shown(out)} --resume"
+
+
 @dataclass(slots=True)
 class Growing:
     """A file to which others append; `rest` is the begun line at its end, as bytes."""

@@ -30,13 +30,16 @@ class UnsupportedError(Exception):
 
 
 @contextmanager
-def running(out: Path) -> Iterator[None]:
-    """Make the folder, and be the one that runs what is in it; raises SpecError if another does."""
+def running(out: Path, option: str = "--out") -> Iterator[None]:
+    """Make the folder, and be the one that runs what is in it; raises SpecError if another does.
+
+    `option`: by which the folder was named.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SpecError("--out", f"{out}: {error.strerror}", "give a writable folder") from error
-    with _held(out / LOCK_FILE, "--out", "is run by another atoll run", REMEDY):
+        raise SpecError(option, f"{out}: {error.strerror}", "give a writable folder") from error
+    with _held(out / LOCK_FILE, option, "is in use by another atoll command", REMEDY):
         yield
 
 

@@ -96,7 +96,7 @@ def check(before: Job, after: Job) -> None:
     for field, place in _fields_that_differ(before.spec, after.spec, "spec"):
         if field not in FREE:
             problem = "cannot change while `atoll run` runs the job"
-            remedy = "stop it with Ctrl-C, change it, and continue: atoll run DIR --resume"
+            remedy = "stop it with Ctrl-C, change it, and start it again with this folder"
             raise SpecError(place, problem, remedy)
 
 

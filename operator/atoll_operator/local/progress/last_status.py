@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from atoll_operator.api.status.job_status import Status
-from atoll_operator.local.folder.run_files import STATUS_FILE, STORE_FILE
+from atoll_operator.local.folder.run_files import STATUS_FILE, STORE_FILE, continued_by
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_operator.local.progress import local_status
 from atoll_protos import json_text
@@ -24,7 +24,7 @@ def read_status(out: Path) -> Status:
     over = any(found.true_condition(kind) for kind in ("Complete", "Failed", "Suspended"))
     if alive or over:
         return found
-    return local_status.suspended(found, "atoll run was killed")
+    return local_status.suspended(found, "it was killed", continued_by(out))
 
 
 def check_same(wanted: RunFile, had: RunFile, out: Path) -> None:

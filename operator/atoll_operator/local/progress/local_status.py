@@ -143,7 +143,8 @@ def failed(status: Status, reason: str, message: str) -> Status:
     return status.model_copy(update={"conditions": list(found)})
 
 
-def suspended(status: Status, why: str, remedy: str = "atoll run DIR --resume") -> Status:
+def suspended(status: Status, why: str, remedy: str) -> Status:
+    """`remedy`: the command that continues it."""
     message = f"{why}; {remedy} continues"
     why_stopped = Phase(kind=PhaseKind.SUSPENDED, reason="Suspended", message=message)
     found = conditions_of(Facts(phase=why_stopped, shard_states=()))
