@@ -54,9 +54,9 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     It dials out only, and needs no open port. Its key stays here. SIGTERM and Ctrl-C let its
     learners leave in order; started again it has the same slots and needs no token.
     """
-    from atoll_operator.machines.entering import JoinOptions  # noqa: PLC0415 - only this verb needs gRPC
-    from atoll_operator.machines.joining import join as joined  # noqa: PLC0415
-    from atoll_operator.machines.learners import Wanted  # noqa: PLC0415
+    from atoll_operator.machines.joined.entering import JoinOptions  # noqa: PLC0415 - only this verb needs gRPC
+    from atoll_operator.machines.joined.joining import join as joined  # noqa: PLC0415
+    from atoll_operator.machines.joined.learners import Wanted  # noqa: PLC0415
 
     place = JoinOptions(
         server=server,

@@ -27,7 +27,7 @@ from atoll_operator.local.folder.run_files import MACHINES_FOLDER, continued_by
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_operator.local.planning import edits
 from atoll_operator.local.progress.last_status import read_status
-from atoll_operator.machines.register import Book
+from atoll_operator.machines.server.register import Book
 from atoll_protos.errors import SpecError
 
 if TYPE_CHECKING:

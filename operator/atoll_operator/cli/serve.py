@@ -65,7 +65,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     Prints the line that brings a machine in. Started again with the same folder it is the same job.
     """
     from atoll_operator.local.atoll_run import train  # noqa: PLC0415 - only this verb needs gRPC
-    from atoll_operator.machines.serving import serving_in  # noqa: PLC0415
+    from atoll_operator.machines.server.serving import serving_in  # noqa: PLC0415
 
     if what.suffix == ".py":
         problem = "is a script, and machines need to know the job's regions and length"

@@ -41,7 +41,7 @@ def tokens(
 
 def made(out: Path, *, region: str, uses: int | None, hours: float, now: float) -> str:
     """A new token, as the whole line that uses it. Raises SpecError."""
-    from atoll_operator.machines.server_folder import (  # noqa: PLC0415 - slow to import
+    from atoll_operator.machines.server.folder import (  # noqa: PLC0415 - slow to import
         join_line,
         new_token,
         read_server,
@@ -56,8 +56,8 @@ def made(out: Path, *, region: str, uses: int | None, hours: float, now: float) 
 
 
 def listed(out: Path, now: float) -> str:
-    from atoll_operator.machines.register import Book, valid  # noqa: PLC0415 - slow to import
-    from atoll_operator.machines.server_folder import read_server  # noqa: PLC0415
+    from atoll_operator.machines.server.folder import read_server  # noqa: PLC0415
+    from atoll_operator.machines.server.register import Book, valid  # noqa: PLC0415 - slow to import
 
     read_server(out / MACHINES_FOLDER)
     register = Book(out / MACHINES_FOLDER).read()
@@ -78,8 +78,8 @@ def listed(out: Path, now: float) -> str:
 
 def revoked(out: Path, name: str) -> str:
     """Raises SpecError where nothing has that name."""
-    from atoll_operator.machines.register import Book, revoke  # noqa: PLC0415 - slow to import
-    from atoll_operator.machines.server_folder import read_server  # noqa: PLC0415
+    from atoll_operator.machines.server.folder import read_server  # noqa: PLC0415
+    from atoll_operator.machines.server.register import Book, revoke  # noqa: PLC0415 - slow to import
 
     read_server(out / MACHINES_FOLDER)
     Book(out / MACHINES_FOLDER).change(lambda register: (revoke(register, name), None))

@@ -1,6 +1,6 @@
 """Learners of a job on other machines, as the run on this one sees them; `atoll run` has none.
 
-`atoll serve` has some: `atoll_operator.machines.serving` fills in what is neutral here.
+`atoll serve` has some: `atoll_operator.machines.server.serving` fills in what is neutral here.
 """
 
 from collections.abc import Callable, Iterator, Sequence

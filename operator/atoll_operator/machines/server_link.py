@@ -17,8 +17,7 @@ from typing import Any, Final
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.machines.server_folder import SERVER_NAME
-from atoll_operator.machines.token import digest_of
+from atoll_operator.machines.token import SERVER_NAME, digest_of
 from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.addresses import split

@@ -15,6 +15,7 @@ from atoll_protos.errors import SpecError
 PATTERN: Final = re.compile(r"([a-z0-9]{6})\.([A-Za-z0-9_-]{22,64})\.([0-9a-f]{64})")
 NAME_BYTES: Final = 3
 SECRET_BYTES: Final = 24
+SERVER_NAME: Final = "join.atoll.dev"  # in the certificate, whatever address is dialled
 REMEDY: Final = "give the whole word that `atoll serve` or `atoll tokens DIR` has printed"
 
 

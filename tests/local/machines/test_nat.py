@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.machines import joined_folder
+from atoll_operator.machines.joined import folder as joined_folder
 from local.command import TINY, commits
 from local.law import check_law, learners_lines
 from local.leftovers import check_none_is_left

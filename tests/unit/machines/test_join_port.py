@@ -23,12 +23,12 @@ from atoll_operator.local.progress import last_status, local_status
 from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.machines import server_link
-from atoll_operator.machines.entering import JoinOptions, enter
-from atoll_operator.machines.server_folder import SERVER_NAME, new_token
+from atoll_operator.machines.joined.entering import JoinOptions, enter
+from atoll_operator.machines.joined.watching import Watcher
+from atoll_operator.machines.server.folder import new_token
+from atoll_operator.machines.server.serving import MachineServer, serving_in
 from atoll_operator.machines.server_link import ServerLink, UnreachableError, proved
-from atoll_operator.machines.serving import MachineServer, serving_in
-from atoll_operator.machines.token import Token
-from atoll_operator.machines.watching import Watcher
+from atoll_operator.machines.token import SERVER_NAME, Token
 from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.credentials import Credentials

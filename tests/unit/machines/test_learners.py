@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from atoll_operator.local.planning.process_plan import VISIBLE
-from atoll_operator.machines.joined_folder import Joined
-from atoll_operator.machines.learners import Wanted, dialled, planned
+from atoll_operator.machines.joined.folder import Joined
+from atoll_operator.machines.joined.learners import Wanted, dialled, planned
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.torchrun import Torchrun

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.machines.register import (
+from atoll_operator.machines.server.register import (
     Book,
     EntryRequest,
     Granted,

@@ -12,7 +12,7 @@ from atoll_operator.local import passes
 from atoll_operator.local.elsewhere import Elsewhere
 from atoll_operator.local.progress.local_status import RunSnapshot
 from atoll_operator.local.progress.poller import Poller
-from atoll_operator.machines.joining import JoinedRun
+from atoll_operator.machines.joined.joining import JoinedRun
 from unit.local.test_atoll_run import training_of
 from unit.local.test_local_status import MANIFEST, reply
 

@@ -7,9 +7,9 @@ from typing import Final
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import make_request
 from atoll_operator.local.folder.run_files import RUN_FILE, write_whole
-from atoll_operator.machines import joined_folder
-from atoll_operator.machines.joined_folder import Joined
-from atoll_operator.machines.learners import dialled
+from atoll_operator.machines.joined import folder as joined_folder
+from atoll_operator.machines.joined.folder import Joined
+from atoll_operator.machines.joined.learners import dialled
 from atoll_operator.machines.server_link import (
     ServerLink,
     UnreachableError,

@@ -22,8 +22,8 @@ from atoll_operator.api.job.spec import Job
 from atoll_operator.authority.job_authority import DAY_SECONDS, Authority, make_anchor
 from atoll_operator.local.folder.run_files import CREDENTIALS_FOLDER, MACHINES_FOLDER
 from atoll_operator.machines.private_files import write_private
-from atoll_operator.machines.register import Book, Granted, with_token
-from atoll_operator.machines.token import Token, digest_of, hash_of
+from atoll_operator.machines.server.register import Book, Granted, with_token
+from atoll_operator.machines.token import SERVER_NAME, Token, digest_of, hash_of
 from atoll_protos import json_text
 from atoll_protos.errors import SpecError
 from atoll_protos.job.strict_json import parse
@@ -32,7 +32,6 @@ from atoll_protos.network.identity import Identity, JobIdentity, Role
 from atoll_protos.network.listening import listening_socket
 
 NAMESPACE: Final = "machines"  # of the identities: no cluster has the object of the job
-SERVER_NAME: Final = "join.atoll.dev"  # in the certificate of the port, whatever address is dialled
 SERVER_FILE: Final = "server.json"
 ANCHOR_FILE: Final = "join.json"
 ANCHOR_DAYS: Final = 3650

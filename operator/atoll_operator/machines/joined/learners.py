@@ -17,7 +17,7 @@ from atoll_operator.local.planning.process_plan import (
     shared_environment,
 )
 from atoll_operator.local.planning.run_manifest import launched
-from atoll_operator.machines.joined_folder import TLS_FOLDER, Joined
+from atoll_operator.machines.joined.folder import TLS_FOLDER, Joined
 from atoll_protos.environment import Env, of_learner
 from atoll_protos.errors import SpecError
 from atoll_protos.network.addresses import OR, joined, processes_of, split

@@ -17,8 +17,15 @@ import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import Authority
-from atoll_operator.machines.job_certificates import JobCertificates
-from atoll_operator.machines.register import Book, EntryRequest, Member, OpenSlots, enter, known
+from atoll_operator.machines.server.job_certificates import JobCertificates
+from atoll_operator.machines.server.register import (
+    Book,
+    EntryRequest,
+    Member,
+    OpenSlots,
+    enter,
+    known,
+)
 from atoll_operator.machines.token import hash_of, new_secret
 from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL

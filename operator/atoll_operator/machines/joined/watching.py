@@ -10,8 +10,8 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import due_at, make_request
-from atoll_operator.machines import joined_folder
-from atoll_operator.machines.joined_folder import TLS_FOLDER, Joined
+from atoll_operator.machines.joined import folder as joined_folder
+from atoll_operator.machines.joined.folder import TLS_FOLDER, Joined
 from atoll_operator.machines.server_link import ServerLink, UnreachableError
 from atoll_protos.errors import SpecError
 from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError

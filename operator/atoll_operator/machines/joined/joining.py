@@ -18,10 +18,10 @@ from atoll_operator.local.supervision.child import Child
 from atoll_operator.local.supervision.process_reports import afterwards, exit_of
 from atoll_operator.local.supervision.startable import check_startable
 from atoll_operator.local.supervision.supervisor import Supervisor
-from atoll_operator.machines import joined_folder
-from atoll_operator.machines.entering import JoinOptions, enter
-from atoll_operator.machines.learners import Wanted, dialled, planned
-from atoll_operator.machines.watching import FRESH_SECONDS, Watcher
+from atoll_operator.machines.joined import folder as joined_folder
+from atoll_operator.machines.joined.entering import JoinOptions, enter
+from atoll_operator.machines.joined.learners import Wanted, dialled, planned
+from atoll_operator.machines.joined.watching import FRESH_SECONDS, Watcher
 
 LINE_SECONDS: Final = 30.0
 FINISHED: Final = "finished"  # what a learner says whose job is over

@@ -25,11 +25,8 @@ from atoll_operator.local.folder.run_files import (
 )
 from atoll_operator.local.planning.process_plan import Planned, container_of, endpoints_at
 from atoll_operator.local.progress.local_status import RunSnapshot
-from atoll_operator.machines.job_certificates import JobCertificates
-from atoll_operator.machines.join_port import JobNow, JoinPort, open_port
 from atoll_operator.machines.private_files import make_private
-from atoll_operator.machines.register import Book, OpenSlots, Register
-from atoll_operator.machines.server_folder import (
+from atoll_operator.machines.server.folder import (
     DAY_HOURS,
     NAMESPACE,
     ServerFile,
@@ -44,6 +41,9 @@ from atoll_operator.machines.server_folder import (
     server_file,
     write_server,
 )
+from atoll_operator.machines.server.job_certificates import JobCertificates
+from atoll_operator.machines.server.join_port import JobNow, JoinPort, open_port
+from atoll_operator.machines.server.register import Book, OpenSlots, Register
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.job.expected import Expected, ListedMachine

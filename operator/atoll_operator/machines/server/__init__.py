@@ -1,0 +1,8 @@
+"""The machine of `atoll serve`.
+
+serving.py           what its run and the machines tell each other
+join_port.py         the service with which machines enter, renew and watch
+folder.py            what makes it the same server after a restart
+job_certificates.py  the authority of the job in its folder, and what it issues
+register.py          tokens and machines, as the folder keeps them; decides who enters
+"""
