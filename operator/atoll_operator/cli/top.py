@@ -5,9 +5,9 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,15 +16,12 @@ from atoll_operator.local.folder import log_files, run_lock
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
 
-if TYPE_CHECKING:
-    from atoll_operator.local.show.top_table import Answer
-
 MODULE = "atoll_syncer.edges.status_lines"
 LOOK_SECONDS = 2.0  # shards report their numbers only when they are asked
 CLEAR = "\x1b[H\x1b[2J"
 CALL_SECONDS_MAX = 60.0
 
-Look = Callable[[], tuple[list["Answer"], Mapping[str, str]]]
+Look = Callable[[], str]
 
 
 def top(
@@ -41,11 +38,9 @@ def top(
     """
     out = folder_of(which, namespace, context)
     look = _folder(out) if out is not None else _cluster(which, namespace, context)
-    from atoll_operator.local.show.top_table import table  # noqa: PLC0415 - needs protobuf's messages
-
     try:
         while True:
-            text = table(*look())
+            text = look()
             typer.echo(f"{CLEAR}{text}" if watch else text)
             if not watch:
                 return
@@ -78,18 +73,18 @@ def _cluster(job: str, namespace: str, context: str) -> Look:
 
     import atoll_protos.v1.atoll_pb2 as pb  # noqa: PLC0415
     from atoll_operator.client.shards import nodes_of, shards_of  # noqa: PLC0415
-    from atoll_operator.local.show.top_table import Answer  # noqa: PLC0415
+    from atoll_operator.local.show.top_table import Answer, table  # noqa: PLC0415
 
     program = kubectl()
 
-    def look() -> tuple[list["Answer"], Mapping[str, str]]:
+    def look() -> str:
         found = shards_of(job, namespace, context)
         answers = []
         for each in in_pod([*found.command(program, context), MODULE]):
             problem = each.pop("problem", "")
             reply = json_format.ParseDict(each, pb.StatusReply(), ignore_unknown_fields=True)
             answers.append(Answer(None if problem else reply, str(problem)))
-        return answers, nodes_of(job, found.namespace, context)
+        return table(answers, nodes_of(job, found.namespace, context))
 
     return look
 
@@ -99,13 +94,17 @@ def _folder(out: Path) -> Look:
         problem = "nothing runs in it now"
         remedy = f"see atoll status {out}; --resume continues with a run that is not complete"
         raise SpecError(str(out), problem, remedy)
+    from atoll_operator.local.progress.machines import read_machines  # noqa: PLC0415 - needs protobuf
     from atoll_operator.local.progress.poller import ask  # noqa: PLC0415 - needs gRPC
-    from atoll_operator.local.show.top_table import Answer  # noqa: PLC0415 - needs protobuf's messages
+    from atoll_operator.local.show.top_table import Answer, table  # noqa: PLC0415
 
     endpoints, observer = log_files.endpoints_of(out), log_files.observer_in(out)
 
-    def look() -> tuple[list["Answer"], Mapping[str, str]]:
+    def look() -> str:
         replies = zip(endpoints, ask(endpoints, observer), strict=True)
-        return [Answer(found, "" if found else f"{e} does not answer") for e, found in replies], {}
+        answers = [Answer(found, "" if found else f"{e} does not answer") for e, found in replies]
+        seen = read_machines(out)
+        machines = seen.machines if seen else ()
+        return table(answers, {}, machines=machines, now=time.time())
 
     return look

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from atoll_operator.api.job.spec import Job
 from atoll_operator.local.planning.process_plan import Planned
 from atoll_operator.local.progress.local_status import RunSnapshot
+from atoll_operator.local.progress.machines import FREE, Prices, ShownMachine
 from atoll_protos.job.expected import Expected
 
 
@@ -16,6 +17,7 @@ class Elsewhere:
     """None, and shards on the loopback interface in plain text."""
 
     endpoints: Sequence[str] = ()  # of the shards, for processes here; empty: any free ports
+    prices: Prices = FREE  # of bytes that leave a region
     observer: str = ""  # folder of the credentials with which the run looks at its shards
 
     def here(self, job: Job) -> Job:
@@ -41,6 +43,10 @@ class Elsewhere:
 
     def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
         """What a pass has found out."""
+
+    def machines(self) -> Sequence[ShownMachine]:
+        """As they are seen now."""
+        return ()
 
     def leaving(self, seen: RunSnapshot) -> bool:
         """Whether learners of a complete job still take its last values."""

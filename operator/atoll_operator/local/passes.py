@@ -119,7 +119,7 @@ class LocalRun:
         if self.suspended:
             resting = self.poller.resting(self.status, now)
             self.elsewhere.tell(resting, final=False, complete=False)
-            self.view.show(resting, now)
+            self.view.show(replace(resting, machines=self.elsewhere.machines()), now)
             return False
         seen = self.poller.poll(now, reports_of(self.supervisor.children, now))
         states = [reply.state if reply else None for reply in seen.replies]
@@ -138,7 +138,8 @@ class LocalRun:
         self.say_if_lost(seen.status.run)
         self.write(seen.status)
         self.progress = seen.status.progress or self.progress
-        self.view.show(replace(seen, merged_share=self.curves.goodput), now)
+        machines = self.elsewhere.machines()
+        self.view.show(replace(seen, merged_share=self.curves.goodput, machines=machines), now)
         if self.faults and not final:
             self.faults.advance(now, all_train=self._all_train(seen))
         elif self.faults:

@@ -8,6 +8,7 @@ a secret or answer for the server.
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,24 +54,39 @@ class ServerLink:
         reply: pb.RenewReply = self._call("Renew", asked)
         return reply
 
-    def watch(self, name: str, secret: str) -> pb.WatchReply:
+    def watch(
+        self, name: str, secret: str, round_trip_seconds: float = 0.0
+    ) -> tuple[pb.WatchReply, float]:
+        """How the job stands, and the seconds of this call; of earlier ones the server is told."""
         asked = pb.WatchRequest(
-            protocol=PROTOCOL, version=version("atoll"), name=name, secret=secret
+            protocol=PROTOCOL,
+            version=version("atoll"),
+            name=name,
+            secret=secret,
+            round_trip_seconds=round_trip_seconds,
         )
-        reply: pb.WatchReply = self._call("Watch", asked)
-        return reply
+        return self._timed("Watch", asked)
 
     def _call(self, method: str, request: Any) -> Any:
+        return self._timed(method, request)[0]
+
+    def _timed(self, method: str, request: Any) -> tuple[Any, float]:
+        """The reply, and the seconds that it took on a connection that was open: a round trip."""
         with self._channel() as channel:
             try:
+                grpc.channel_ready_future(channel).result(CALL_SECONDS_MAX)
+                began = time.monotonic()
                 reply = getattr(client_of(Service.MACHINES, channel), method)(
-                    request, timeout=CALL_SECONDS_MAX, wait_for_ready=True
+                    request, timeout=CALL_SECONDS_MAX
                 )
+                seconds = time.monotonic() - began
+            except grpc.FutureTimeoutError as error:
+                raise UnreachableError(f"{self.place} does not answer") from error
             except grpc.RpcError as error:
                 raise _error(self.place, error) from error
         if reply.HasField("refusal"):
             raise SpecError(reply.refusal.field, reply.refusal.problem, reply.refusal.remedy)
-        return reply
+        return reply, seconds
 
     @contextmanager
     def _channel(self) -> Iterator[grpc.Channel]:

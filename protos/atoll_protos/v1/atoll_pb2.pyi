@@ -664,14 +664,16 @@ class StatusReply(_message.Message):
     def __init__(self, run: _Optional[str] = ..., shard: _Optional[int] = ..., epoch: _Optional[int] = ..., state: _Optional[_Union[ShardState, str]] = ..., reason: _Optional[str] = ..., tick: _Optional[int] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotStatus, _Mapping]]] = ..., commits: _Optional[int] = ..., quorum: _Optional[int] = ..., grace_seconds: _Optional[float] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., registrar: bool = ..., ticks_per_second: _Optional[float] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., refused_zombies: _Optional[int] = ..., intent: _Optional[_Union[Intent, str]] = ..., why: _Optional[str] = ..., must_equal: _Optional[str] = ..., refused_peer: _Optional[str] = ..., seconds_since_refused_peer: _Optional[float] = ..., late_share: _Optional[float] = ..., tokens: _Optional[int] = ..., trained: _Optional[int] = ..., checkpoint: _Optional[str] = ..., instance: _Optional[str] = ..., unread: _Optional[int] = ..., counts: _Optional[_Union[Tokens, _Mapping]] = ..., merges: _Optional[int] = ..., merged_offers: _Optional[int] = ..., seconds: _Optional[float] = ..., training_seconds: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkBytes, _Mapping]]] = ..., learners: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class LinkBytes(_message.Message):
-    __slots__ = ("region", "received", "sent")
+    __slots__ = ("region", "received", "sent", "machine")
     REGION_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     region: str
     received: int
     sent: int
-    def __init__(self, region: _Optional[str] = ..., received: _Optional[int] = ..., sent: _Optional[int] = ...) -> None: ...
+    machine: str
+    def __init__(self, region: _Optional[str] = ..., received: _Optional[int] = ..., sent: _Optional[int] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("trained", "merged", "overlap", "late", "lost", "pending", "slices")
@@ -1162,16 +1164,18 @@ class RenewReply(_message.Message):
     def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ("protocol", "version", "name", "secret")
+    __slots__ = ("protocol", "version", "name", "secret", "round_trip_seconds")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     name: str
     secret: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ...) -> None: ...
+    round_trip_seconds: float
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., round_trip_seconds: _Optional[float] = ...) -> None: ...
 
 class WatchReply(_message.Message):
     __slots__ = ("refusal", "state", "why", "tick", "endpoints", "authorities_digest", "length")

@@ -28,6 +28,7 @@ class Lane:
     lacking: dict[int, None] = field(default_factory=dict)  # slices in order of request, each once
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     opened: bool = False
+    machine: str = ""  # that the certificate of its peer names
     newest: int = 0  # number of its newest transfer
 
 

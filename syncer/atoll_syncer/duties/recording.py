@@ -4,7 +4,7 @@ A line waits until the disk has room for it, and the shard waits for no line.
 """
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -18,13 +18,26 @@ from atoll_syncer.storage.store import StoreError
 log = structlog.get_logger()
 
 
+class LinkEnd(NamedTuple):
+    """Whose bytes: of a region's learners, or without one of observers and exports.
+
+    `machine` is the one that the peer's certificate names; empty where it names none (rule 41).
+    """
+
+    region: str = ""
+    machine: str = ""
+
+
+NO_LEARNER: Final = LinkEnd()
+
+
 class Recording:
     """It also counts what this process has received and sent in bulk."""
 
     def __init__(self, state: ShardState, machine: Machine, background: Background) -> None:
         self._state, self._machine, self._background = state, machine, background
-        # Of bulk frames, in this process, by region; of observers and exports without one.
-        self.received_bytes, self.sent_bytes = Counter[str](), Counter[str]()
+        # Of bulk frames, in this process.
+        self.received_bytes, self.sent_bytes = Counter[LinkEnd](), Counter[LinkEnd]()
         for region in ("", *(each.name for each in state.run_file.regions)):
             machine.metrics.received_bytes.labels(region)
             machine.metrics.sent_bytes.labels(region)
@@ -38,29 +51,39 @@ class Recording:
         return self.sent_bytes.total()
 
     @property
-    def links(self) -> dict[str, tuple[int, int]]:
-        """Bytes up and down, by region."""
-        regions = sorted(self.received_bytes.keys() | self.sent_bytes.keys())
-        return {each: (self.received_bytes[each], self.sent_bytes[each]) for each in regions}
+    def links(self) -> dict[LinkEnd, tuple[int, int]]:
+        """Bytes up and down."""
+        ends = sorted(self.received_bytes.keys() | self.sent_bytes.keys())
+        return {each: (self.received_bytes[each], self.sent_bytes[each]) for each in ends}
 
-    def region(self, session: int) -> str:
-        """Of the learner that has this session; empty for an observer."""
+    def end_of(self, session: int, machine: str) -> LinkEnd:
+        """Of a stream of the learner that has this session, or of an observer."""
         known = self._state.sessions.open.get(session)
-        return split_slot(known.slot)[0] if known is not None and known.slot else ""
+        if known is None or not known.slot:
+            return NO_LEARNER
+        return LinkEnd(split_slot(known.slot)[0], machine)
 
-    def received(self, byte_count: int, region: str) -> None:
-        self.received_bytes[region] += byte_count
-        self._machine.metrics.received_bytes.labels(region).inc(byte_count)
+    def received(self, byte_count: int, end: LinkEnd) -> None:
+        self.received_bytes[end] += byte_count
+        self._machine.metrics.received_bytes.labels(end.region).inc(byte_count)
 
-    def sent(self, byte_count: int, region: str = "") -> None:
-        self.sent_bytes[region] += byte_count
-        self._machine.metrics.sent_bytes.labels(region).inc(byte_count)
+    def sent(self, byte_count: int, end: LinkEnd = NO_LEARNER) -> None:
+        self.sent_bytes[end] += byte_count
+        self._machine.metrics.sent_bytes.labels(end.region).inc(byte_count)
 
     def write(self, record: dict[str, Any]) -> None:
+        by_region = dict[str, tuple[int, int]]()
+        machines = dict[str, dict[str, tuple[int, int]]]()
+        for (region, machine), (up, down) in self.links.items():
+            before = by_region.get(region, (0, 0))
+            by_region[region] = (before[0] + up, before[1] + down)
+            if machine:
+                machines.setdefault(region, {})[machine] = (up, down)
         bytes_moved = {
             "bytes_up": self.bytes_received,
             "bytes_down": self.bytes_sent,
-            "links": self.links,
+            "links": by_region,
+            **({"machines": machines} if machines else {}),
         }
         run = self._state.history.run
         trouble = self._machine.tape.write(run, {**record, **bytes_moved})

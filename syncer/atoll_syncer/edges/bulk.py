@@ -91,7 +91,7 @@ class BulkStreams:
         lane = _number(str(metadata.get(LANE_METADATA, "0")))
         port = self.driver.ports.get(number)
         opened_by = None if port is None else port.peer
-        await self.door.admit(context, "Bulk", partial(admission.of_bulk, session=opened_by))
+        peer = await self.door.admit(context, "Bulk", partial(admission.of_bulk, session=opened_by))
         if port is None or number not in self.driver.state.sessions.open:
             code, reason = grpc.StatusCode.NOT_FOUND, f"session {said or '(none)'} is unknown"
         elif not hmac.compare_digest(secret.encode(), port.secret.encode()):
@@ -103,6 +103,7 @@ class BulkStreams:
             code = grpc.StatusCode.ALREADY_EXISTS
             reason = f"lane {lane} of session {number} is open already"
         else:
+            port.lanes[lane].machine = peer.machine if peer else ""
             return number, port, lane
         log.warning("bulk stream refused", peer=context.peer(), session=number, reason=reason)
         await context.abort(code, reason)
@@ -127,9 +128,9 @@ class BulkStreams:
     async def _receive(self, number: int, port: SessionPort, lane: int, context: Any) -> None:
         driver, gathering = self.driver, port.incoming
         assert gathering is not None, "frames before a lane"
-        region = driver.recording.region(number)
+        end = driver.recording.end_of(number, port.lanes[lane].machine)
         while (frame := await self._frame(gathering, lane, context)) is not grpc.aio.EOF:
-            driver.recording.received(len(frame), region)
+            driver.recording.received(len(frame), end)
             whole = gathering.feed(lane, frame)
             if whole is not None:
                 with bugs_end(driver):
@@ -175,7 +176,7 @@ class BulkStreams:
     async def _publish(self, number: int, port: SessionPort, lane: int, context: Any) -> None:
         """One transfer at a time; what is sent is looked up here, and not when it was asked for."""
         driver, own = self.driver, port.lanes[lane]
-        region = driver.recording.region(number)
+        end = driver.recording.end_of(number, own.machine)
         while True:
             while own.lacking:
                 fragment = port.take(lane)
@@ -191,7 +192,7 @@ class BulkStreams:
                 head.byte_count = span_bytes(spans)
                 for frame in transfer_frames(sending.number, head, sending.data, spans):
                     await context.write(frame)
-                    driver.recording.sent(len(frame), region)
+                    driver.recording.sent(len(frame), end)
             own.ready.clear()
             await own.ready.wait()
 

@@ -153,8 +153,8 @@ class SyncerService:
         reply.must_equal = self.driver.state.run_file.must_equal
         reply.bytes_received = self.driver.recording.bytes_received
         reply.bytes_sent = self.driver.recording.bytes_sent
-        for region, (received, sent) in self.driver.recording.links.items():
-            reply.links.add(region=region, received=received, sent=sent)
+        for (region, machine), (received, sent) in self.driver.recording.links.items():
+            reply.links.add(region=region, machine=machine, received=received, sent=sent)
         reply.checkpoint = self.driver.checkpoints.newest
         refused = self.driver.machine.metrics.refused_peer
         if refused is not None:

@@ -4,6 +4,7 @@ import json
 import signal
 from pathlib import Path
 
+from atoll_operator.local.progress.machines import ShownMachine, read_machines
 from local.command import LIGHT, TINY, commits
 from local.leftovers import check_none_is_left
 from local.machines.commands import commands_in
@@ -14,6 +15,10 @@ TWO = (
 )
 REGIONS = ("us-east", "eu-west")
 PRIVATE = 0o077
+
+
+def name_of(machine: ShownMachine) -> str:
+    return machine.name
 
 
 def steps(count: int) -> tuple[str, str]:
@@ -41,6 +46,16 @@ def test_two_machines_train_one_model_over_tls_and_keep_their_keys(tmp_path: Pat
         assert summary["result"] == "Complete"
         assert summary["tokens"]["merged"] > 0
         assert summary["without_work"] == []
+        seen = read_machines(server.out)
+        assert seen is not None
+        assert [(x.name, x.region, x.address) for x in sorted(seen.machines, key=name_of)] == [
+            ("house-1", "us-east", "127.0.0.1"),
+            ("house-2", "eu-west", "127.0.0.1"),
+        ]
+        for each in seen.machines:
+            assert 0.0 < each.round_trip_seconds < 10.0
+            assert min(each.up_bytes, each.down_bytes) > 0
+            assert each.knows_complete
         for house in (us, eu):
             assert (house.out / "learners").is_dir()
             check_none_is_left(house.out)

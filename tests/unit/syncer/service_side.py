@@ -12,6 +12,7 @@ import grpc.aio
 
 from atoll_protos.network.channels import SECRET_METADATA, SESSION_METADATA
 from atoll_syncer.duties.port import SessionPort
+from atoll_syncer.duties.recording import LinkEnd
 from atoll_syncer.edges.service import SyncerService
 
 
@@ -86,8 +87,6 @@ def serving(
         failed=lambda _: None,
         session_closed=lambda _: None,
         machine=SimpleNamespace(new_secret=str),
-        recording=SimpleNamespace(
-            region=lambda _: "", received=lambda *_: None, sent=lambda *_: None
-        ),
+        recording=SimpleNamespace(end_of=LinkEnd, received=lambda *_: None, sent=lambda *_: None),
     )
     return SyncerService(driver), port

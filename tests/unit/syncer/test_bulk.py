@@ -12,9 +12,11 @@ import structlog.testing
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.network.channels import LANE_METADATA
+from atoll_protos.network.identity import Identity, Role
 from atoll_protos.transfer.division import part_spans, span_bytes
 from atoll_protos.transfer.frames import decode_frame, transfer_frames
 from atoll_syncer.duties.port import Lane, SessionPort
+from atoll_syncer.duties.recording import LinkEnd
 from atoll_syncer.edges.service import SyncerService
 from atoll_syncer.numbers.values import Payload
 from unit.syncer.service_side import AbortedError, BulkContext, running, serving
@@ -81,6 +83,26 @@ def publishing(publish: pb.Publish, payload: Payload, **session: Any) -> tuple[A
     service, port = serving(publish=lambda *_: publish, **session)
     service.driver.values = SimpleNamespace(publish_payload=publish_payload)  # type: ignore[assignment]
     return service, port, asked
+
+
+async def test_what_goes_over_a_stream_counts_for_the_machine_of_its_certificate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payload = Payload(encoding=pb.BF16, data=bytes(8), difference=False)
+    service, port, _ = publishing(pb.Publish(version=pb.SliceVersion(slice=3)), payload)
+    counted: asyncio.Queue[LinkEnd] = asyncio.Queue()
+    monkeypatch.setattr(service.driver.recording, "sent", lambda _, end: counted.put_nowait(end))
+
+    async def admit(*_: object) -> Identity:
+        return Identity(
+            namespace="n", job="j", uid="u", region="a", role=Role.LEARNER, machine="house"
+        )
+
+    monkeypatch.setattr(service.streams.door, "admit", admit)
+    port.publish(3)
+    async with running(service.bulk(None, stream())):
+        end = await asyncio.wait_for(counted.get(), 60)
+    assert end.machine == "house"
 
 
 async def test_a_writer_that_dies_ends_its_session_with_a_line_in_the_log() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.duties.port import SessionPort
+from atoll_syncer.duties.recording import LinkEnd
 from unit.syncer.service_side import AbortedError, BulkContext, Context, running, serving
 from unit.syncer.shard_side import begun
 
@@ -113,7 +114,7 @@ async def test_status_tells_the_operators_last_word_and_what_must_be_equal() -> 
     driver: Any = service.driver
     driver.shard, driver.state, driver.now = one.shard, one.state, lambda: one.now
     driver.recording = SimpleNamespace(
-        bytes_received=5, bytes_sent=16, links={"": (0, 9), "a": (5, 7)}
+        bytes_received=5, bytes_sent=16, links={LinkEnd(): (0, 9), LinkEnd("a", "house"): (5, 7)}
     )
     driver.checkpoints = SimpleNamespace(newest="")
     driver.background = SimpleNamespace(troubles=[])
@@ -129,5 +130,8 @@ async def test_status_tells_the_operators_last_word_and_what_must_be_equal() -> 
         reply = await service.Status(pb.StatusRequest(**said), None)
         assert (reply.intent, reply.why) == (intent, why)
         assert (reply.bytes_received, reply.bytes_sent) == (5, 16)
-        links = [pb.LinkBytes(sent=9), pb.LinkBytes(region="a", received=5, sent=7)]
+        links = [
+            pb.LinkBytes(sent=9),
+            pb.LinkBytes(region="a", machine="house", received=5, sent=7),
+        ]
         assert [*reply.links] == links

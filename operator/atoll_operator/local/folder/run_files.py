@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,6 +157,14 @@ def of_last_run(tape: list[dict[str, Any]]) -> list[dict[str, Any]]:
     runs = [(at, each["run"]) for at, each in enumerate(tape) if each.get("event") == "run"]
     began = next((at for at, run in runs if run == runs[-1][1]), 0)
     return tape[began:]
+
+
+def ends_of_starts(tape: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The last line of each process of a shard: their counts of bytes begin with it."""
+    for line, following in pairwise([*tape, {"bytes_up": 0, "bytes_down": 0}]):
+        up, down = line["bytes_up"], line["bytes_down"]
+        if following["bytes_up"] < up or following["bytes_down"] < down:
+            yield line
 
 
 def runs_of(tape: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from atoll_operator.api.status.seen_status import (
     without_step,
 )
 from atoll_operator.local.planning.process_plan import shard_process
+from atoll_operator.local.progress.machines import ShownMachine
 
 Replies = Sequence[pb.StatusReply | None]
 
@@ -60,6 +61,7 @@ class RunSnapshot:
     starting: Mapping[str, float] = field(default_factory=dict)  # as in ProcessReports
     merged_share: float | None = None  # of the tokens so far; None while nothing is merged
     known: Replies = ()  # by shard, the last answer, however old
+    machines: Sequence[ShownMachine] = ()  # of `atoll serve`
 
     @property
     def step(self) -> int:

@@ -1,5 +1,6 @@
 """What `atoll run` shows while it runs: a live table, lines of text, or lines of JSON."""
 
+import dataclasses
 import errno
 import json
 import time
@@ -100,7 +101,14 @@ def picture(seen: RunSnapshot) -> "RenderableType":
         return Group(title, Text(machinery(seen)))
     answers = [Answer(each) for each in seen.replies]
     names = [name for region in seen.job.spec.regions for name in region.slots]
-    rows = table(answers, {}, last=seen.registrar, names=names)
+    rows = table(
+        answers,
+        {},
+        last=seen.registrar,
+        names=names,
+        machines=seen.machines,
+        now=time.time(),
+    )
     return Group(title, Text(f"{machinery(seen)}\n"), Text(rows, no_wrap=True))
 
 
@@ -154,4 +162,6 @@ def ended(seen: RunSnapshot) -> str | None:
 
 
 def json_line(seen: RunSnapshot) -> str:
-    return json.dumps({"time": time.time(), **seen.status.to_object()})
+    machines = [dataclasses.asdict(each) for each in seen.machines]
+    more = {"machines": machines} if machines else {}
+    return json.dumps({"time": time.time(), **seen.status.to_object(), **more})

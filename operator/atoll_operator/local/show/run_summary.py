@@ -8,12 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from atoll_operator.api.status.reasons import REMEDIES
-from atoll_operator.local.folder.run_files import of_last_run, read_lines, read_tapes, runs_of
+from atoll_operator.local.folder.run_files import (
+    ends_of_starts,
+    of_last_run,
+    read_lines,
+    read_tapes,
+    runs_of,
+)
 
 LITTLE_MERGED: Final = 0.7  # of the trained tokens: below, a line says what became of the rest
 STALL_SECONDS: Final = 2.0  # as rule 6 has it
@@ -167,12 +173,9 @@ def _told_uptime(commits: Iterable[dict[str, Any]]) -> float:
 def moved(tapes: Iterable[list[dict[str, Any]]]) -> dict[str, int]:
     """Bulk bytes from learners (up) and to learners and observers (down), all process starts."""
     total = {"up": 0, "down": 0}
-    for lines in tapes:
-        counts = [(line["bytes_up"], line["bytes_down"]) for line in lines]
-        for (up, down), following in pairwise([*counts, (0, 0)]):
-            if following[0] < up or following[1] < down:  # the last line of a process start
-                total["up"] += up
-                total["down"] += down
+    for last in chain.from_iterable(map(ends_of_starts, tapes)):
+        total["up"] += last["bytes_up"]
+        total["down"] += last["bytes_down"]
     return total
 
 

@@ -20,6 +20,8 @@ from rich import filesize
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.condition_facts import reads
 from atoll_operator.api.status.seen_status import in_first_step
+from atoll_operator.local.progress.machines import ShownMachine
+from atoll_operator.local.show.machine_table import machine_rows, of_slots
 from atoll_protos.job.shown_states import shard_text, slot_text
 
 LEARNERS = ("LEARNER", "STATE", "STEP TIME", "TOKENS/S", "BUSY", "BLOCKED", "LATE", "SHARE", "LOSS")
@@ -41,11 +43,14 @@ def table(
     *,
     last: pb.StatusReply | None = None,
     names: Sequence[str] = (),
+    machines: Sequence[ShownMachine] = (),
+    now: float = 0.0,
 ) -> str:
-    """Both tables as text. `nodes`: by process, the node it runs on; empty: there are none.
+    """The tables as text. `nodes`: by process, the node it runs on; empty: there are none.
 
     `last`: what shard 0 said last, if that is known. While it is silent learners have these
     numbers, and no state. `names`: the job's learners, which have a row before they join.
+    `machines` are those of `atoll serve`, at `now` in UNIX seconds.
     """
     heard = answers[0].reply if answers else None
     registrar = heard or last
@@ -58,14 +63,22 @@ def table(
     shards = [[*SHARDS], *(_shard(number, each) for number, each in enumerate(answers))]
     if nodes:
         for rows in (learners, shards):
-            rows[0].append("NODE")
-            for row in rows[1:]:
-                row.append(nodes.get(row[0], NOTHING))
+            _add(rows, "NODE", nodes)
+    if machines:
+        _add(learners, "MACHINE", of_slots(machines))
     first = (
         _aligned(learners) if registrar or names else "learners: unknown while shard 0 is silent"
     )
     problems = [each.problem for each in answers if each.problem]
-    return "\n\n".join([first, _aligned(shards), *problems])
+    tables = [_aligned(machine_rows(machines, now))] if machines else []
+    return "\n\n".join([first, _aligned(shards), *tables, *problems])
+
+
+def _add(rows: list[list[str]], column: str, values: Mapping[str, str]) -> None:
+    """The column of what each row's process has."""
+    rows[0].append(column)
+    for row in rows[1:]:
+        row.append(values.get(row[0], NOTHING))
 
 
 def _learner(slot: pb.SlotStatus) -> list[str]:

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from atoll_protos.network.credentials import Credentials, CredentialsError, OutO
 
 WATCH_SECONDS: Final = 2.0
 FRESH_SECONDS: Final = 10.0  # so long an answer holds
+TRIPS: Final = 5  # of which the shortest is told: a busy machine makes the others longer
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Watcher:
     clock: Callable[[], float] = time.time
     reply: pb.WatchReply = field(default_factory=pb.WatchReply)
     heard_at: float | None = None  # in monotonic seconds
+    trips: deque[float] = field(default_factory=lambda: deque(maxlen=TRIPS))  # seconds
     refusal: SpecError | None = None
     _over: threading.Event = field(default_factory=threading.Event)
     _said: str = ""
@@ -49,8 +52,9 @@ class Watcher:
         link = ServerLink(self.joined.server, self.joined.anchor)
         name, secret = self.joined.name, self.joined.secret
         try:
-            self.reply = link.watch(name, secret)
+            self.reply, seconds = link.watch(name, secret, min(self.trips, default=0.0))
             self.heard_at = time.monotonic()
+            self.trips.append(seconds)
             self._renew(link)
         except (UnreachableError, OSError) as error:  # the disk may be full
             if not self._said:

@@ -5,11 +5,10 @@ told last. A refusal is an answer, not an error of gRPC: it has a remedy.
 """
 
 import hashlib
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ import grpc
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import Authority
 from atoll_operator.machines.server.job_certificates import JobCertificates
+from atoll_operator.machines.server.job_now import Heard, JobNow
 from atoll_operator.machines.server.register import (
     Book,
     EntryRequest,
@@ -34,32 +34,6 @@ from atoll_protos.network.identity import Identity, Role
 from atoll_protos.network.services import Service, add_handlers
 
 THREADS: Final = 8
-
-
-@dataclass(slots=True, kw_only=True)
-class JobNow:
-    """What the run's passes tell the machines, and whom they have told it; for several threads."""
-
-    state: int = pb.JOB_STATE_UNSPECIFIED
-    why: str = ""
-    tick: int = 0
-    told: dict[str, tuple[float, int]] = field(default_factory=dict)  # when, and which state
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def tell(self, state: int, tick: int, why: str = "") -> None:
-        with self.lock:
-            self.state, self.tick, self.why = state, tick, why
-
-    def heard(self, machine: str, now: float) -> tuple[int, int, str]:
-        """State, tick and reason for a machine that asks at `now`, in monotonic seconds."""
-        with self.lock:
-            self.told[machine] = (now, self.state)
-            return self.state, self.tick, self.why
-
-    def untold(self, since: float) -> list[str]:
-        """Machines that have asked since then, and do not know the present state."""
-        with self.lock:
-            return [x for x, (at, state) in self.told.items() if at > since and state != self.state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +70,12 @@ class JoinPort:
         return pb.RenewReply(certificate=found[0], authorities=found[1])
 
     def Watch(self, request: pb.WatchRequest, context: Any) -> pb.WatchReply:  # noqa: N802
-        del context
         try:
             _same_protocol(request.protocol, request.version)
             machine = known(self.book.read(), request.name, request.secret)
         except SpecError as error:
             return pb.WatchReply(refusal=_refusal(error))
-        return self._watched(machine.name)
+        return self._watched(machine.name, context.peer(), request.round_trip_seconds)
 
     def _entered(self, request: pb.EnterRequest, peer: str) -> pb.EnterReply:
         secret, now = new_secret(), self.clock()
@@ -131,7 +104,7 @@ class JoinPort:
             authorities=authorities,
             run_file=self.run_file(),
             container=self.container(machine.region),
-            watch=self._watched(machine.name),
+            watch=self._watched(machine.name, peer, 0.0),
             job=self.job,
         )
 
@@ -147,8 +120,13 @@ class JoinPort:
         )
         return self.certificates.sign(identity, request, self.clock())
 
-    def _watched(self, machine: str) -> pb.WatchReply:
-        state, tick, why = self.now.heard(machine, time.monotonic())
+    def _watched(self, machine: str, peer: str, round_trip_seconds: float) -> pb.WatchReply:
+        heard = Heard(
+            at=self.clock(),
+            address=_address(peer).rpartition(":")[0].strip("[]"),
+            round_trip_seconds=round_trip_seconds,
+        )
+        state, tick, why = self.now.heard(machine, heard)
         return pb.WatchReply(
             state=state,  # type: ignore[arg-type]
             why=why,

@@ -21,10 +21,22 @@ from atoll_operator.local.folder.run_files import (
     OBSERVER_FOLDER,
     RUN_FILE,
     SLOTS_FILE,
+    Files,
+    read_tapes,
     shown,
 )
 from atoll_operator.local.planning.process_plan import Planned, container_of, endpoints_at
 from atoll_operator.local.progress.local_status import RunSnapshot
+from atoll_operator.local.progress.machines import (
+    MACHINES_FILE,
+    MachinesFile,
+    MachineTraffic,
+    ShownMachine,
+    moved_by_machines,
+    priced,
+    read_machines,
+    to_json,
+)
 from atoll_operator.machines.private_files import make_private
 from atoll_operator.machines.server.folder import (
     DAY_HOURS,
@@ -42,7 +54,8 @@ from atoll_operator.machines.server.folder import (
     write_server,
 )
 from atoll_operator.machines.server.job_certificates import JobCertificates
-from atoll_operator.machines.server.join_port import JobNow, JoinPort, open_port
+from atoll_operator.machines.server.job_now import JobNow
+from atoll_operator.machines.server.join_port import JoinPort, open_port
 from atoll_operator.machines.server.register import Book, OpenSlots, Register
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
@@ -57,6 +70,7 @@ KEEP_SECONDS: Final = 60.0  # between two looks at the certificates of this mach
 TOLD_SECONDS_MAX: Final = 10.0  # that the end of the job waits for machines that still ask
 RECENT_SECONDS: Final = 10.0  # a machine that has not asked for so long is not waited for
 LOOK_SECONDS: Final = 0.1
+SHOWN_SECONDS: Final = 1.0  # between two looks at what is shown of the machines
 GONE: Final = (pb.SLOT_LOST, pb.SLOT_LEFT)
 
 
@@ -75,7 +89,10 @@ class MachineServer(Elsewhere):
     endpoints: Sequence[str] = ()
     observer: str = ""
     now: JobNow = field(default_factory=JobNow)
+    traffic: MachineTraffic = field(default_factory=MachineTraffic)
     kept_at: float = -KEEP_SECONDS
+    shown: Sequence[ShownMachine] = ()
+    shown_at: float = -SHOWN_SECONDS
 
     @property
     def book(self) -> Book:
@@ -108,12 +125,16 @@ class MachineServer(Elsewhere):
             steps=lambda: self.job.spec.steps or 0,
             say=say,
         )
-        self._say = say
+        self._files = Files(self.out, say)
+        self.traffic = MachineTraffic(moved_by_machines(read_tapes(self.out)))
+        if (before := read_machines(self.out)) is not None:
+            self.now.remember(before.machines)
         port = open_port(joined(self.listen, self.server.port), self.anchor, servicer)
         try:
             say(self._invitation())
             yield
             self._tell_the_end()
+            self._write_machines()
         finally:
             port.stop(grace=1.0).wait()
 
@@ -121,12 +142,17 @@ class MachineServer(Elsewhere):
         self.job = job
 
     def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
-        self._keep(time.monotonic(), self._say)
+        now = time.monotonic()
+        self._keep(now, self._files.say)
+        self._show(seen, now)
         state = pb.JOB_TRAINING if all(seen.replies) else pb.JOB_STATE_UNSPECIFIED
         if seen.status.true_condition("Suspended") is not None:
             state = pb.JOB_SUSPENDED
         state = pb.JOB_COMPLETE if complete else pb.JOB_FINAL if final else state
         self.now.tell(state, seen.step)
+
+    def machines(self) -> Sequence[ShownMachine]:
+        return self.shown
 
     def leaving(self, seen: RunSnapshot) -> bool:
         return any(
@@ -145,6 +171,18 @@ class MachineServer(Elsewhere):
         regions = [x for x in Expected.from_json(text).regions if x.name not in self.regions]
         slots = {x.name: [slot_name(x.name, i) for i in range(x.learners)] for x in regions}
         return OpenSlots(slots=slots, folder=shown(self.out))
+
+    def _show(self, seen: RunSnapshot, now: float) -> None:
+        self.traffic.see(now, seen.replies)
+        if now - self.shown_at >= SHOWN_SECONDS:
+            self.shown_at = now
+            self._write_machines()
+
+    def _write_machines(self) -> None:
+        home = self.job.spec.syncer_region
+        self.shown = priced(self.now.shown(self.book.read(), self.traffic), home, self.prices)
+        text = to_json(MachinesFile(home=home, machines=tuple(self.shown)))
+        self._files.write(MACHINES_FILE, text)
 
     def _secured(self, planned: Planned) -> Planned:
         env, command = {**planned.env}, planned.command
@@ -177,9 +215,9 @@ class MachineServer(Elsewhere):
         return f"On each machine with learners, within {DAY_HOURS:.0f} hours:\n\n  {line}\n"
 
     def _tell_the_end(self) -> None:
-        begun = time.monotonic()
+        begun = time.time()
         if self.now.state in (pb.JOB_COMPLETE, pb.JOB_FAILED):
-            while time.monotonic() - begun < TOLD_SECONDS_MAX:
+            while time.time() - begun < TOLD_SECONDS_MAX:
                 if not self.now.untold(begun - RECENT_SECONDS):
                     return
                 time.sleep(LOOK_SECONDS)
