@@ -32,7 +32,7 @@ TINY = Setting(seed=1, steps=16, learners=2, batch=1, sync={"fragments": 2, "per
 
 
 def of(letter: str, cell: str, arm: str) -> Setting:
-    return ALL[letter].runs(SMALL, 1)[cell, arm, 0]
+    return ALL[letter].runs(SMALL)[cell, arm, 0]
 
 
 # ------------------------------------------------------------ the queue
@@ -76,7 +76,7 @@ def test_a_folder_that_is_not_empty_is_taken_only_to_go_on(
 
 def test_equal_settings_are_one_run_and_others_are_not() -> None:
     assert of("c", "M = 4", "RDA").name == of("e", "M = 4", "bf16").name
-    runs = [*ALL["g"].runs(SMALL, 2).values()]
+    runs = [*ALL["g"].runs(SMALL).values()]
     assert len({each.name for each in runs}) == len(runs)
     assert replace(TINY, sync=None).name != TINY.name
 
@@ -98,7 +98,7 @@ def test_a_paired_difference_has_the_error_bar_of_its_differences() -> None:
 
 def test_the_page_names_the_runs_that_are_missing(tmp_path: Path) -> None:
     experiment = ALL["c"]
-    runs = experiment.runs(SMALL, 2)
+    runs = experiment.runs(replace(SMALL, seeds=2))
     lost = ("M = 4", "RDA", 1)
     (tmp_path / "runs").mkdir()
     for key, setting in runs.items():
@@ -123,7 +123,8 @@ def test_the_page_names_the_runs_that_are_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("letter", ALL)
 @pytest.mark.parametrize("scale", SCALES)
 def test_production_accepts_every_arm(letter: str, scale: str) -> None:
-    for setting in experiments(SCALES[scale])[letter].runs(SCALES[scale], 1).values():
+    size = replace(SCALES[scale], seeds=1)
+    for setting in experiments(size)[letter].runs(size).values():
         if setting.sync is not None:
             assert len(setting.job().slots) == setting.learners
 

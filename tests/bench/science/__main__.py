@@ -1,6 +1,7 @@
 """Quality of what Atoll trains, by experiments that anybody can repeat.
 
 In tests/: python -m bench.science [--only b c] [--scale small] [--resume] --out DIR
+A part of them: --only a --sizes 10M --cells "10M, M = 2" --arms data-parallel Decoupled --seeds 1
 
 Each run is a file in DIR/runs, so that a queue of hours may be cut at any time: `--resume` goes on
 with what is there. At the end, and for what there is at a Ctrl-C, README.md in DIR has the tables.
@@ -11,13 +12,14 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bench.results import option, publish
 from bench.science import queue, report
 from bench.science.engine import train
-from bench.science.experiments import SCALES, Experiment, cpu_seconds, experiments
-from bench.science.setting import Setting
+from bench.science.experiments import SCALES, Experiment, Scale, cpu_seconds, experiments
+from bench.science.setting import SIZES, Setting
 
 Runs = Mapping[tuple[str, str, int], Setting]
 
@@ -32,7 +34,13 @@ def options(words: list[str] | None) -> argparse.Namespace:
     letters = [*experiments(SCALES["small"])]
     parser.add_argument("--only", nargs="+", choices=letters, default=letters)
     parser.add_argument("--scale", choices=SCALES, default="small")
-    parser.add_argument("--seeds", type=int, help="in place of those of the scale")
+    ours = parser.add_argument_group("in place of what the scale has")
+    ours.add_argument("--seeds", type=int)
+    ours.add_argument("--sizes", nargs="+", choices=SIZES)
+    ours.add_argument("--merges", type=int, nargs="+")
+    part = parser.add_argument_group("in place of all of an experiment")
+    part.add_argument("--cells", nargs="+", metavar="NAME", default=[])
+    part.add_argument("--arms", nargs="+", metavar="NAME", default=[])
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", action="store_true", help="what there is, and its CPU minutes")
     parser.add_argument("--resume", action="store_true", help="go on with what is in DIR")
@@ -44,16 +52,27 @@ def options(words: list[str] | None) -> argparse.Namespace:
     begins = given.out is not None and not given.resume and not given.list
     if begins and given.out.exists() and any(given.out.iterdir()):
         parser.error(f"{given.out} is not empty: give --resume to go on with it")
+    known = [experiments(scaled(given))[letter] for letter in given.only]
+    for kind in ("cells", "arms"):
+        names = dict.fromkeys(name for each in known for name in getattr(each, kind))
+        if unknown := sorted({*getattr(given, kind)} - {*names}):
+            parser.error(f"--{kind}: no {'; '.join(unknown)}; there are {'; '.join(names)}")
     return given
+
+
+def scaled(given: argparse.Namespace) -> Scale:
+    """The scale, with what stands in its place."""
+    fields = {name: getattr(given, name) for name in ("seeds", "sizes", "merges")}
+    return replace(SCALES[given.scale], **{k: each for k, each in fields.items() if each})
 
 
 def main(words: list[str] | None = None) -> int:
     """Make the runs and the page; 1 if a run failed."""
     given = options(words)
-    scale = SCALES[given.scale]
-    wanted = {letter: experiments(scale)[letter] for letter in given.only}
-    seeds = given.seeds or scale.seeds
-    runs = {letter: each.runs(scale, seeds) for letter, each in wanted.items()}
+    scale = scaled(given)
+    all_ = experiments(scale)
+    wanted = {letter: all_[letter].narrowed(given.cells, given.arms) for letter in given.only}
+    runs = {letter: each.runs(scale) for letter, each in wanted.items()}
     if given.list:
         listed(wanted, runs)
         return 0
@@ -64,9 +83,7 @@ def main(words: list[str] | None = None) -> int:
         results = {letter: made(given.out, each) for letter, each in runs.items()}
         page = report.write(given.out, wanted, runs, results)
         sys.stdout.write(f"{page}\n")
-    about = (
-        f"Virtual time; {given.seeds or scale.seeds} seeds: the mean, and ± in 95% of all cases."
-    )
+    about = f"Virtual time; {scale.seeds} seeds: the mean, and ± in 95% of all cases."
     publish(given, report.figures(wanted, results), about=about)
     return 1 if failed else 0
 

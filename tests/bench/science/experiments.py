@@ -5,12 +5,12 @@ are alike in all arms of a cell. The first arm is the one that the others are co
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from atoll_protos.transfer.codecs import Wire
-from bench.science.setting import TIME, TOKENS, Away, Setting
+from bench.science.setting import SIZES, TIME, TOKENS, Away, Setting
 
 Change: TypeAlias = Callable[[Setting], Setting]
 
@@ -28,17 +28,24 @@ class Scale:
 
     steps: int  # of a run, where the experiment does not say more
     seeds: int
-    sizes: tuple[str, ...]  # the first one for all, all of them where the size is the question
-    merges: tuple[int, ...]  # of each fragment, where they are the question
+    sizes: Sequence[str]  # the first one for all, all of them where the size is the question
+    merges: Sequence[int]  # of each fragment, where they are the question
+    context: int = 32  # bytes of a window, of all sizes
 
 
 SCALES: Final[Mapping[str, Scale]] = {
-    "small": Scale(steps=160, seeds=3, sizes=("33k", "0.1M"), merges=(10, 25, 75)),
+    "small": Scale(steps=160, seeds=3, sizes=("33k", "0.1M", "1M"), merges=(10, 25, 75)),
     "medium": Scale(steps=640, seeds=5, sizes=("33k", "0.1M", "1M"), merges=(75, 200, 1000)),
     "large": Scale(
-        steps=4800, seeds=5, sizes=("1M", "0.1M", "3M", "10M"), merges=(75, 200, 400, 1000)
+        steps=4800,
+        seeds=5,
+        sizes=("1M", "0.1M", "3M", "10M"),
+        merges=(75, 200, 400, 1000),
+        context=64,
     ),
-    "gpu": Scale(steps=4800, seeds=3, sizes=("120M", "10M", "1M"), merges=(200, 1000)),
+    "gpu": Scale(
+        steps=4800, seeds=3, sizes=("120M", "10M", "1M"), merges=(200, 1000), context=512
+    ),
 }
 
 
@@ -53,11 +60,25 @@ class Experiment:
     published: str  # beside which the table stands
     differs: str  # from what was published
 
-    def runs(self, scale: Scale, seeds: int) -> dict[tuple[str, str, int], Setting]:
+    def narrowed(self, cells: Collection[str], arms: Collection[str]) -> "Experiment":
+        """With these of its cells and arms only; with all where none is named."""
+        return replace(
+            self,
+            cells={name: each for name, each in self.cells.items() if name in cells or not cells},
+            arms={name: each for name, each in self.arms.items() if name in arms or not arms},
+        )
+
+    def runs(self, scale: Scale) -> dict[tuple[str, str, int], Setting]:
         """By cell, arm and seed; seeds come first, so that a queue cut short has whole pairs."""
         found = {}
-        for seed in range(seeds):
-            begin = Setting(seed=seed, steps=scale.steps, sync=P4, size=scale.sizes[0])
+        for seed in range(scale.seeds):
+            begin = Setting(
+                seed=seed,
+                steps=scale.steps,
+                sync=P4,
+                size=scale.sizes[0],
+                context=scale.context,
+            )
             for cell, in_cell in self.cells.items():
                 for arm, of_arm in self.arms.items():
                     found[cell, arm, seed] = of_arm(in_cell(self.common(begin)))
@@ -92,6 +113,11 @@ def both(*changes: Change) -> Change:
 def divided(learners: int) -> Change:
     """So many learners, who divide one batch."""
     return change(learners=learners, batch=GLOBAL_BATCH // learners)
+
+
+def sized(size: str, times: float = 1.0) -> Change:
+    """A model of that size, at so many times its rate."""
+    return change(size=size, rate=SIZES[size].rate * times)
 
 
 def outer(rate: str, momentum: str) -> Change:
@@ -159,7 +185,7 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
             title="Systems, at equal tokens",
             common=same,
             cells={
-                f"{size}, {name}": both(change(size=size), each)
+                f"{size}, {name}": both(sized(size), each)
                 for size in scale.sizes
                 for name, each in count.items()
             },
@@ -172,7 +198,8 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
             published="5B parameters, M = 8, under failures: 69.8 (text) against 70.1 for "
             "data-parallel training without failures.",
             differs="Loss, not a benchmark's score; one batch divided by the learners; DiLoCo and "
-            "Streaming with the momentum `auto`, since the published 0.9 is for more merges.",
+            "Streaming with the momentum `auto`, since the published 0.9 is for more merges. "
+            "All sizes read the same windows, each at the rate that (j) finds.",
         ),
         "b": Experiment(
             title="Who is waited for, at equal time",
@@ -277,6 +304,18 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
             },
             published="No loss of quality under failures (5B, M = 8: 69.8 against 70.1).",
             differs="A lost learner starts again with fresh moments after five steps.",
+        ),
+        "j": Experiment(
+            title="The peak rate of AdamW inside, by size",
+            common=FOUR_LEARNERS,
+            cells={
+                f"{size}, rate {SIZES[size].rate * times:g}": sized(size, times)
+                for size in scale.sizes
+                for times in (0.5, 1.0, 2.0)
+            },
+            arms={DATA_PARALLEL: NO_SYNC, "Decoupled": same},
+            published="No table.",
+            differs="Nothing is compared with a paper: it says at which rate (a) compares sizes.",
         ),
     }
 

@@ -13,12 +13,12 @@ from atoll_protos.job.run_file import RunFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The options of a ByteGPT (bytegpt.model.Size, without torch)."""
+    """Options of a ByteGPT (bytegpt.model.Size, without torch), and its rate."""
 
     layers: int
     heads: int
     width: int
-    context: int
+    rate: float  # peak of AdamW, best of several for data-parallel training of 160 steps: (j)
 
     @property
     def parameters(self) -> int:
@@ -27,12 +27,12 @@ class Shape:
 
 
 SIZES: Final[Mapping[str, Shape]] = {  # by parameters
-    "33k": Shape(layers=2, heads=4, width=32, context=32),
-    "0.1M": Shape(layers=2, heads=4, width=64, context=48),
-    "1M": Shape(layers=3, heads=4, width=168, context=64),
-    "3M": Shape(layers=4, heads=4, width=256, context=64),
-    "10M": Shape(layers=5, heads=8, width=416, context=128),
-    "120M": Shape(layers=17, heads=12, width=768, context=512),
+    "33k": Shape(layers=2, heads=4, width=32, rate=1e-2),
+    "0.1M": Shape(layers=2, heads=4, width=64, rate=5e-3),
+    "1M": Shape(layers=3, heads=4, width=168, rate=2e-3),
+    "3M": Shape(layers=4, heads=4, width=256, rate=1e-3),
+    "10M": Shape(layers=5, heads=8, width=416, rate=1e-3),
+    "120M": Shape(layers=17, heads=12, width=768, rate=6e-4),
 }
 STEPS, TOKENS, TIME = "steps", "tokens", "time"  # what is equal in the runs that are compared
 STEP_SECONDS: Final = 2.0  # of virtual time, of a learner at usual speed
@@ -58,6 +58,7 @@ class Setting:
     learners: int = 4
     sync: Mapping[str, Any] | None = field(default_factory=dict)  # None: data-parallel training
     size: str = "33k"
+    context: int = 32  # bytes of a window
     batch: int = 4  # windows in a learner's step
     rate: float = 3e-3  # of AdamW, at its peak
     muon_rate: float = 0.0  # of Muon for the matrices of the blocks; 0: AdamW for all
@@ -75,7 +76,7 @@ class Setting:
 
     @property
     def step_tokens(self) -> int:
-        return self.batch * self.shape.context
+        return self.batch * self.context
 
     @property
     def tokens(self) -> int:

@@ -1,7 +1,6 @@
 """What a learner does between two boundaries: model, data and optimizers of examples/bytegpt."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from functools import cache
 from typing import Final
 
@@ -43,7 +42,11 @@ class Training:
 
 def model_of(setting: Setting) -> ByteGPT:
     """As all learners begin."""
-    return ByteGPT(Size(**asdict(setting.shape)), seed=setting.seed)
+    shape = setting.shape
+    size = Size(
+        layers=shape.layers, heads=shape.heads, width=shape.width, context=setting.context
+    )
+    return ByteGPT(size, seed=setting.seed)
 
 
 def optimizers(model: ByteGPT, setting: Setting) -> Sequence[Optimizer]:
@@ -74,14 +77,14 @@ def batches(setting: Setting, learner: int) -> data.Batches:
         seed=setting.seed,
         slot=f"a-{learner}",
         batch=setting.batch,
-        context=setting.shape.context,
+        context=setting.context,
     )
 
 
 def loss(model: ByteGPT, setting: Setting) -> float:
     """Held-out, in nats per byte."""
     windows = data.windows(
-        text().heldout(), context=setting.shape.context, byte_count_max=HELDOUT_BYTES
+        text().heldout(), context=setting.context, byte_count_max=HELDOUT_BYTES
     )
     return heldout_loss(model, windows)
 
