@@ -75,7 +75,7 @@ def running(words: list[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # a shell's background job does not hear SIGINT
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from bench.science.__main__ import made, main
 from bench.science.engine import TensorWorld, modelled, train
 from bench.science.experiments import SCALES, experiments
 from bench.science.paired import estimate, paired
-from bench.science.setting import TOKENS, Away, Setting
+from bench.science.setting import SIZES, TOKENS, Away, Setting
+from bench.science.training import batches, model_of
 from sim.simulate import logs_into
 from unit.science_side import SETTINGS, never_ends, quick
 
@@ -79,6 +80,44 @@ def test_equal_settings_are_one_run_and_others_are_not() -> None:
     runs = [*ALL["g"].runs(SMALL).values()]
     assert len({each.name for each in runs}) == len(runs)
     assert replace(TINY, sync=None).name != TINY.name
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_sizes_are_compared_on_equal_windows_each_at_its_own_rate(scale: str) -> None:
+    size = replace(SCALES[scale], seeds=1)
+    runs = experiments(size)["a"].runs(size)
+    for learners in (2, 4, 8):
+        of_all = [runs[f"{name}, M = {learners}", "Decoupled", 0] for name in size.sizes]
+        assert {(each.steps, each.batch, each.context) for each in of_all} == {
+            (size.steps, 16 // learners, size.context)
+        }
+        assert [each.rate for each in of_all] == [SIZES[name].rate for name in size.sizes]
+
+
+def test_the_context_of_a_setting_is_that_of_its_model_and_of_its_windows() -> None:
+    setting = replace(TINY, context=24)
+    assert model_of(setting).size.context == 24
+    assert batches(setting, 0).at(0).shape == (1, 24 + 1)
+    assert setting.step_tokens == 24
+
+
+def test_a_part_of_an_experiment_has_the_same_runs_as_the_whole() -> None:
+    two = ALL["g"].narrowed(["25 merges"], ["auto", "auto, R/8"])
+    whole, part = ALL["g"].runs(SMALL), two.runs(SMALL)
+    assert [*part] == [("25 merges", arm, s) for s in range(3) for arm in ("auto", "auto, R/8")]
+    assert part.items() <= whole.items()
+    assert ALL["g"].narrowed([], []).runs(SMALL) == whole
+
+
+def test_what_stands_in_place_of_the_scale_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--only", "a", "--sizes", "3M", "--cells", "3M, M = 2", "--arms", "DiLoCo"]
+    main(["--list", "--seeds", "2", *words])
+    assert "(a) Systems, at equal tokens: 2 runs" in capsys.readouterr().out
+    main(["--list", "--only", "g", "--merges", "200", "300", "--arms", "auto"])
+    assert ": 6 runs" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--list", *words[:3], "1M", *words[4:]])
+    assert "--cells: no 3M, M = 2; there are 1M, M = 2; 1M, M = 4;" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------ arithmetic and page

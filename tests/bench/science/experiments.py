@@ -43,9 +43,7 @@ SCALES: Final[Mapping[str, Scale]] = {
         merges=(75, 200, 400, 1000),
         context=64,
     ),
-    "gpu": Scale(
-        steps=4800, seeds=3, sizes=("120M", "10M", "1M"), merges=(200, 1000), context=512
-    ),
+    "gpu": Scale(steps=4800, seeds=3, sizes=("120M", "10M", "1M"), merges=(200, 1000), context=512),
 }
 
 

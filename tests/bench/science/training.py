@@ -43,9 +43,7 @@ class Training:
 def model_of(setting: Setting) -> ByteGPT:
     """As all learners begin."""
     shape = setting.shape
-    size = Size(
-        layers=shape.layers, heads=shape.heads, width=shape.width, context=setting.context
-    )
+    size = Size(layers=shape.layers, heads=shape.heads, width=shape.width, context=setting.context)
     return ByteGPT(size, seed=setting.seed)
 
 
@@ -83,9 +81,7 @@ def batches(setting: Setting, learner: int) -> data.Batches:
 
 def loss(model: ByteGPT, setting: Setting) -> float:
     """Held-out, in nats per byte."""
-    windows = data.windows(
-        text().heldout(), context=setting.context, byte_count_max=HELDOUT_BYTES
-    )
+    windows = data.windows(text().heldout(), context=setting.context, byte_count_max=HELDOUT_BYTES)
     return heldout_loss(model, windows)
 
 
