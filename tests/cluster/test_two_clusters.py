@@ -6,6 +6,7 @@ The walk is run as it is printed, in two parts: the chart's commands make what a
 """
 
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +15,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cluster import light
 from cluster.apart import REPORT_SECONDS_MAX, Apart
 from cluster.installed import FORCE, Installed
 from cluster.kubectl import Kubectl, until
 from cluster.training import Job
 from cluster.typed import Shell, blocks
+from local.machines.commands import Machine, commands_in
 
 IMAGE = re.compile(r"REGISTRY/atoll-(\w+):[\d.]+")
 EAST, WEST = "east", "west"  # the contexts of the page
@@ -122,6 +125,53 @@ def progress(job: Job) -> list[object]:
     """What each cluster reads from the same shards."""
     shown = job.get()["status"]["progress"]
     return [shown[name] for name in ("step", "tokens", "progressPercentage")]
+
+
+def test_a_machine_outside_of_every_cluster_trains_is_lost_and_comes_back(
+    installs: None, clusters: list[Kubectl], namespace: str, tmp_path: Path
+) -> None:
+    """No cluster serves the region `house`; its machine dials the node's port."""
+    home = Job(kube=clusters[0], namespace=namespace, name="apart")
+    apart, files = Apart(home=home, others={"house": home}), tmp_path / "brought"
+    home.kube.apply(namespace, apart.manifest())
+    apart.shown_endpoints()
+    until("us-east trains", lambda: set(home.training()) == {"us-east-0"})
+    words = ("credentials", "apart", "-n", namespace, "--region", "house", "--files", str(files))
+    apart.typed(*words)
+    shutil.copy(light.__file__, tmp_path)
+    with commands_in(tmp_path) as here:
+
+        def joins() -> Machine:
+            """With the command and arguments of the manifest."""
+            state = tmp_path / "state"
+            return here.atoll(state, "join", "--credentials", files, "--state", state)
+
+        machine = joins()
+        home.trains(2)
+        until("all are live", lambda: home.get()["status"].get("learnersLive") == 2)
+        assert set(home.training()) == apart.slots
+        machine.process.kill()
+
+        def gone() -> bool:
+            return "house: served by another" in home.condition("Degraded").get("message", "")
+
+        until("it is missed", gone, REPORT_SECONDS_MAX)
+        assert home.get()["status"]["learnersLive"] == 1
+        merged = home.answer().commits
+        until("the others train on", lambda: home.answer().commits > merged)
+        machine = joins()
+        home.trains(2)
+        until("nobody is missed", lambda: not gone(), REPORT_SECONDS_MAX)
+        apart.typed(*words)
+        machine.says("are new: learners take them as they run")
+        home.patch(suspend=True)
+        machine.says("the job is suspended")
+        home.patch(suspend=False)
+        machine.says("the job goes on")
+        home.trains(2)
+        home.patch(steps=home.answer().tick + 20)
+        assert machine.end() == 0, machine.logs()
+        until("complete", lambda: home.is_true("Complete"), REPORT_SECONDS_MAX)
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ A module imports only what reading its arguments needs, and a verb the rest when
     plot.py       the loss curves as a picture
     export.py     the model of a run as it is now
     checkpoint.py  one more checkpoint of a run
-    credentials.py  the Secret of a region in another cluster
+    credentials.py  the Secret of a region in another cluster, or its files for a machine
     replay.py     recorded merges computed again, and the first that differs
     store.py      whether a bucket does what the shards of a job need
     chaos.py      a plan of faults in the words of Chaos Mesh

@@ -1,18 +1,30 @@
-"""`atoll credentials`: the certificates of a job's region, as a Secret for another cluster."""
+"""`atoll credentials`: the certificates of a job's region, for another cluster or a machine."""
 
 import time
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from atoll_operator.cli.run_or_job import Context, JobArgument, Namespace
 from atoll_protos.errors import SpecError
 
+if TYPE_CHECKING:
+    from atoll_operator.client.credentials import RegionCredentials
+
 Region = Annotated[str, typer.Option("--region", help="Whose learners are to join the job.")]
 Revoke = Annotated[
     str,
     typer.Option(
         "--revoke", metavar="REGION", help="Shut out all certificates that it has so far."
+    ),
+]
+Files = Annotated[
+    Path | None,
+    typer.Option(
+        "--files",
+        metavar="DIR",
+        help="Write them there for `atoll join --credentials DIR`, in place of the Secret.",
     ),
 ]
 Days = Annotated[
@@ -23,6 +35,7 @@ Days = Annotated[
 def credentials(
     job: JobArgument,
     region: Region = "",
+    files: Files = None,
     revoke: Revoke = "",
     namespace: Namespace = "",
     context: Context = "",
@@ -32,15 +45,47 @@ def credentials(
 
     Ask the cluster where the syncer runs, and apply what is printed in the cluster of the region.
     It holds private keys. Apply a new one before it expires: running learners take it without a
-    restart. With --revoke no certificate that the region has so far is believed any more; those
-    that are printed from then on are.
+    restart. With --files a folder is written instead, which brings a machine without Kubernetes
+    into the job. With --revoke no certificate that the region has so far is believed any more;
+    those that are made from then on are.
     """
-    from atoll_operator.client.credentials import credentials_of, revoked  # noqa: PLC0415 - slow
+    import yaml  # noqa: PLC0415 - slow, as the next one
+
+    from atoll_operator.client.credentials import credentials_of, revoked  # noqa: PLC0415
 
     if bool(region) == bool(revoke):
         raise SpecError("--region", "or --revoke: exactly one is needed", "give one of the two")
     place = {"namespace": namespace, "context": context}
     if revoke:
         typer.echo(revoked(job, revoke, **place), err=True)
+        return
+    made = credentials_of(job, region, **place, days=days, now=time.time())
+    if files is None:
+        typer.echo(yaml.safe_dump(made.secret, sort_keys=False), nl=False)
     else:
-        typer.echo(credentials_of(job, region, **place, days=days, now=time.time()), nl=False)
+        typer.echo(_written(files, made, region), err=True)
+
+
+def _written(folder: Path, made: "RegionCredentials", region: str) -> str:
+    """What to do with the folder, in words. Raises SpecError."""
+    from atoll_operator.api.job.process_inputs import run_file  # noqa: PLC0415
+    from atoll_operator.local.planning.process_plan import container_elsewhere  # noqa: PLC0415
+    from atoll_operator.machines.brought import Brought, write  # noqa: PLC0415
+
+    job = made.job
+    if job.spec.learner.hosts > 1:
+        problem = "is more than 1, and a learner of a machine that joins a cluster's job is on one"
+        raise SpecError("spec.learner.hosts", problem, "bring the region into a cluster")
+    brought = Brought(
+        job=job.name,
+        region=region,
+        learners=next(each.learners for each in job.spec.regions if each.name == region),
+        endpoints=made.endpoints,
+        container=container_elsewhere(job, region),
+        run_file=run_file(job).to_json(),
+    )
+    write(folder, brought, made.learner)
+    return (
+        f"{folder} holds private keys. Bring it to a machine of region {region}, and there:"
+        f" atoll join --credentials {folder} -- SCRIPT"
+    )

@@ -5,7 +5,7 @@ commands need of a cluster, and `JobClient` for programs; how it is shown belong
 
     job_client   JobClient: create, get, list, wait_for, suspend, resume, delete
     shards       where a job's shards are, for `atoll export` and `top`
-    credentials  a region's Secret, for `atoll credentials`
+    credentials  a region's certificates, for `atoll credentials`
     pod_logs     the logs of a job's pods
     reach        the cluster of a context, and its refusals in words
 """

@@ -1,21 +1,22 @@
-"""A region's credentials for another cluster, for `atoll credentials`: by a person's own rights.
+"""A region's credentials for another cluster or a machine, by a person's own rights.
 
 The person may read the job and the Secret with its authority in the cluster where the syncer runs;
-what is printed holds private keys.
+what is made holds private keys.
 """
 
 import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
 from kubernetes import client
 
 from atoll_operator.api.job.parsing import from_object
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.syncer_fields import TlsMode
+from atoll_operator.api.status.job_status import Status
 from atoll_operator.authority.job_authority import AUTHORITY_DAYS, Authorities
 from atoll_operator.client.reach import CALL_SECONDS_MAX, ClusterReach, asking, reach
 from atoll_operator.kube.names import (
@@ -26,9 +27,11 @@ from atoll_operator.kube.names import (
     authority_name,
     credentials_name,
 )
+from atoll_operator.kube.observed.observation import Object
 from atoll_operator.kube.plan.certificates import region_secret
 from atoll_operator.kube.plan.owner import generations
 from atoll_protos.errors import SpecError
+from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.identity import JobIdentity
 
 DAY_SECONDS = 86_400
@@ -38,10 +41,34 @@ NOT_FOUND = 404
 NO_OTHER = "the job has no region in another cluster, and needs no credentials"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionCredentials:
+    """Those of one region, as a Secret, and the job that they are for."""
+
+    job: Job
+    shown_endpoints: tuple[str, ...]  # by shard, as the syncer's cluster shows them; may be empty
+    secret: Object = field(repr=False)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """By which learners outside of the syncer's cluster reach the shards. Raises SpecError."""
+        found = tuple(self.job.spec.syncer.endpoints) or self.shown_endpoints
+        if not found:
+            problem = "is empty, and the job shows no addresses of its shards yet"
+            remedy = "set spec.syncer.expose, and wait until status.syncer.endpoints has them"
+            raise SpecError("spec.syncer.endpoints", problem, remedy)
+        return found
+
+    @property
+    def learner(self) -> Credentials:
+        """Without those of the region's operator, which a machine does not need."""
+        return region_secret.credentials_of(self.secret)
+
+
 def credentials_of(
     job: str, region: str, *, namespace: str, context: str, days: float, now: float
-) -> str:
-    """The Secret as YAML. `now` is in UNIX seconds. Raises SpecError."""
+) -> RegionCredentials:
+    """New ones, which live for `days`. `now` is in UNIX seconds. Raises SpecError."""
     if not DAYS_MIN <= days <= DAYS_MAX:
         problem = f"{days:g} days are not possible"
         remedy = f"give {DAYS_MIN} (86 seconds) to {DAYS_MAX}: the authority may not live longer"
@@ -65,7 +92,9 @@ def credentials_of(
         days * DAY_SECONDS,
         generations(raw["metadata"].get("annotations") or {}).get(region, 0),
     )
-    return yaml.safe_dump(made, sort_keys=False)
+    syncer = Status.read(raw.get("status")).syncer
+    shown = tuple((syncer.endpoints if syncer else None) or ())
+    return RegionCredentials(job=found, shown_endpoints=shown, secret=made)
 
 
 def revoked(job: str, region: str, *, namespace: str, context: str) -> str:

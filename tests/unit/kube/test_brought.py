@@ -1,6 +1,7 @@
 """Credentials that a person brings into a cluster without the syncer."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from atoll_operator import cli
+from atoll_operator.api.job.parsing import from_object
+from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.authority import job_authority
 from atoll_operator.authority.job_authority import Authorities
 from atoll_operator.kube.edges.api import path
@@ -17,6 +20,7 @@ from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import Certificates, SecretSeen, ShardRefusal
 from atoll_operator.kube.plan.certificates import region_secret
 from atoll_operator.kube.plan.certificates.issuing import work_of_region_secrets
+from atoll_operator.machines import brought
 from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.identity import JobIdentity, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
@@ -335,3 +339,53 @@ def test_a_revocation_needs_a_region_of_the_job() -> None:
     assert "give one of us-east, eu-west; regions that a job has not any more are shut out" in said
     assert "exactly one is needed" in str(typed().exception)
     assert "exactly one is needed" in str(typed("--region", "a", "--revoke", "b").exception)
+
+
+# ---------------------------------------------------------------- for a machine
+
+
+def test_files_for_a_machine_are_those_of_learners_and_what_they_need(
+    cluster: Cluster, stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("atoll_operator.cli.credentials.time.time", lambda: NOW)
+    words = ("--region", "eu-west", "--files", str(tmp_path / "house"))
+    refused = str(typed(*words).exception)
+    assert refused.startswith("spec.syncer.endpoints: is empty, and the job shows no addresses")
+    shown = {"shards": 1, "ready": 1, "epochs": [1], "endpoints": ["10.0.0.1:30700"]}
+    stored["status"] = {"syncer": shown}
+    done = typed(*words)
+    assert done.exit_code == 0, done.output
+    assert not done.stdout
+    folder = tmp_path / "house"
+    assert f"atoll join --credentials {folder} -- SCRIPT" in done.stderr
+    names = {each.name for each in folder.iterdir()}
+    assert names == {"job.json", "tls.crt", "tls.key", "ca.crt"}  # none of the region's operator
+    assert all(each.stat().st_mode & 0o077 == 0 for each in (folder, *folder.iterdir()))
+    first = Credentials.read(folder)
+    assert first.check(NOW) == identity(Role.LEARNER, "eu-west")
+    found = brought.read(folder)
+    assert (found.job, found.region, found.learners) == ("bytes", "eu-west", 1)
+    assert found.endpoints == ("10.0.0.1:30700",)
+    whole = from_object(stored, stored=True)
+    assert found.run_file == run_file(whole).to_json()
+    stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]  # which learners elsewhere dial
+    assert typed(*words).exit_code == 0
+    assert brought.read(folder).endpoints == ("gate:7700",)
+    assert Credentials.read(folder) != first
+
+
+def test_a_learner_of_several_hosts_is_not_of_a_machine(
+    stored: dict[str, Any], tmp_path: Path
+) -> None:
+    stored["spec"] |= {"learner": {"hosts": 2}}
+    stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]
+    refused = str(typed("--region", "eu-west", "--files", str(tmp_path / "house")).exception)
+    assert refused.startswith("spec.learner.hosts: is more than 1")
+    assert not (tmp_path / "house").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(stored: dict[str, Any], tmp_path: Path) -> None:
+    stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]
+    (tmp_path / "file").write_text("")
+    refused = str(typed("--region", "eu-west", "--files", str(tmp_path / "file/x")).exception)
+    assert refused == f"{tmp_path}/file/x: Not a directory; give a writable folder"

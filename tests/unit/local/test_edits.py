@@ -241,7 +241,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     asked = Poller(
         atoll_run.with_checkpoints(parse(MANIFEST), folder), ("127.0.0.1:1", "127.0.0.1:1")
     )
-    monkeypatch.setattr(asked, "_replies", lambda _wait: [reply(), reply()])
+    monkeypatch.setattr(asked.links, "ask", lambda **_: [reply(), reply()])
     training.poller, processes = asked, Processes()
     training.supervisor = processes  # type: ignore[assignment]
     text = (folder / MANIFEST_FILE).read_text()

@@ -20,7 +20,7 @@ from unit.local.test_local_status import job, reply, said
 def test_a_step_that_has_not_moved_for_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Poller(job(), ())
     ticks: list[pb.StatusReply | None] = []
-    monkeypatch.setattr(asked, "_replies", lambda _wait: ticks)
+    monkeypatch.setattr(asked.links, "ask", lambda **_: ticks)
 
     def progressing(now: float, *seen: int | None) -> str:
         ticks[:] = [None if tick is None else reply(tick=tick) for tick in seen]
@@ -37,7 +37,7 @@ def test_a_step_that_has_not_moved_for_long_is_told(monkeypatch: pytest.MonkeyPa
 def test_a_rate_is_of_all_shards_or_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Poller(job(), ())
     replies: list[pb.StatusReply | None] = []
-    monkeypatch.setattr(asked, "_replies", lambda _wait: replies)
+    monkeypatch.setattr(asked.links, "ask", lambda **_: replies)
 
     def rate(now: float, *counts: int | None) -> float | None:
         replies[:] = [None if n is None else pb.StatusReply(bytes_sent=n) for n in counts]

@@ -73,7 +73,7 @@ def test_machines_hear_of_it_and_have_left_before_the_shards_end(
     monkeypatch.setattr(passes, "POLL_SECONDS", 0.0)
     training, machines = training_of(tmp_path), Machines()
     asked = Poller(parse(MANIFEST), ("127.0.0.1:1", "127.0.0.1:1"))
-    monkeypatch.setattr(asked, "_replies", lambda _wait: [reply(), reply()])
+    monkeypatch.setattr(asked.links, "ask", lambda **_: [reply(), reply()])
     training.poller, training.elsewhere = asked, machines
 
     def stop(roles: object = "all") -> None:

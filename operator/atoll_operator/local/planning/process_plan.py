@@ -115,6 +115,13 @@ def container_of(job: Job, region: RegionSpec) -> Container:
     return template.model_copy(update={"command": command, "args": args, "env": env})
 
 
+def container_elsewhere(job: Job, region: str) -> str:
+    """The same as JSON, for a machine that has folders of its own."""
+    spec = next(each for each in job.spec.regions if each.name == region)
+    container = container_of(job, spec).model_copy(update={"working_dir": ""})
+    return container.model_dump_json(by_alias=True)
+
+
 def endpoints_at(ports: Sequence[int], shards: int, host: str = "127.0.0.1") -> list[str]:
     """The shards' endpoints, by shard; with twice as many ports each has a second process."""
     numbers = [ports[shard::shards] for shard in range(shards)]

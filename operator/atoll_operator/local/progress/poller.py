@@ -1,4 +1,4 @@
-"""Asks the shards of a run on this machine for their status, over gRPC."""
+"""Asks the shards of a run for their status, over gRPC."""
 
 import contextlib
 import time
@@ -23,21 +23,51 @@ from atoll_protos.network.services import Service, client_of
 
 CALL_SECONDS_MAX = 2.0
 WAIT_SECONDS_MAX = 10.0
+REFUSED = grpc.StatusCode.PERMISSION_DENIED
+
+
+class ShardLinks:
+    """Connections to all shards of a job, which are asked one after another."""
+
+    def __init__(self, endpoints: Sequence[str], folder: str = "") -> None:
+        """`folder`: of the credentials with which it asks; empty: plain text."""
+        self.refusal = ""  # the words of the first shard that has refused the last question
+        self._endpoints, self._folder = endpoints, folder
+        self._channels = [_channel(each, self._folder) for each in endpoints]
+
+    def ask(self, *, wait: bool = False) -> list[pb.StatusReply | None]:
+        """By shard, None where no answer comes in 2 s; with `wait` in 10 s, also of a new one."""
+        self.refusal = ""
+        return [self._reply(shard, wait) for shard in range(len(self._endpoints))]
+
+    def close(self) -> None:
+        for each in self._channels:
+            each.close()
+
+    def _reply(self, shard: int, wait: bool) -> pb.StatusReply | None:
+        answer = _answer(self._channels[shard], wait)
+        if isinstance(answer, pb.StatusReply):
+            return answer
+        self.refusal = self.refusal or answer
+        # A process that was stopped keeps its connection, and another may serve.
+        self._channels[shard].close()
+        self._channels[shard] = _channel(self._endpoints[shard], self._folder)
+        return None
 
 
 class Poller:
-    """Asks every shard, one after another."""
+    """Asks every shard, and says how the run stands."""
 
     def __init__(self, job: Job, endpoints: Sequence[str], folder: str = "") -> None:
         """`folder`: of the credentials with which it asks; empty: plain text."""
-        self.job, self._folder = job, folder
+        self.job = job
         self.unaccepted = ""  # why another manifest than the present one is followed
         self._begun: float | None = None
         self._counted: tuple[float, int] | None = None
         self._moved: tuple[int, float] = (-1, 0.0)  # the lowest tick, and since when it is that
         self._known: list[pb.StatusReply | None] = [None] * len(endpoints)  # their last answers
         self._endpoints = endpoints
-        self._channels = [_channel(each, self._folder) for each in endpoints]
+        self.links = ShardLinks(endpoints, folder)
 
     def poll(
         self, now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False
@@ -47,7 +77,7 @@ class Poller:
         A silent one costs 2 s at most; with `wait` 10 s, also a new one, which may serve by now.
         """
         self._begun = now if self._begun is None else self._begun
-        replies = self._replies(wait)
+        replies = self.links.ask(wait=wait)
         self._known = [new or old for new, old in zip_longest(replies, self._known)]
         counted = sum(reply.bytes_received + reply.bytes_sent for reply in replies if reply)
         before, self._counted = self._counted, (now, counted)
@@ -84,20 +114,11 @@ class Poller:
             known=self._known,
         )
 
-    def _replies(self, wait: bool) -> list[pb.StatusReply | None]:
-        return [self._reply(shard, wait) for shard in range(len(self._endpoints))]
-
-    def _reply(self, shard: int, wait: bool) -> pb.StatusReply | None:
-        reply = _answer(self._channels[shard], wait)
-        if reply is None:  # a process that was stopped keeps its connection, and another may serve
-            self._channels[shard].close()
-            self._channels[shard] = _channel(self._endpoints[shard], self._folder)
-        return reply
-
 
 def ask(endpoints: Sequence[str], folder: str = "") -> list[pb.StatusReply | None]:
     with contextlib.ExitStack() as open_:
-        return [_answer(open_.enter_context(_channel(each, folder))) for each in endpoints]
+        answers = [_answer(open_.enter_context(_channel(each, folder))) for each in endpoints]
+    return [each if isinstance(each, pb.StatusReply) else None for each in answers]
 
 
 def _channel(endpoint: str, folder: str) -> grpc.Channel:
@@ -106,15 +127,17 @@ def _channel(endpoint: str, folder: str) -> grpc.Channel:
     return open_blocking_channel(endpoint, control_options(), credentials)
 
 
-def _answer(channel: grpc.Channel, wait: bool = False) -> pb.StatusReply | None:
+def _answer(channel: grpc.Channel, wait: bool = False) -> pb.StatusReply | str:
+    """Else its words, if it has refused the question: empty, if nothing answers."""
     stub: Any = client_of(Service.SYNCER, channel)
     try:
         seconds = WAIT_SECONDS_MAX if wait else CALL_SECONDS_MAX
         reply: pb.StatusReply = stub.Status(
             pb.StatusRequest(), timeout=seconds, wait_for_ready=wait
         )
-    except grpc.RpcError:
-        return None
+    except grpc.RpcError as error:
+        refused = isinstance(error, grpc.Call) and error.code() is REFUSED
+        return str(error.details()) if refused else ""
     return reply
 
 

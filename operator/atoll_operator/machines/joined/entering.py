@@ -65,6 +65,9 @@ def _kept(place: JoinOptions, token: Token | None) -> tuple[Path, Joined] | None
 
 
 def _same(place: JoinOptions, token: Token | None, folder: Path, machine: Joined) -> None:
+    if not machine.digest:
+        problem = f"{folder} is of a machine with credentials of a cluster"
+        raise SpecError("--state", problem, "give --credentials, or another folder")
     if token is not None and token.digest != machine.digest:
         problem = f"is of another server than the machine in {folder}"
         raise SpecError(TOKEN, problem, "give another folder with --state")

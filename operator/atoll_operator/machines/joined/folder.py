@@ -25,15 +25,18 @@ TLS_FOLDER: Final = "tls"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """One machine of one job. `wanted` is the name it asked for, `digest` of its server."""
+    """One machine of one job. `wanted` is the name it asked for, `digest` of its server.
+
+    One with credentials of a cluster has no server.
+    """
 
     job: str
-    server: str
-    digest: str
-    anchor: str
+    server: str = ""
+    digest: str = ""
+    anchor: str = ""
     name: str
-    wanted: str
-    secret: str
+    wanted: str = ""
+    secret: str = ""
     region: str
     slots: tuple[str, ...]
     endpoints: tuple[str, ...]

@@ -1,7 +1,8 @@
 """The machine of `atoll join`: it enters a job, or is known already, and supervises its learners.
 
 It dials out only: the server of the job, and through its learners the shards. How the job stands it
-hears from the server; while that is silent its learners go on as far as they can.
+hears from the server, or from the shards of a cluster; while nothing answers its learners go on as
+far as they can.
 """
 
 import time
@@ -19,7 +20,15 @@ from atoll_operator.local.supervision.process_reports import afterwards, exit_of
 from atoll_operator.local.supervision.startable import check_startable
 from atoll_operator.local.supervision.supervisor import Supervisor
 from atoll_operator.machines.joined import folder as joined_folder
+from atoll_operator.machines.joined.credentials import (
+    BroughtOptions,
+    ShardWatcher,
+    check_slots,
+    keep,
+    machine_of,
+)
 from atoll_operator.machines.joined.entering import JoinOptions, enter
+from atoll_operator.machines.joined.folder import Joined
 from atoll_operator.machines.joined.learners import Wanted, dialled, planned
 from atoll_operator.machines.joined.watching import FRESH_SECONDS, Watcher
 
@@ -36,16 +45,31 @@ def join(place: JoinOptions, wanted: Wanted, say: Say) -> RunResult:
         if watcher.refusal is not None:
             raise watcher.refusal
         endpoints = dialled(watcher.reply.endpoints, machine.server) or machine.endpoints
-        machine = replace(machine, endpoints=endpoints)
-        joined_folder.write(folder, machine)
-        learners = planned(folder, machine, wanted)
-        check_startable(learners)
-        say(f"machine {machine.name} of job {machine.job}: {', '.join(machine.slots)}")
-        say(f"its state is in {shown(folder)}: started again with it, it is the same machine")
-        watcher.start()
-        steps = watcher.reply.length or None
-        supervisor = Supervisor(learners, Files(folder, say), say, steps)
-        return _supervised(JoinedRun(watcher, supervisor, say))
+        return _trained(watcher, replace(machine, endpoints=endpoints), wanted)
+
+
+def join_with_credentials(place: BroughtOptions, wanted: Wanted, say: Say) -> RunResult:
+    """The same for a job of a cluster."""
+    folder, machine, had = machine_of(place, time.time())
+    with run_lock.running(folder, "--state"):
+        keep(folder, place)
+        watcher = ShardWatcher(folder, machine, say, source=place.folder)
+        watcher.look()
+        check_slots(machine, had, watcher.seen)
+        return _trained(watcher, machine, wanted)
+
+
+def _trained(watcher: Watcher, machine: Joined, wanted: Wanted) -> RunResult:
+    folder, say = watcher.folder, watcher.say
+    joined_folder.write(folder, machine)
+    learners = planned(folder, machine, wanted)
+    check_startable(learners)
+    say(f"machine {machine.name} of job {machine.job}: {', '.join(machine.slots)}")
+    say(f"its state is in {shown(folder)}: started again with it, it is the same machine")
+    watcher.start()
+    steps = watcher.reply.length or None
+    supervisor = Supervisor(learners, Files(folder, say), say, steps)
+    return _supervised(JoinedRun(watcher, supervisor, say))
 
 
 def _supervised(run: "JoinedRun") -> RunResult:

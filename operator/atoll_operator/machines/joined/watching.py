@@ -49,24 +49,36 @@ class Watcher:
 
     def look(self) -> None:
         """Ask once, and renew what is due. A refusal is kept, for good."""
-        link = ServerLink(self.joined.server, self.joined.anchor)
-        name, secret = self.joined.name, self.joined.secret
         try:
-            self.reply, seconds = link.watch(name, secret, min(self.trips, default=0.0))
-            self.heard_at = time.monotonic()
-            self.trips.append(seconds)
-            self._renew(link)
+            self.ask()
         except (UnreachableError, OSError) as error:  # the disk may be full
             if not self._said:
-                self.say(f"{error}; learners train on, and the server is asked again and again")
+                self.say(f"{error}; learners train on, and it is asked again and again")
             self._said = str(error)
             return
         except SpecError as error:
             self.refusal = error
             return
         if self._said:
-            self.say(f"{self.joined.server} answers again")
+            self.say(f"{self.place} answers again")
         self._said = ""
+
+    @property
+    def place(self) -> str:
+        """Who is asked, in words."""
+        return self.joined.server
+
+    def ask(self) -> None:
+        """Raises UnreachableError, OSError, and SpecError for a refusal."""
+        link = ServerLink(self.joined.server, self.joined.anchor)
+        name, secret = self.joined.name, self.joined.secret
+        reply, seconds = link.watch(name, secret, min(self.trips, default=0.0))
+        self.heard(reply)
+        self.trips.append(seconds)
+        self._renew(link)
+
+    def heard(self, reply: pb.WatchReply) -> None:
+        self.reply, self.heard_at = reply, time.monotonic()
 
     def _run(self) -> None:
         while not self._over.wait(WATCH_SECONDS) and self.refusal is None:

@@ -25,7 +25,7 @@ from atoll_operator.local.folder.run_files import (
     read_tapes,
     shown,
 )
-from atoll_operator.local.planning.process_plan import Planned, container_of, endpoints_at
+from atoll_operator.local.planning.process_plan import Planned, container_elsewhere, endpoints_at
 from atoll_operator.local.progress.local_status import RunSnapshot
 from atoll_operator.local.progress.machines import (
     MACHINES_FILE,
@@ -121,7 +121,7 @@ class MachineServer(Elsewhere):
             endpoints=tuple(map(self._dialled, self.endpoints)),
             offered=self.offered,
             run_file=lambda: (self.out / RUN_FILE).read_text(encoding="utf-8"),
-            container=self._container,
+            container=lambda region: container_elsewhere(self.job, region),
             steps=lambda: self.job.spec.steps or 0,
             say=say,
         )
@@ -192,11 +192,6 @@ class MachineServer(Elsewhere):
             listen = joined(self.listen, split(planned.endpoint)[1])
             command = tuple(listen if word == planned.endpoint else word for word in command)
         return replace(planned, env=env, command=command)
-
-    def _container(self, region: str) -> str:
-        spec = next(each for each in self.job.spec.regions if each.name == region)
-        container = container_of(self.job, spec).model_copy(update={"working_dir": ""})
-        return container.model_dump_json(by_alias=True)
 
     def _dialled(self, endpoint: str) -> str:
         """As other machines dial a shard: without a host, at that which they dial already."""

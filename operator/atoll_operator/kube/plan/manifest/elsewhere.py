@@ -239,7 +239,7 @@ def away(
         return ()
     found = [
         f"{', '.join(others)}: served by another cluster, see `kubectl atoll status {job.name}`"
-        " there"
+        " there, or by machines, see what `atoll join` says"
     ]
     refused = registrar.refused_peer if registrar else ""
     if registrar and refused and registrar.seconds_since_refused_peer < REFUSED_SECONDS:
