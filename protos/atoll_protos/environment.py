@@ -21,6 +21,7 @@ class VariableReader(StrEnum):
     EVALUATOR = "evaluator"
     SHARD = "shard"
     OPERATOR = "operator"
+    COMMAND = "command"
 
 
 class Env:
@@ -63,6 +64,7 @@ class Env:
     OPERATOR_LEASE: Final = "ATOLL_OPERATOR_LEASE"
     OPERATOR_POD_USER: Final = "ATOLL_OPERATOR_POD_USER"
     OPERATOR_CERTIFICATE_SECONDS: Final = "ATOLL_OPERATOR_CERTIFICATE_SECONDS"
+    TOKEN: Final = "ATOLL_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ _shard = partial(Variable, (VariableReader.SHARD,), OPERATOR)
 _probed = partial(Variable, WITH_PROBES, OPERATOR)
 _operator = partial(Variable, (VariableReader.OPERATOR,), CHART)
 _operators_user = partial(Variable, (VariableReader.OPERATOR,), "the user")
+_command = partial(Variable, (VariableReader.COMMAND,), "the user")
 
 VARIABLES: Final[tuple[Variable, ...]] = (
     _everywhere(Env.RUN_FILE, None, "path of the job's run file"),
@@ -178,6 +181,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "2592000",
         "life of the certificates of jobs; each is renewed at two thirds of it",
     ),
+    _command(Env.TOKEN, "", "token for HOST:PORT of an `atoll serve`; default of --token"),
 )
 BY_NAME: Final[Mapping[str, Variable]] = {variable.name: variable for variable in VARIABLES}
 

@@ -1,28 +1,29 @@
 """`atoll export`: the model of a run as it is now, in a folder that the libraries load."""
 
+import io
 import secrets
 import shlex
 import shutil
 import subprocess
-import sys
 import tarfile
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
-from atoll_operator.cli.run_or_job import Context, Namespace, Which
+from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, served_at
 from atoll_operator.cli.top import kubectl
 from atoll_operator.local.folder import log_files as files
 from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import RUN_FILE
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 
-MODULE = "atoll_syncer.edges.exporting"
-PROGRAM = (sys.executable, "-P", "-m", MODULE)
+if TYPE_CHECKING:
+    from atoll_operator.machines.looking.served import Served
+
 READ_BYTES = 1 << 20
 INDEX = "*.safetensors.index.json"
 FETCH = {  # by the scheme of a URL, what brings the files of a bucket
@@ -35,6 +36,7 @@ FETCH = {  # by the scheme of a URL, what brings the files of a bucket
 def export(
     which: Which,
     out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not be there.")],
+    token: Token = "",
     namespace: Namespace = "",
     context: Context = "",
 ) -> None:
@@ -46,6 +48,9 @@ def export(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SpecError("--out", f"{out} is not empty", "give a new folder")
+    served = served_at(which, token, namespace, context)
+    if served is not None:
+        raise typer.Exit(_from_afar(served, out))
     if not (namespace or context):
         if files.holds_run(Path(which)):
             raise typer.Exit(_of_folder(Path(which), out))
@@ -58,7 +63,9 @@ def export(
         found = shards_of(which, namespace, context)
     except SpecError as error:
         raise _in_bucket(which, namespace, context, out) or error from None
-    raise typer.Exit(in_pod([*found.command(kubectl(), context), MODULE, "--out", "-"], out))
+    raise typer.Exit(
+        in_pod([*found.command(kubectl(), context), files.EXPORTING, "--out", "-"], out)
+    )
 
 
 def _in_bucket(job: str, namespace: str, context: str, out: Path) -> SpecError | None:
@@ -77,23 +84,57 @@ def _in_bucket(job: str, namespace: str, context: str, out: Path) -> SpecError |
 
 
 def in_pod(command: list[str], out: Path) -> int:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        problem = _brought(process.stdout, out, process.wait)
+    if problem:
+        typer.echo(f"no export was taken: `{shlex.join(command)}` {problem}", err=True)
+        return process.returncode or ExitCode.TRY_AGAIN
+    return 0
+
+
+class Pieces(io.RawIOBase):
+    """What comes in pieces, as a file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = pieces, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and (piece := next(self._pieces, None)) is not None:
+            self._rest = memoryview(piece)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def _from_afar(served: "Served", out: Path) -> int:
+    problem = _brought(io.BufferedReader(Pieces(served.model())), out, lambda: 0)
+    if problem:
+        typer.echo(f"no export was taken: {served.link.place} {problem}", err=True)
+        return ExitCode.TRY_AGAIN
+    return 0
+
+
+def _brought(stream: IO[bytes], out: Path, end: Callable[[], int]) -> str:
+    """Why no model came; empty: it is in `out`, which appears whole. `end`: the sender's code."""
     out.parent.mkdir(parents=True, exist_ok=True)
     hidden = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            problem = _unpack(process.stdout, hidden)
-        if process.returncode or problem:
-            said = f"ended with {process.returncode}" if process.returncode else problem
-            typer.echo(f"no export was taken: `{shlex.join(command)}` {said}", err=True)
-            return process.returncode or ExitCode.TRY_AGAIN
+        problem = _unpack(stream, hidden)
+        if code := end():
+            return f"ended with {code}"
+        if problem:
+            return problem
         if out.exists():
             out.rmdir()
         hidden.rename(out)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
     typer.echo(f"{out}: written")
-    return 0
+    return ""
 
 
 def _unpack(stream: IO[bytes], folder: Path) -> str:
@@ -127,15 +168,7 @@ def _of_folder(run: Path, out: Path) -> int:
     final = run / "export"
     if not any(final.glob(INDEX)):
         if run_lock.is_run(run):
-            shards = (
-                "--run-file",
-                run / RUN_FILE,
-                "--endpoints",
-                ",".join(files.endpoints_of(run)),
-                "--tls-dir",
-                files.observer_in(run),
-            )
-            return subprocess.run([*PROGRAM, *shards, "--out", out], check=False).returncode
+            return subprocess.run(files.exporting(run, str(out)), check=False).returncode
         problem = "is stopped, and has not come to its end"
         raise SpecError(str(run), problem, f"continue with `atoll run {run} --resume`")
     others = shutil.ignore_patterns(".*", "parts")

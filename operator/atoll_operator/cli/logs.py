@@ -1,4 +1,4 @@
-"""`atoll logs`: what the processes of a run have written, in a run folder or in a cluster."""
+"""`atoll logs`: what the processes of a run have written, wherever it runs."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
+from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, folder_or_copy
 from atoll_operator.local.folder import log_files as files
 from atoll_operator.local.show.run_summary import RunResult
 
@@ -36,18 +36,21 @@ def logs(
     tail: Annotated[
         int | None, typer.Option(min=0, help="Last lines of each process only.", show_default="all")
     ] = None,
+    token: Token = "",
     namespace: Namespace = "",
     context: Context = "",
 ) -> None:
     """Show what the processes of a run have written.
 
     A folder that holds a run is taken as that; any other name is a job's, and so is every name
-    that comes with --namespace or --context. Lines begin with their process if there are several.
+    that comes with --namespace or --context. HOST:PORT has the processes of the machine of `atoll
+    serve`; the log of a learner is in the state folder of its machine. Lines begin with their
+    process if there are several.
     """
     colours: dict[str, str] = {}
     coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     try:
-        for name, line in _lines(which, process, tail, follow, namespace, context):
+        for name, line in _lines(which, process, tail, follow, (token, namespace, context)):
             prefix = ""
             if name != process:
                 colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
@@ -59,11 +62,22 @@ def logs(
 
 
 def _lines(
-    which: str, process: str, tail: int | None, follow: bool, namespace: str, context: str
+    which: str, process: str, tail: int | None, follow: bool, where: tuple[str, str, str]
 ) -> Iterator[tuple[str, str]]:
-    folder = folder_of(which, namespace, context)
-    if folder is not None:
-        return files.lines(folder, process, tail=tail, follow=follow)
+    """`where`: token, namespace and context."""
+    token, namespace, context = where
+    with folder_or_copy(
+        which,
+        "logs",
+        token=token,
+        namespace=namespace,
+        context=context,
+        follow=follow,
+        tail=tail,
+    ) as folder:
+        if folder is not None:
+            yield from files.lines(folder, process, tail=tail, follow=follow)
+            return
     from atoll_operator.client.pod_logs import connect  # noqa: PLC0415 - slow to import
 
-    return connect(which, namespace, context).lines(process, tail=tail, follow=follow)
+    yield from connect(which, namespace, context).lines(process, tail=tail, follow=follow)

@@ -1,4 +1,4 @@
-"""`atoll plot`: losses, tokens or rounds of a run as a picture, from its folder or a cluster."""
+"""`atoll plot`: losses, tokens or rounds of a run as a picture, wherever it runs."""
 
 import json
 import tempfile
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
+from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, folder_or_copy
 from atoll_operator.cli.top import MODULE, in_pod, kubectl
 from atoll_operator.local.folder.run_files import read_tapes
 from atoll_protos.errors import SpecError
@@ -38,6 +38,7 @@ def plot(
         Path | None,
         typer.Option("--out", help="Picture to write: .png, .svg or .pdf; or loss.png, ..."),
     ] = None,
+    token: Token = "",
     namespace: Namespace = "",
     context: Context = "",
 ) -> None:
@@ -47,13 +48,15 @@ def plot(
     `kubectl exec`. A job that is over has no pods to ask any more.
     """
     picture = out or Path(f"{of}.png")
-    folder = folder_of(which, namespace, context)
-    if folder is not None:
-        if of is Picture.LOSS:
-            _draw(folder, picture)
-        else:
-            _draw_tapes(of, read_tapes(folder), picture)
-        return
+    with folder_or_copy(
+        which, "curves", token=token, namespace=namespace, context=context
+    ) as folder:
+        if folder is not None:
+            if of is Picture.LOSS:
+                _draw(folder, picture)
+            else:
+                _draw_tapes(of, read_tapes(folder), picture)
+            return
     from atoll_operator.client.shards import shards_of  # noqa: PLC0415 - slow to import
 
     found = shards_of(which, namespace, context)
@@ -68,13 +71,8 @@ def plot(
 
 def write(folder: Path, lines: list[dict[str, Any]]) -> None:
     """Lines of a tape as the files of a run folder that hold losses."""
-    learners: dict[str, list[dict[str, Any]]] = {}
-    for line in lines:
-        for each in line.get("losses", ()):
-            learners.setdefault(each["slot"], []).append({"tick": line["tick"], **each})
-    (folder / "learners").mkdir()
-    for slot, found in learners.items():
-        _write(folder / "learners" / f"{slot}.jsonl", found)
+    (folder / "syncer").mkdir()
+    _write(folder / "syncer" / "0.tape.jsonl", lines)
     _write(folder / "evaluations.jsonl", [x for x in lines if x.get("event") == "evaluation"])
 
 

@@ -1,4 +1,4 @@
-"""`atoll status`: how a run stands, in a run folder or in a cluster."""
+"""`atoll status`: how a run stands, in a run folder, in a cluster or at an `atoll serve`."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
+from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, folder_or_copy
 from atoll_operator.local.folder.run_files import STATUS_FILE
 from atoll_operator.local.progress import last_status
 from atoll_operator.local.show.status_text import status_text
@@ -26,14 +26,15 @@ def status(
     as_json: Annotated[
         bool, typer.Option("--json", help="All of it, in the shape of the CRD's status.")
     ] = False,
+    token: Token = "",
     namespace: Namespace = "",
     context: Context = "",
 ) -> None:
     """Say how a run stands: its step, losses, learners, and what is wrong with it."""
-    out = folder_of(which, namespace, context)
-    if out is not None:
-        _of_folder(out, as_json)
-        return
+    with folder_or_copy(which, "status", token=token, namespace=namespace, context=context) as out:
+        if out is not None:
+            _of_folder(out, as_json)
+            return
     from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
     from atoll_operator.client.reach import NEITHER  # noqa: PLC0415
 

@@ -1,14 +1,18 @@
-"""`atoll tokens`: who may bring a machine into a job of `atoll serve`, and who has."""
+"""`atoll tokens`: who may bring a machine into a job of `atoll serve`, look at it or edit it."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from atoll_operator.local.folder.run_files import MACHINES_FOLDER, SLOTS_FILE
 from atoll_protos.errors import SpecError
 from atoll_protos.job.expected import Expected
+
+PERSON_HOURS: Final = 720.0  # that a token to look or to edit lasts
 
 
 def tokens(
@@ -17,8 +21,16 @@ def tokens(
     uses: Annotated[int | None, typer.Option(min=1, help="Make one for so many machines.")] = None,
     hours: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Make one that lasts so long.", show_default="24"),
+        typer.Option(
+            min=0.001, help="Make one that lasts so long.", show_default="24; to look or edit 720"
+        ),
     ] = None,
+    look: Annotated[
+        bool, typer.Option("--look", help="Make one that shows the job and changes nothing.")
+    ] = False,
+    edit: Annotated[
+        bool, typer.Option("--edit", help="Make one that may also edit, suspend, resume and stop.")
+    ] = False,
     revoke: Annotated[
         str,
         typer.Option(
@@ -27,51 +39,84 @@ def tokens(
     ] = "",
 ) -> None:
     """Make a token and print the line that uses it; without options list tokens and machines."""
-    if revoke and (region or uses or hours):
+    wanted = TokenWanted(region=region, uses=uses, hours=hours, look=look, edit=edit)
+    if revoke and wanted != TokenWanted():
         raise SpecError("--revoke", "takes one back, and the others make one", "use it alone")
     now = time.time()
     if revoke:
         typer.echo(revoked(folder, revoke))
-    elif region or uses or hours:
-        line = made(folder, region=region, uses=uses, hours=hours or 24.0, now=now)
-        typer.echo(line)
+    elif wanted != TokenWanted():
+        typer.echo(made(folder, wanted, now))
     else:
         typer.echo(listed(folder, now))
 
 
-def made(out: Path, *, region: str, uses: int | None, hours: float, now: float) -> str:
-    """A new token, as the whole line that uses it. Raises SpecError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWanted:
+    """A token to join, unless it is to look or to edit; `hours` None: as usual for it."""
+
+    region: str = ""
+    uses: int | None = None
+    hours: float | None = None
+    look: bool = False
+    edit: bool = False
+
+    def check(self, regions: Sequence[str]) -> None:
+        """Raises SpecError."""
+        if self.look and self.edit:
+            raise SpecError("--look", "is given with --edit, which may look, too", "use one")
+        if (self.look or self.edit) and (self.region or self.uses):
+            problem = "is of a token that brings machines in"
+            option = "--region" if self.region else "--uses"
+            raise SpecError(option, problem, "leave it out with --look and --edit")
+        if self.region and self.region not in regions:
+            problem = f"{self.region} is no region of the job"
+            raise SpecError("--region", problem, f"use one of {', '.join(regions)}")
+
+
+def made(out: Path, wanted: TokenWanted, now: float) -> str:
+    """A new token, as a whole line that uses it. Raises SpecError."""
     from atoll_operator.machines.server.folder import (  # noqa: PLC0415 - slow to import
-        join_line,
+        DAY_HOURS,
+        line_with,
         new_token,
         read_server,
     )
+    from atoll_operator.machines.server.register import May  # noqa: PLC0415
 
     read_server(out / MACHINES_FOLDER)
-    names = [each.name for each in Expected.from_json((out / SLOTS_FILE).read_text()).regions]
-    if region and region not in names:
-        problem = f"{region} is no region of the job"
-        raise SpecError("--region", problem, f"use one of {', '.join(names)}")
-    return join_line(out, new_token(out, region=region, uses=uses, hours=hours, now=now))
+    regions = Expected.from_json((out / SLOTS_FILE).read_text(encoding="utf-8")).regions
+    wanted.check([each.name for each in regions])
+    may = May.EDIT if wanted.edit else May.LOOK if wanted.look else May.JOIN
+    usual = DAY_HOURS if may is May.JOIN else PERSON_HOURS
+    token = new_token(
+        out,
+        region=wanted.region,
+        uses=wanted.uses,
+        hours=wanted.hours or usual,
+        now=now,
+        may=may,
+    )
+    return line_with(token, out, "join" if may is May.JOIN else "status")
 
 
 def listed(out: Path, now: float) -> str:
     from atoll_operator.machines.server.folder import read_server  # noqa: PLC0415
-    from atoll_operator.machines.server.register import Book, valid  # noqa: PLC0415 - slow to import
+    from atoll_operator.machines.server.register import Book, May, valid  # noqa: PLC0415
 
     read_server(out / MACHINES_FOLDER)
     register = Book(out / MACHINES_FOLDER).read()
-    rows = [("token", "region", "machines left", "until")]
+    rows = [("token", "is to", "region", "machines left", "until")]
+    for each in valid(register.tokens, now):
+        joins = each.may == May.JOIN
+        scope = (each.region or "any", _number(each.uses)) if joins else ("-", "-")
+        rows.append((each.name, each.may, *scope, _time(each.until)))
+    rows += [("machine", "", "region", "slots", "since")]
     rows += [
-        (each.name, each.region or "any", _number(each.uses), _time(each.until))
-        for each in valid(register.tokens, now)
-    ]
-    rows += [("machine", "region", "slots", "since")]
-    rows += [
-        (each.name, each.region, ", ".join(each.slots), _time(each.since))
+        (each.name, "", each.region, ", ".join(each.slots), _time(each.since))
         for each in register.machines
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)
 

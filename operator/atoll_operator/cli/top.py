@@ -1,4 +1,4 @@
-"""`atoll top`: every learner and shard of a run as it is now, in a run folder or in a cluster."""
+"""`atoll top`: every learner and shard of a run as it is now, wherever it runs."""
 
 import json
 import shlex
@@ -6,15 +6,19 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
+from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, folder_of, served_at
 from atoll_operator.local.folder import log_files, run_lock
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
+
+if TYPE_CHECKING:
+    from atoll_operator.machines.looking.served import Served
 
 MODULE = "atoll_syncer.edges.status_lines"
 LOOK_SECONDS = 2.0  # shards report their numbers only when they are asked
@@ -29,6 +33,7 @@ def top(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show it again every 2 s until Ctrl-C.")
     ] = False,
+    token: Token = "",
     namespace: Namespace = "",
     context: Context = "",
 ) -> None:
@@ -36,8 +41,7 @@ def top(
 
     In a cluster a shard's pod asks the shards, through `kubectl exec`.
     """
-    out = folder_of(which, namespace, context)
-    look = _folder(out) if out is not None else _cluster(which, namespace, context)
+    look = _look(which, token, namespace, context)
     try:
         while True:
             text = look()
@@ -47,6 +51,27 @@ def top(
             time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         raise typer.Exit(RunResult.INTERRUPTED) from None
+
+
+def _look(which: str, token: str, namespace: str, context: str) -> Look:
+    served = served_at(which, token, namespace, context)
+    if served is not None:
+        return partial(_served, served)
+    out = folder_of(which, namespace, context)
+    return _folder(out) if out is not None else _cluster(which, namespace, context)
+
+
+def _served(job: "Served") -> str:
+    from atoll_operator.local.show.top_table import Answer, table  # noqa: PLC0415
+
+    shards, machines = job.shards()
+    answers = [
+        Answer(each.reply)
+        if each.HasField("reply")
+        else Answer(None, f"{each.endpoint} does not answer")
+        for each in shards
+    ]
+    return table(answers, {}, machines=machines, now=max((each.at for each in shards), default=0.0))
 
 
 def in_pod(command: list[str]) -> list[dict[str, object]]:

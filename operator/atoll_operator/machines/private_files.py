@@ -21,6 +21,11 @@ from atoll_protos.network.credentials import (
 LOCK_FILE = "lock"
 
 
+def state_root() -> Path:
+    """Where this user's machines and tokens are kept."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "atoll"
+
+
 def make_private(folder: Path) -> Path:
     """Raises SpecError where it cannot be made."""
     try:

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -67,6 +67,27 @@ class ServerLink:
         )
         return self._timed("Watch", asked)
 
+    def change(self, asked: pb.ChangeRequest) -> Sequence[str]:
+        """In words, what is another now."""
+        asked.protocol, asked.version = PROTOCOL, version("atoll")
+        reply: pb.ChangeReply = self._call("Change", asked)
+        return reply.lines
+
+    @contextmanager
+    def look(self, asked: pb.LookRequest) -> Iterator["Replies"]:
+        """What comes, until the caller leaves."""
+        asked.protocol, asked.version = PROTOCOL, version("atoll")
+        with self._channel() as channel:
+            try:
+                grpc.channel_ready_future(channel).result(CALL_SECONDS_MAX)
+            except grpc.FutureTimeoutError as error:
+                raise UnreachableError(f"{self.place} does not answer") from error
+            call = client_of(Service.MACHINES, channel).Look(asked)
+            try:
+                yield Replies(self.place, call)
+            finally:
+                call.cancel()
+
     def _call(self, method: str, request: Any) -> Any:
         return self._timed(method, request)[0]
 
@@ -85,7 +106,7 @@ class ServerLink:
             except grpc.RpcError as error:
                 raise _error(self.place, error) from error
         if reply.HasField("refusal"):
-            raise SpecError(reply.refusal.field, reply.refusal.problem, reply.refusal.remedy)
+            raise _refused(reply.refusal)
         return reply, seconds
 
     @contextmanager
@@ -96,6 +117,23 @@ class ServerLink:
             options=[*control_options(), (TARGET_NAME, SERVER_NAME)],
         ) as channel:
             yield channel
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """An open stream; raises UnreachableError, and SpecError for a refusal."""
+
+    place: str
+    call: Any
+
+    def __iter__(self) -> Iterator[pb.LookReply]:
+        try:
+            for reply in self.call:
+                if reply.HasField("refusal"):
+                    raise _refused(reply.refusal)
+                yield reply
+        except grpc.RpcError as error:
+            raise _error(self.place, error) from error
 
 
 def proved(place: str, digest: str) -> ServerLink:
@@ -138,12 +176,18 @@ def _shown(context: ssl.SSLContext, plain: socket.socket, place: str) -> bytes:
         raise SpecError(place, "it hangs up: it is no `atoll serve`", WHOSE) from error
 
 
+def _refused(refusal: pb.MachineRefusal) -> SpecError:
+    return SpecError(refusal.field, refusal.problem, refusal.remedy)
+
+
 def _error(place: str, error: grpc.RpcError) -> Exception:
     code = error.code() if isinstance(error, grpc.Call) else None
     if code is grpc.StatusCode.UNIMPLEMENTED:
         mine = f"this machine has Atoll {version('atoll')}"
-        problem = f"{place} does not know how machines enter, and {mine}"
+        problem = f"{place} does not know this call, and {mine}"
         return SpecError("atoll", problem, "install the same version on both")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return UnreachableError(f"{place} has had too many wrong tokens from here; wait a minute")
     with contextlib.suppress(AttributeError):
         return UnreachableError(f"{place} does not answer: {code.name if code else error}")
     return UnreachableError(f"{place} does not answer")

@@ -79,6 +79,24 @@ class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_COMPLETE: _ClassVar[JobState]
     JOB_FAILED: _ClassVar[JobState]
     JOB_SUSPENDED: _ClassVar[JobState]
+
+class Sight(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SIGHT_UNSPECIFIED: _ClassVar[Sight]
+    SIGHT_STATUS: _ClassVar[Sight]
+    SIGHT_LOGS: _ClassVar[Sight]
+    SIGHT_CURVES: _ClassVar[Sight]
+    SIGHT_SHARDS: _ClassVar[Sight]
+    SIGHT_EXPORT: _ClassVar[Sight]
+
+class Decision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DECISION_UNSPECIFIED: _ClassVar[Decision]
+    DECISION_EDIT: _ClassVar[Decision]
+    DECISION_SUSPEND: _ClassVar[Decision]
+    DECISION_RESUME: _ClassVar[Decision]
+    DECISION_STOP: _ClassVar[Decision]
+    DECISION_CHECKPOINT: _ClassVar[Decision]
 ENCODING_UNSPECIFIED: Encoding
 F32: Encoding
 BF16: Encoding
@@ -131,6 +149,18 @@ JOB_FINAL: JobState
 JOB_COMPLETE: JobState
 JOB_FAILED: JobState
 JOB_SUSPENDED: JobState
+SIGHT_UNSPECIFIED: Sight
+SIGHT_STATUS: Sight
+SIGHT_LOGS: Sight
+SIGHT_CURVES: Sight
+SIGHT_SHARDS: Sight
+SIGHT_EXPORT: Sight
+DECISION_UNSPECIFIED: Decision
+DECISION_EDIT: Decision
+DECISION_SUSPEND: Decision
+DECISION_RESUME: Decision
+DECISION_STOP: Decision
+DECISION_CHECKPOINT: Decision
 
 class Version(_message.Message):
     __slots__ = ("run", "number", "epoch", "digest")
@@ -1194,3 +1224,96 @@ class WatchReply(_message.Message):
     authorities_digest: str
     length: int
     def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., tick: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., authorities_digest: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...
+
+class LookRequest(_message.Message):
+    __slots__ = ("protocol", "version", "token", "secret", "sight", "follow", "tail")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    SIGHT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    token: str
+    secret: str
+    sight: Sight
+    follow: bool
+    tail: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., sight: _Optional[_Union[Sight, str]] = ..., follow: bool = ..., tail: _Optional[int] = ...) -> None: ...
+
+class LookReply(_message.Message):
+    __slots__ = ("refusal", "file", "whole", "shard", "model")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    refusal: MachineRefusal
+    file: FilePiece
+    whole: bool
+    shard: ShardAnswer
+    model: bytes
+    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., file: _Optional[_Union[FilePiece, _Mapping]] = ..., whole: bool = ..., shard: _Optional[_Union[ShardAnswer, _Mapping]] = ..., model: _Optional[bytes] = ...) -> None: ...
+
+class FilePiece(_message.Message):
+    __slots__ = ("name", "data", "begins", "age_seconds", "left_out_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    data: bytes
+    begins: bool
+    age_seconds: float
+    left_out_bytes: int
+    def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ..., begins: bool = ..., age_seconds: _Optional[float] = ..., left_out_bytes: _Optional[int] = ...) -> None: ...
+
+class ShardAnswer(_message.Message):
+    __slots__ = ("endpoint", "reply", "at")
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    endpoint: str
+    reply: StatusReply
+    at: float
+    def __init__(self, endpoint: _Optional[str] = ..., reply: _Optional[_Union[StatusReply, _Mapping]] = ..., at: _Optional[float] = ...) -> None: ...
+
+class ChangeRequest(_message.Message):
+    __slots__ = ("protocol", "version", "token", "secret", "decision", "learners", "steps", "tokens", "checkpoint_step")
+    class LearnersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    token: str
+    secret: str
+    decision: Decision
+    learners: _containers.ScalarMap[str, int]
+    steps: int
+    tokens: int
+    checkpoint_step: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., decision: _Optional[_Union[Decision, str]] = ..., learners: _Optional[_Mapping[str, int]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., checkpoint_step: _Optional[int] = ...) -> None: ...
+
+class ChangeReply(_message.Message):
+    __slots__ = ("refusal", "lines")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    refusal: MachineRefusal
+    lines: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...

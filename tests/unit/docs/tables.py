@@ -93,7 +93,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "metrics": metrics,
     "variables-of-a-job": lambda: variables(
-        VariableReader.LEARNER, VariableReader.EVALUATOR, VariableReader.SHARD
+        VariableReader.LEARNER,
+        VariableReader.EVALUATOR,
+        VariableReader.SHARD,
+        VariableReader.COMMAND,
     ),
     "variables-of-the-operator": lambda: variables(VariableReader.OPERATOR),
 }

@@ -17,7 +17,7 @@ from atoll_operator import cli
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.authority.job_authority import make_anchor, make_request
-from atoll_operator.cli.tokens import listed, made, revoked
+from atoll_operator.cli.tokens import TokenWanted, listed, made, revoked
 from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE, SLOTS_FILE, STATUS_FILE
 from atoll_operator.local.progress import last_status, local_status
 from atoll_operator.local.progress.machines import ShownMachine, read_machines
@@ -109,7 +109,7 @@ def test_the_same_folder_is_the_same_server(served: Served) -> None:
 def test_whoever_is_not_let_in_hears_why(served: Served, tmp_path: Path) -> None:
     once = served.token(uses=1)
     enter(served.options(tmp_path / "a", once))
-    line = made(served.out, region="", uses=None, hours=1.0, now=time.time())
+    line = made(served.out, TokenWanted(hours=1.0), time.time())
     any_region = Token.parse(line.split()[-1])
     for token, more, words in (
         (once, {}, "is used up"),

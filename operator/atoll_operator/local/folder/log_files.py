@@ -1,6 +1,10 @@
-"""The logs of a run folder, line by line. A process that is started again appends to its file."""
+"""The processes of a run folder: their logs, line by line, and how its shards are reached.
+
+A process that is started again appends to its file.
+"""
 
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -12,6 +16,7 @@ from atoll_operator.local.folder.run_lock import is_run
 from atoll_protos.errors import SpecError
 from atoll_protos.network.addresses import OR
 
+EXPORTING = "atoll_syncer.edges.exporting"
 LOOK_SECONDS = 0.2  # files of all kinds of file systems can be looked at, few can tell of a change
 
 
@@ -71,6 +76,13 @@ def observer_in(out: Path) -> str:
     """The credentials with which shards of `atoll serve` are asked; empty: plain text."""
     folder = out / OBSERVER_FOLDER
     return str(folder) if folder.is_dir() else ""
+
+
+def exporting(out: Path, target: str) -> list[str]:
+    """The program that takes the model from the shards of a run; `target` -: as a tar."""
+    shards = ("--endpoints", ",".join(endpoints_of(out)), "--tls-dir", observer_in(out))
+    words = ("--run-file", str(out / RUN_FILE), *shards, "--out", target)
+    return [sys.executable, "-P", "-m", EXPORTING, *words]
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:

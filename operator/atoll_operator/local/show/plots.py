@@ -63,9 +63,10 @@ def draw(out: Path, tokens: dict[str, int]) -> None:
 
 def _losses(axes: Any, out: Path, title: str = "") -> tuple[int, bool]:
     """A line for each learner, broken where it was started again, and the held-out loss."""
+    written = {path.stem: read_lines(path) for path in sorted((out / "learners").glob("*.jsonl"))}
     lines = {
-        path.stem: [(ticks, smooth(losses)) for ticks, losses in starts(read_lines(path))]
-        for path in sorted((out / "learners").glob("*.jsonl"))
+        slot: [(ticks, smooth(losses)) for ticks, losses in starts(found)]
+        for slot, found in sorted((_noted(out) | written).items())
     }
     evaluations = read_lines(out / "evaluations.jsonl")
     held_out = [each["loss"] for each in evaluations]
@@ -91,6 +92,16 @@ def _losses(axes: Any, out: Path, title: str = "") -> tuple[int, bool]:
     ]
     _label(axes, title, outside)
     return sum(map(bool, lines.values())), bool(evaluations)
+
+
+def _noted(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """By learner, the losses at the merges of a shard: of those whose own files are elsewhere."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    first = sorted(out.glob("syncer/*.tape.jsonl"))[:1]
+    for line in chain.from_iterable(map(read_lines, first)):
+        for each in line.get("losses", ()):
+            found.setdefault(each["slot"], []).append({"tick": line["tick"], **each})
+    return found
 
 
 def _label(axes: Any, title: str, outside: Sequence[str]) -> None:

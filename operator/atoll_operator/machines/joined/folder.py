@@ -8,13 +8,17 @@ logs/, learners/, processes.json   as in a run folder
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from atoll_operator.machines.private_files import make_private, write_credentials, write_private
+from atoll_operator.machines.private_files import (
+    make_private,
+    state_root,
+    write_credentials,
+    write_private,
+)
 from atoll_protos.errors import SpecError
 from atoll_protos.job.strict_json import parse
 from atoll_protos.network.credentials import Credentials
@@ -78,15 +82,11 @@ def find(place: str, name: str, digest: str = "") -> tuple[Path, Joined] | None:
 
 
 def default_folder(job: str, uid: str, machine: str) -> Path:
-    return _root() / f"{job}-{uid[:8]}-{machine}"
+    return state_root() / f"{job}-{uid[:8]}-{machine}"
 
 
 def _all() -> Iterator[tuple[Path, Joined]]:
-    for path in sorted(_root().glob(f"*/{MACHINE_FILE}")):
+    for path in sorted(state_root().glob(f"*/{MACHINE_FILE}")):
         joined = read(path.parent)
         if joined is not None:
             yield path.parent, joined
-
-
-def _root() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "atoll"

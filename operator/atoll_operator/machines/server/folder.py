@@ -22,7 +22,7 @@ from atoll_operator.api.job.spec import Job
 from atoll_operator.authority.job_authority import DAY_SECONDS, Authority, make_anchor
 from atoll_operator.local.folder.run_files import CREDENTIALS_FOLDER, MACHINES_FOLDER
 from atoll_operator.machines.private_files import write_private
-from atoll_operator.machines.server.register import Book, Granted, with_token
+from atoll_operator.machines.server.register import Book, Granted, May, with_token
 from atoll_operator.machines.token import SERVER_NAME, Token, digest_of, hash_of
 from atoll_protos import json_text
 from atoll_protos.errors import SpecError
@@ -110,9 +110,9 @@ def read_server(folder: Path) -> ServerFile:
     return found
 
 
-def join_line(out: Path, token: Token) -> str:
+def line_with(token: Token, out: Path, verb: str = "join") -> str:
     """What is to be typed on another machine."""
-    return f"atoll join {read_server(out / MACHINES_FOLDER).place} --token {token}"
+    return f"atoll {verb} {read_server(out / MACHINES_FOLDER).place} --token {token}"
 
 
 def anchor_in(folder: Path, now: float) -> Authority:
@@ -126,7 +126,15 @@ def anchor_in(folder: Path, now: float) -> Authority:
     return Authority(str(found["certificate"]).encode(), str(found["key"]).encode())
 
 
-def new_token(out: Path, *, region: str, uses: int | None, hours: float, now: float) -> Token:
+def new_token(
+    out: Path,
+    *,
+    region: str,
+    uses: int | None,
+    hours: float,
+    now: float,
+    may: May = May.JOIN,
+) -> Token:
     """A new token of the job in a folder of `atoll serve`. Raises SpecError."""
     folder = out / MACHINES_FOLDER
     der = ssl.PEM_cert_to_DER_cert(anchor_in(folder, now).certificate.decode())
@@ -137,6 +145,7 @@ def new_token(out: Path, *, region: str, uses: int | None, hours: float, now: fl
         region=region,
         uses=uses,
         until=int(now + 3600 * hours),
+        may=may,
     )
     Book(folder).change(lambda register: (with_token(register, granted, now), None))
     return token

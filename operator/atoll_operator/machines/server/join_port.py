@@ -1,14 +1,18 @@
 """The service with which machines enter a job, renew their certificates and watch it.
 
+With other tokens people look at the job, and change it.
+
 It answers from files, which others may change meanwhile, and from what the passes of the run have
 told last. A refusal is an answer, not an error of gRPC: it has a remedy.
 """
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -16,13 +20,20 @@ import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import Authority
+from atoll_operator.machines.server.attempts import Attempts, TooManyError
+from atoll_operator.machines.server.changing import RunFolder
 from atoll_operator.machines.server.job_certificates import JobCertificates
 from atoll_operator.machines.server.job_now import Heard, JobNow
+from atoll_operator.machines.server.looking import LOOKERS_MAX, Looking
 from atoll_operator.machines.server.register import (
     Book,
     EntryRequest,
+    May,
     Member,
     OpenSlots,
+    UnknownNameError,
+    WrongSecretError,
+    allowed,
     enter,
     known,
 )
@@ -33,7 +44,7 @@ from atoll_protos.network.channels import server_options
 from atoll_protos.network.identity import Identity, Role
 from atoll_protos.network.services import Service, add_handlers
 
-THREADS: Final = 8
+THREADS: Final = 8 + LOOKERS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +61,22 @@ class JoinPort:
     container: Callable[[str], str]  # of a region
     steps: Callable[[], int]
     say: Callable[[str], None]
+    looking: Looking
     clock: Callable[[], float] = time.time
+    attempts: Attempts = field(default_factory=Attempts)
 
     def Enter(self, request: pb.EnterRequest, context: Any) -> pb.EnterReply:  # noqa: N802
         try:
             _same_protocol(request.protocol, request.version)
-            return self._entered(request, context.peer())
+            with self._limited(request.token, context):
+                return self._entered(request, context.peer())
         except SpecError as error:
             self.say(f"a machine at {_host(context)} was refused: {error}")
             return pb.EnterReply(refusal=_refusal(error))
 
     def Renew(self, request: pb.RenewRequest, context: Any) -> pb.RenewReply:  # noqa: N802
         try:
-            machine = known(self.book.read(), request.name, request.secret)
+            machine = self._machine(request, context)
             found = self._signed(machine, request.request)
         except SpecError as error:
             return pb.RenewReply(refusal=_refusal(error))
@@ -72,10 +86,53 @@ class JoinPort:
     def Watch(self, request: pb.WatchRequest, context: Any) -> pb.WatchReply:  # noqa: N802
         try:
             _same_protocol(request.protocol, request.version)
-            machine = known(self.book.read(), request.name, request.secret)
+            machine = self._machine(request, context)
         except SpecError as error:
             return pb.WatchReply(refusal=_refusal(error))
         return self._watched(machine.name, context.peer(), request.round_trip_seconds)
+
+    def Look(self, request: pb.LookRequest, context: Any) -> Iterator[pb.LookReply]:  # noqa: N802
+        try:
+            self._allowed(request, May.LOOK, context)
+            again = partial(self._allowed, request, May.LOOK, context)
+            yield from self.looking.replies(request, context, again)
+        except SpecError as error:
+            yield pb.LookReply(refusal=_refusal(error))
+
+    def Change(self, request: pb.ChangeRequest, context: Any) -> pb.ChangeReply:  # noqa: N802
+        try:
+            self._allowed(request, May.EDIT, context)
+            lines = changed(RunFolder(self.looking.out, self.job), request)
+        except SpecError as error:
+            return pb.ChangeReply(refusal=_refusal(error))
+        name = pb.Decision.Name(request.decision).removeprefix("DECISION_").lower()
+        said = "; ".join(lines) or name
+        self.say(f"by token {request.token}, from {_host(context)}: {said}")
+        return pb.ChangeReply(lines=lines)
+
+    @contextmanager
+    def _limited(self, name: str, context: Any) -> Iterator[None]:
+        """Counts wrong secrets, and hangs up where there are too many."""
+        address, now = _host(context), time.monotonic()
+        try:
+            self.attempts.check(address, name, now)
+            try:
+                yield
+            except WrongSecretError as error:
+                nobody = isinstance(error, UnknownNameError)
+                self.attempts.failed(address, "" if nobody else name, now)
+                raise
+        except TooManyError:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many wrong tokens")
+
+    def _machine(self, request: pb.RenewRequest | pb.WatchRequest, context: Any) -> Member:
+        with self._limited(request.name, context):
+            return known(self.book.read(), request.name, request.secret)
+
+    def _allowed(self, request: pb.LookRequest | pb.ChangeRequest, may: May, context: Any) -> None:
+        _same_protocol(request.protocol, request.version)
+        with self._limited(request.token, context):
+            allowed(self.book.read(), request.token, request.secret, may, self.clock())
 
     def _entered(self, request: pb.EnterRequest, peer: str) -> pb.EnterReply:
         secret, now = new_secret(), self.clock()
@@ -149,6 +206,25 @@ def open_port(listen: str, anchor: Authority, servicer: JoinPort) -> grpc.Server
         raise SpecError("--listen", f"{listen} cannot be bound", remedy) from error
     server.start()
     return server
+
+
+def changed(run: RunFolder, asked: pb.ChangeRequest) -> list[str]:
+    """What is another now, in words. Raises SpecError."""
+    match asked.decision:
+        case pb.DECISION_EDIT:
+            steps = asked.steps if asked.HasField("steps") else None
+            tokens = asked.tokens if asked.HasField("tokens") else None
+            return run.edit(asked.learners, steps, tokens)
+        case pb.DECISION_STOP:
+            return run.stop()
+        case pb.DECISION_SUSPEND | pb.DECISION_RESUME:
+            run.suspend(asked.decision == pb.DECISION_SUSPEND)
+        case pb.DECISION_CHECKPOINT:
+            run.ask_checkpoint(asked.checkpoint_step)
+        case _:
+            problem = "the server does not know what is to be done"
+            raise SpecError("atoll", problem, "install the same version on both")
+    return []
 
 
 def digest_of_bundle(bundle: bytes) -> str:

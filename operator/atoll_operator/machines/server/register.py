@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -25,6 +26,22 @@ ANOTHER_TOKEN: Final = "ask for another one: `atoll tokens DIR` makes it on the 
 T = TypeVar("T")
 
 
+class May(StrEnum):
+    """What a token is good for. One that may edit may look, too."""
+
+    JOIN = "join"
+    LOOK = "look"
+    EDIT = "edit"
+
+
+class WrongSecretError(SpecError):
+    """Somebody may be guessing."""
+
+
+class UnknownNameError(WrongSecretError):
+    """No token and no machine has this name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """A token, without its secret. `uses` are left (None: any number), `until` in UNIX seconds."""
@@ -34,6 +51,7 @@ class Granted:
     region: str = ""  # empty: any
     uses: int | None = None
     until: int = 0
+    may: May = May.JOIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +103,9 @@ def enter(
     register: Register, asked: EntryRequest, offered: OpenSlots, secret_hash: str, now: float
 ) -> tuple[Register, Member]:
     """Let a machine in: it gets free slots, and the token loses a use. Raises SpecError."""
-    token = _token(register, asked, now)
+    token = allowed(register, asked.token, asked.secret, May.JOIN, now)
+    if token.uses == 0:
+        raise SpecError("--token", f"{token.name} is used up", ANOTHER_TOKEN)
     region = _region(asked.region, token.region, offered)
     taken = {slot for each in register.machines for slot in each.slots}
     free = [slot for slot in offered.slots[region] if slot not in taken]
@@ -109,10 +129,27 @@ def known(register: Register, name: str, secret: str) -> Member:
     machine = next((each for each in register.machines if each.name == name), None)
     if machine is None:
         gone = "was revoked" if name in register.former else "is not one of this job"
-        raise SpecError(f"machine {name}", gone, f"{ANOTHER_TOKEN}, and enter with it")
+        raise UnknownNameError(f"machine {name}", gone, f"{ANOTHER_TOKEN}, and enter with it")
     if not hmac.compare_digest(machine.secret_hash, hash_of(secret)):
-        raise SpecError(f"machine {name}", "has shown a wrong secret", ANOTHER_TOKEN)
+        raise WrongSecretError(f"machine {name}", "has shown a wrong secret", ANOTHER_TOKEN)
     return machine
+
+
+def allowed(register: Register, name: str, secret: str, may: May, now: float) -> Granted:
+    """The token of this name, which may do this at `now`. Raises SpecError."""
+    token = next((each for each in register.tokens if each.name == name), None)
+    if token is None:
+        problem = f"{name} is not a token of this job: it was revoked, or expired long ago"
+        raise UnknownNameError("--token", problem, ANOTHER_TOKEN)
+    if not hmac.compare_digest(token.secret_hash, hash_of(secret)):
+        raise WrongSecretError("--token", f"the secret of {name} is wrong", ANOTHER_TOKEN)
+    if now >= token.until:
+        raise SpecError("--token", f"{name} has expired", ANOTHER_TOKEN)
+    if token.may != may and (token.may, may) != (May.EDIT, May.LOOK):
+        option = "" if may is May.JOIN else f" --{may}"
+        remedy = f"`atoll tokens DIR{option}` makes another one on the server's machine"
+        raise SpecError("--token", f"{name} is to {token.may}, and not to {may}", remedy)
+    return token
 
 
 def revoke(register: Register, name: str) -> Register:
@@ -157,20 +194,6 @@ class Book:
             text = json.dumps(dataclasses.asdict(new), indent=2) + "\n"
             write_private(self._file, text.encode())
         return result
-
-
-def _token(register: Register, asked: EntryRequest, now: float) -> Granted:
-    token = next((each for each in register.tokens if each.name == asked.token), None)
-    if token is None:
-        problem = f"{asked.token} is not a token of this job: it was revoked, or expired long ago"
-        raise SpecError("--token", problem, ANOTHER_TOKEN)
-    if not hmac.compare_digest(token.secret_hash, hash_of(asked.secret)):
-        raise SpecError("--token", f"the secret of {token.name} is wrong", ANOTHER_TOKEN)
-    if now >= token.until:
-        raise SpecError("--token", f"{token.name} has expired", ANOTHER_TOKEN)
-    if token.uses == 0:
-        raise SpecError("--token", f"{token.name} is used up", ANOTHER_TOKEN)
-    return token
 
 
 def _region(asked: str, of_token: str, offered: OpenSlots) -> str:

@@ -46,8 +46,8 @@ from atoll_operator.machines.server.folder import (
     anchor_in,
     check,
     identity,
-    join_line,
     leaf_folder,
+    line_with,
     new_token,
     own_address,
     server_file,
@@ -56,6 +56,7 @@ from atoll_operator.machines.server.folder import (
 from atoll_operator.machines.server.job_certificates import JobCertificates
 from atoll_operator.machines.server.job_now import JobNow
 from atoll_operator.machines.server.join_port import JoinPort, open_port
+from atoll_operator.machines.server.looking import Looking
 from atoll_operator.machines.server.register import Book, OpenSlots, Register
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
@@ -86,6 +87,7 @@ class MachineServer(Elsewhere):
     regions: frozenset[str]  # whose learners are processes here
     certificates: JobCertificates
     anchor: Authority
+    looking: Looking
     endpoints: Sequence[str] = ()
     observer: str = ""
     now: JobNow = field(default_factory=JobNow)
@@ -124,6 +126,7 @@ class MachineServer(Elsewhere):
             container=lambda region: container_elsewhere(self.job, region),
             steps=lambda: self.job.spec.steps or 0,
             say=say,
+            looking=self.looking,
         )
         self._files = Files(self.out, say)
         self.traffic = MachineTraffic(moved_by_machines(read_tapes(self.out)))
@@ -136,6 +139,7 @@ class MachineServer(Elsewhere):
             self._tell_the_end()
             self._write_machines()
         finally:
+            self.looking.over.set()
             port.stop(grace=1.0).wait()
 
     def edited(self, job: Job) -> None:
@@ -206,7 +210,7 @@ class MachineServer(Elsewhere):
 
     def _invitation(self) -> str:
         token = new_token(self.out, region="", uses=None, hours=DAY_HOURS, now=time.time())
-        line = join_line(self.out, token)
+        line = line_with(token, self.out)
         return f"On each machine with learners, within {DAY_HOURS:.0f} hours:\n\n  {line}\n"
 
     def _tell_the_end(self) -> None:
@@ -250,6 +254,7 @@ def serving_in(
         regions=frozenset(here),
         certificates=JobCertificates(folder, owner, leaves),
         anchor=anchor_in(folder, now),
+        looking=Looking(out=out),
         endpoints=endpoints_at(server.ports, job.spec.syncer.shards, local),
         observer=str(out / OBSERVER_FOLDER),
     )

@@ -1,0 +1,105 @@
+"""What a person decides of a run in a folder of this machine: `atoll edit`, and its kin.
+
+A decision comes from a command here, or with a token to edit from afar. It acts on the manifest,
+and whoever runs the job follows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll_operator.api.job.spec import Job
+from atoll_operator.api.status.job_status import Status
+from atoll_operator.local.folder.run_files import (
+    ASKED_FILE,
+    MACHINES_FOLDER,
+    continued_by,
+    write_whole,
+)
+from atoll_operator.local.folder.run_lock import is_run
+from atoll_operator.local.planning import edits
+from atoll_operator.local.progress.last_status import read_status
+from atoll_operator.machines.server.register import Book
+from atoll_protos.errors import SpecError
+from atoll_protos.names import REGION_PATTERN
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run of this machine; errors call it `name`. All methods raise SpecError."""
+
+    folder: Path
+    name: str
+
+    def edit(self, learners: Mapping[str, int], steps: int | None, tokens: int | None) -> list[str]:
+        """Returns what is another now, in words; None and no region: as it is."""
+        return self._edit(fields(learners, steps, tokens))
+
+    def suspend(self, wanted: bool) -> None:
+        if not is_run(self.folder):
+            remedy = f"`{continued_by(self.folder)}` continues it, unless it is complete"
+            raise SpecError(self.name, "nothing runs in it now", remedy)
+        edits.edit(self.folder, [f"spec.suspend={str(wanted).lower()}"])
+
+    def stop(self) -> list[str]:
+        by_tokens = edits.job_of(self.folder).spec.steps is None
+        return self._edit(ended_at(read_status(self.folder), by_tokens=by_tokens))
+
+    def ask_checkpoint(self, step: int) -> None:
+        """Of this step, or of a later one."""
+        try:
+            write_whole(self.folder / ASKED_FILE, f"{step}\n")
+        except OSError as error:
+            problem = f"cannot be written to ({error.strerror})"
+            remedy = "make room, or let this user write"
+            raise SpecError(str(self.folder), problem, remedy) from error
+
+    def _edit(self, changes: list[str]) -> list[str]:
+        must_not_be_complete(self.name, self._status())
+        found = edits.edit(self.folder, changes, self._keeps_machines)
+        lines = edits.differences(found.before, found.after)
+        if not found.runs:
+            again = f"`{continued_by(self.folder)}` continues so"
+            lines.append(f"nothing runs in it now; {again}")
+        return lines
+
+    def _keeps_machines(self, after: Job) -> None:
+        """Refuse that a machine which has joined would have a slot that the job has not."""
+        for each in Book(self.folder / MACHINES_FOLDER).read().machines:
+            if gone := [slot for slot in each.slots if slot not in after.spec.slots]:
+                problem = f"machine {each.name} has {', '.join(gone)}"
+                out = f"`atoll tokens {self.folder} --revoke {each.name}`"
+                remedy = f"first take the machine out: {out}"
+                raise SpecError(f"spec.regions[{each.region}].learners", problem, remedy)
+
+    def _status(self) -> Status | None:
+        """None: the run has written none yet."""
+        try:
+            return read_status(self.folder)
+        except SpecError:
+            return None
+
+
+def fields(learners: Mapping[str, int], steps: int | None, tokens: int | None) -> list[str]:
+    """An edit as fields of the manifest. Raises SpecError for what is no name of a region."""
+    for region in learners:
+        if REGION_PATTERN.fullmatch(region) is None:  # a dot would lead to other fields
+            raise SpecError("--learners", f"{region!r} is no region", "write it as eu=3")
+    changes = [f"spec.regions.{name}.learners={number}" for name, number in learners.items()]
+    changes += [f"spec.steps={steps}"] if steps else []
+    return changes + ([f"spec.tokens={tokens}"] if tokens else [])
+
+
+def ended_at(status: Status, *, by_tokens: bool) -> list[str]:
+    """The fields of a job whose length becomes what it has trained."""
+    reached = status.progress
+    length = (reached.tokens if by_tokens else reached.step) if reached else 0
+    field = "tokens" if by_tokens else "steps"
+    return [f"spec.{field}={max(1, length)}", "spec.suspend=false"]
+
+
+def must_not_be_complete(name: str, status: Status | None) -> None:
+    if status is not None and status.true_condition("Complete") is not None:
+        reached = status.progress.step if status.progress else 0
+        problem = f"is complete since step {reached}, and stays so"
+        raise SpecError(name, problem, "begin a new one, with what it has left: --resume-from")
