@@ -1,14 +1,20 @@
 """`atoll serve` and `atoll join` from houses behind NAT: share of time blocked, and seconds.
 
-In tests/: python -m bench.houses [--megabits N ...] [--steps N] [--step-seconds S]   (needs root)
+In tests/: python -m bench.houses [--megabits N ...] [--milliseconds N] [--steps N]
+                                  [--step-seconds S]   (needs root)
 
 A job with a house for each rate, of a byte model of 4 million parameters with int4 up. The link of
-a house has so many Mbit/s up (tbf); 0 is no limit, for what this machine does to a learner of the
-same run. Delays are not made. `used` is the share of a link that the values take.
+a house has so many Mbit/s up (tbf), and 0 is no limit; a round trip to it takes 60 ms. `used` is
+the share of a link that the values take.
+
+Blocked is the time inside `learner.step`, as a share of that of a step on a quiet machine. `core`
+is what it computes, and `ready` what it waits for a core; `asleep` is all else, so the network has
+at most that. Where learners share cores, `ready` says so, and is none of the network's.
 """
 
 import argparse
 import itertools
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench import jobs
+from bench import houses_script, jobs
 from bench.results import Figure, option, publish
 from bench.table import show
 from bytegpt.model import ByteGPT, Size
-from local.command import commits
+from local.command import TESTS, commits, python_path
 from local.machines.commands import Machine, commands_in
 from local.machines.nat import V4, V6, behind_nat
 
@@ -29,16 +35,20 @@ TRAIN: Final = ["--layers=5", "--heads=4", "--width=256", "--context=32", "--bat
 BITS: Final = 4
 PERIOD: Final = 16
 SYNC: Final = {**jobs.TINY, "period": PERIOD, "wire": {"up": "int4"}}
+PARTS: Final = ("core", "ready", "asleep")
 MOMENTS: Final = ("a line to type", "all have entered", "a merge", "complete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Of a house: its Mbit/s up, mean seconds of a step, and shares."""
+    """Of a house: its Mbit/s up, mean seconds of a step, and shares; blocked has three parts."""
 
     megabits: float
     step_seconds: float
     blocked: float
+    core: float
+    ready: float
+    asleep: float
     used: float
 
     @property
@@ -50,18 +60,24 @@ def played(given: argparse.Namespace, folder: Path) -> tuple[list[Found], list[f
     """A job to its end; the seconds are from the moment at which `atoll serve` is typed."""
     rates = dict(enumerate(given.megabits))
     pace = f"--step-milliseconds-min={1000 * given.step_seconds:.0f}"
-    regions = {f"region-{n}": [*TRAIN, pace] for n in rates}
-    job = folder / "job.yaml"
-    job.write_text(jobs.manifest(regions, steps=given.steps, sync=SYNC, seed=given.seed))
+    regions = [f"region-{n}" for n in rates]
+    path = f"PYTHONPATH={python_path(TESTS)}"
+    module = (sys.executable, "-m", houses_script.__name__)
+    script = ("--", "env", path, *module, *TRAIN, pace)
+    job, none = folder / "job.yaml", dict.fromkeys(regions, ())
+    job.write_text(jobs.manifest(none, steps=given.steps, sync=SYNC, seed=given.seed))
     families = zip(itertools.cycle((V4, V6)), given.megabits, strict=False)
     out, began, moments = folder / "served", time.monotonic(), list[float]()
-    with behind_nat(folder, *families) as place, commands_in(folder) as here:
+    with (
+        behind_nat(folder, *families, milliseconds=given.milliseconds) as place,
+        commands_in(folder) as here,
+    ):
         words = ("serve", job, "--out", out, "--listen", "0.0.0.0:7700", "--output", "lines")
         server = here.atoll(out, *words, within=place.server.enter)
         line = server.says("--token")
         moments.append(time.monotonic() - began)
         houses = [
-            here.join(line, region, "--region", region, within=house.enter)
+            here.join(line, region, "--region", region, *script, within=house.enter)
             for region, house in zip(regions, place.houses, strict=True)
         ]
         for region in regions:
@@ -72,19 +88,21 @@ def played(given: argparse.Namespace, folder: Path) -> tuple[list[Found], list[f
         if any(each.end() for each in (*houses, server)):
             raise RuntimeError(server.logs())
         moments.append(time.monotonic() - began)
-    return [found(house, rate) for house, rate in zip(houses, given.megabits, strict=True)], moments
+    pairs = zip(houses, given.megabits, strict=True)
+    return [found(house, rate, given.step_seconds) for house, rate in pairs], moments
 
 
-def found(house: Machine, megabits: float) -> Found:
-    """From what the learner of a house has written."""
+def found(house: Machine, megabits: float, pace: float) -> Found:
+    """From what the learner of a house has written; `pace`: seconds of a step by itself."""
     (path,) = (house.out / "learners").glob("*.jsonl")
     steps = [each for each in jobs.lines(path) if each.get("step_seconds", 0.0) > 0]
-    trained, blocked = (total(steps, f"{name}_seconds") for name in ("step", "blocked"))
-    seconds = (trained + blocked) / len(steps)
+    clocks = jobs.lines(house.out / houses_script.NAME)[1:]  # the first one has begun with Start
+    parts = {name: total(clocks, name) / len(clocks) / pace for name in PARTS}
+    seconds = total(steps, "step_seconds") / len(steps)
     values = sum(each.numel() for each in ByteGPT(SIZE, seed=0).parameters())
     used = values * BITS / (PERIOD * seconds * megabits * 1e6) if megabits else 0.0
-    share = blocked / (trained + blocked)
-    return Found(megabits=megabits, step_seconds=seconds, blocked=share, used=used)
+    blocked = sum(parts.values())
+    return Found(megabits=megabits, step_seconds=seconds, blocked=blocked, used=used, **parts)
 
 
 def total(steps: Sequence[dict[str, Any]], name: str) -> float:
@@ -93,7 +111,9 @@ def total(steps: Sequence[dict[str, Any]], name: str) -> float:
 
 def figures(houses: Sequence[Found], moments: Sequence[float]) -> Iterator[Figure]:
     for each in houses:
-        yield Figure(what=f"{each.name}: blocked", values=[100 * each.blocked], unit="%")
+        for name in ("blocked", *PARTS):
+            share = 100 * getattr(each, name)
+            yield Figure(what=f"{each.name}: {name}", values=[share], unit="%")
         yield Figure(what=f"{each.name}: a step", values=[each.step_seconds], unit="s")
         yield Figure(what=f"{each.name}: used", values=[100 * each.used], unit="%")
     for name, seconds in zip(MOMENTS, moments, strict=True):
@@ -106,13 +126,17 @@ def main() -> None:
     parser.add_argument("--megabits", type=float, nargs="+", default=[20.0, 100.0, 0.0])
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--step-seconds", type=float, default=0.5)
+    parser.add_argument("--milliseconds", type=float, default=60.0, help="of a round trip")
     parser.add_argument("--seed", type=int, default=1)
     option(parser)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         houses, moments = played(given, Path(folder))
-    rows = [(x.name, f"{x.blocked:.2%}", f"{x.used:.1%}", x.step_seconds) for x in houses]
-    show("houses, int4 up", ("up", "blocked", "used", "a step"), rows)
+    shares = ("blocked", *PARTS, "used")
+    rows = [
+        (x.name, *(f"{getattr(x, each):.2%}" for each in shares), x.step_seconds) for x in houses
+    ]
+    show("houses, int4 up", ("up", *shares, "a step"), rows)
     show("seconds", MOMENTS, [[*map(round, moments)]])
     publish(given, [*figures(houses, moments)], about="Houses behind NAT, 4 million parameters.")
 

@@ -251,7 +251,7 @@ class Telemetry:
     def write(self, fields: dict[str, Any]) -> None:
         self._learner.world.watchers.tell("recorded", self._learner, fields)
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """See Telemetry."""
 
 

@@ -68,27 +68,6 @@ def test_two_machines_train_one_model_over_tls_and_keep_their_keys(tmp_path: Pat
         assert not keys & {path.read_bytes() for path in us.out.rglob("*.key")}
 
 
-def test_each_machine_is_killed_and_is_itself_again(tmp_path: Path) -> None:
-    with commands_in(tmp_path) as here:
-        server = here.serve(TINY, *TWO, *steps(400))
-        line = server.says("--token")
-        us = here.join(line, "house-1", "--region", "us-east")
-        eu = here.join(line, "house-2", "--region", "eu-west")
-        server.until(lambda: len(commits(server.out)) > 4, "commits")
-        us.process.send_signal(signal.SIGKILL)
-        us.process.wait()
-        us = here.join("", "house-1")
-        assert "house-1 of job tiny: us-east-0" in us.says("of job tiny")
-        server.process.send_signal(signal.SIGKILL)
-        server.process.wait()
-        before = commits(server.out)
-        server = here.serve(TINY, *TWO, *steps(400))
-        server.until(lambda: len(commits(server.out)) > len(before) + 4, "commits")
-        assert (us.end(), eu.end(), server.end()) == (0, 0, 0), server.logs()
-        runs = {each["run"] for each in commits(server.out)}
-        assert len(runs) == 1
-
-
 def test_a_machine_that_is_revoked_is_out_at_once_and_one_that_leaves_comes_back(
     tmp_path: Path,
 ) -> None:

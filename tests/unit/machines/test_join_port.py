@@ -185,13 +185,19 @@ def test_a_state_folder_is_of_one_server(served: Served, tmp_path: Path) -> None
         enter(served.options(tmp_path / "b"))
 
 
+@pytest.mark.parametrize("theirs", [PROTOCOL - 1, PROTOCOL + 1], ids=["older", "newer"])
 def test_both_versions_are_named_where_they_differ(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    theirs: int, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_link, "PROTOCOL", PROTOCOL + 1)
-    words = rf"protocol {PROTOCOL + 1} \(Atoll .*\), and the server has {PROTOCOL} \(Atoll "
-    with pytest.raises(SpecError, match=words):
+    _, machine, _ = enter(served.options(tmp_path / "before", served.token()))
+    monkeypatch.setattr(server_link, "PROTOCOL", theirs)
+    words = rf"protocol {theirs} \(Atoll .*\), and the server has {PROTOCOL} \(Atoll "
+    with pytest.raises(SpecError, match=words) as refused:
         enter(served.options(tmp_path / "a", served.token()))
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(SpecError, match=words):  # it was known already
+        ServerLink(served.place, machine.anchor).watch(machine.name, machine.secret)
 
 
 @contextmanager

@@ -86,9 +86,16 @@ def part_of_a_companion(part: int, byte_count: int) -> bytes:
 
 
 class Telemetry:
-    def write(self, fields: dict[str, Any]) -> None: ...
+    """Knows what is not on file yet."""
 
-    def close(self) -> None: ...
+    def __init__(self) -> None:
+        self.waiting: list[dict[str, Any]] = []
+
+    def write(self, fields: dict[str, Any]) -> None:
+        self.waiting.append(fields)
+
+    def flush(self) -> None:
+        self.waiting.clear()
 
 
 class Client:
@@ -198,6 +205,17 @@ def test_a_capture_that_is_written_while_it_is_read_never_goes_out(torn: str) ->
 
     assert rig.sent(meanwhile) is None
     assert rig.lost == [OFFER]
+
+
+def test_the_lines_of_what_an_offer_counts_are_on_file_before_it_leaves() -> None:
+    rig = Rig()
+    rig.transport.values.bases[KEY] = full(5.0)
+    rig.captured(2.0)
+    telemetry: Any = rig.transport.telemetry
+    rig.transport.feed([TelemetryRecord({"t_m": 1})])
+    assert telemetry.waiting
+    assert rig.sent() is not None
+    assert not telemetry.waiting
 
 
 def test_an_offer_names_its_own_capture_also_when_the_next_is_announced_meanwhile() -> None:

@@ -17,8 +17,9 @@ log = structlog.get_logger()
 class Telemetry:
     """Appends JSON lines with their `time`, written out twice a second; without a folder none.
 
-    Without a slot it is an observer's. What the disk does not take is tried again, up to
-    WAITING_BYTES_MAX, and what comes after that is left out.
+    What an offer counts is written out before it leaves: a machine that loses its power has the
+    lines of all that can be merged. Without a slot it is an observer's. What the disk does not take
+    is tried again, up to WAITING_BYTES_MAX, and what comes after that is left out.
     """
 
     def __init__(self, folder: str, slot: str) -> None:
@@ -37,15 +38,13 @@ class Telemetry:
             self._waiting += line
         often = "t_m" in fields or fields.get("event") == LOGGED
         if now - self._flushed_at >= FLUSH_SECONDS or not often:
-            self._flush(self._path)
-            self._flushed_at = now
+            self.flush()
 
-    def close(self) -> None:
-        if self._path is not None:
-            self._flush(self._path)
-
-    def _flush(self, path: Path) -> None:
-        trouble = ""
+    def flush(self) -> None:
+        if self._path is None or not self._waiting:
+            return
+        path, trouble = self._path, ""
+        self._flushed_at = time.time()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab", buffering=0) as file:

@@ -143,7 +143,7 @@ class Transport:
                     await self._owes_nothing.wait()
         await asyncio.gather(*(client.leave(LEAVE_SECONDS_MAX) for client in self.clients))
         await self.carrier.leave()
-        self.telemetry.close()
+        self.telemetry.flush()
 
     @contextmanager
     def _bugs_end(self) -> Iterator[None]:
@@ -244,6 +244,7 @@ class Transport:
                     message.join.lanes = self.end.configure.lanes  # the rules know of none
                 self.clients[shard].send(message)
             case SendOffer(shard, offer):
+                self.telemetry.flush()
                 self.carrier.offer(shard, offer)
             case SendSeed(shard):
                 self.carrier.seed(shard)
