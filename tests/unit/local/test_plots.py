@@ -61,6 +61,19 @@ def test_a_restart_breaks_the_line_and_begins_the_average_anew(tmp_path: Path) -
     assert legend._loc != legend.codes["best"]  # type: ignore[attr-defined]
 
 
+def test_who_trains_elsewhere_has_the_losses_that_a_shard_has_noted(tmp_path: Path) -> None:
+    write(tmp_path, "a-0", step(1, 4.0), step(2, 3.0))
+    noted = [{"slot": slot, "incarnation": 1, "loss": 9.0} for slot in ("a-0", "b-0")]
+    tape = [{"tick": 5, "losses": noted}, {"tick": 7}, {"tick": 8, "losses": noted}]
+    (tmp_path / "syncer").mkdir()
+    for shard in range(2):
+        text = "".join(json.dumps(line) + "\n" for line in tape)
+        (tmp_path / "syncer" / f"{shard}.tape.jsonl").write_text(text)
+    own, elsewhere = losses(tmp_path).lines
+    assert [tick for tick, _ in points(own)] == [1, 2]
+    assert points(elsewhere) == [(5, pytest.approx(9.0)), (8, pytest.approx(9.0))]
+
+
 def test_the_average_is_the_mean_at_its_beginning_and_begins_anew_after_a_nan() -> None:
     assert plots.smooth([1.0, 3.0])[1] == pytest.approx(2.0, abs=0.1)
     flat = plots.smooth([2.0] * 200)

@@ -105,6 +105,8 @@ def test_logs_come_by_their_last_lines_and_follow_until_the_job_is_over(served: 
     job = connect(served.place, str(token))
     atoll("logs", served.place, "shard-0", "--token", str(token))
     assert atoll("logs", served.place, "shard-0", "--tail", "2") == "second\nthird\n"
+    with pytest.raises(SpecError, match=r"us-0: is not .* own machine; it has shard-0; the log of"):
+        atoll("logs", served.place, "us-0")
     log = served.out / "logs/shard-0.log"
     with job.copy("logs", follow=True, tail=1) as copy:
         mine = copy / "logs/shard-0.log"

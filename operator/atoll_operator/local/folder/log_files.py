@@ -14,6 +14,7 @@ from typing import Any
 from atoll_operator.local.folder.run_files import OBSERVER_FOLDER, RUN_FILE, Growing, text_of
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_protos.errors import SpecError
+from atoll_protos.names import SLOT_PATTERN
 from atoll_protos.network.addresses import OR
 
 EXPORTING = "atoll_syncer.edges.exporting"
@@ -35,7 +36,9 @@ def lines(out: Path, process: str, *, tail: int | None, follow: bool) -> Iterato
     wanted = {process, *(_name(row) for row in _rows(out) if row.get("slot") == process)}
     if process and wanted.isdisjoint(known):
         has = f"it has {', '.join(known)}" if known else "it has none yet"
-        raise SpecError(process, f"is not a process of the run in {out}", has)
+        if SLOT_PATTERN.fullmatch(process):
+            has += "; the log of a learner that has joined is in the state folder of its machine"
+        raise SpecError(process, "is not a process that the run has on its own machine", has)
     files: dict[str, Growing] = {}
     while True:
         alive = follow and is_run(out)  # asked before what it wrote last is read
