@@ -3,7 +3,7 @@
 Several processes of pytest share the tests of a group, but for those on clusters.
 `tests/cluster prepare` builds Kubernetes, which takes minutes on a new machine, and seconds where
 its cache has these versions. It runs before all tests, so that none shares the machine with it. So
-does the installation of the object stores' servers, which takes a minute on a new machine.
+does the installation of object stores and Slurm, which takes a minute on a new machine.
 """
 
 import os
@@ -103,7 +103,7 @@ def run_groups(wanted: list[str], folder: Path) -> int:
     if NEED_CLUSTERS & set(wanted):
         run("python", "tests/cluster", "prepare")  # the tests fail and say why, if it does
     if NEED_SERVERS & set(wanted):
-        run("python", "tests/local/stores/installed.py")  # likewise
+        run("python", "tests/local/installed.py")  # likewise
     count, groups = Count(), [group for group in GROUPS if group in wanted]
     for group in groups:
         report = folder / f"{group}.xml"

@@ -1,5 +1,6 @@
 """`atoll join`: brings the learners of this machine into a job of `atoll serve` or a cluster."""
 
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated
 import typer
 
 from atoll_operator.cli.run import GpusPerLearner, ProcessesPerLearner
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 
 Server = Annotated[
@@ -51,7 +53,11 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     server: Server = "",
     script: Script = None,
     token: Annotated[
-        str, typer.Option(help="Needed once: a machine that is started again needs none.")
+        str,
+        typer.Option(
+            help="Needed once: a machine that is started again needs none.",
+            show_default="$ATOLL_TOKEN",
+        ),
     ] = "",
     region: Annotated[
         str,
@@ -68,6 +74,9 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     state: State = None,
     credentials: Brought = None,
     first_slot: FirstSlot = None,
+    enter_only: Annotated[
+        bool, typer.Option("--enter-only", help="End then; started again with its state it trains.")
+    ] = False,
 ) -> None:
     """Train on this machine for a job whose shards another machine serves, or a cluster.
 
@@ -82,7 +91,7 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
 
     words = list(script or ())
     if credentials is not None:
-        _check_alone(server, {"--token": token, "--region": region})
+        _check_alone(server, {"--token": token, "--region": region, "--enter-only": enter_only})
         words = [server, *words] if server else words  # nothing stands before the script
     elif not server:
         raise SpecError("HOST:PORT", "is missing", "give it as `atoll serve` prints it")
@@ -97,7 +106,13 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
 
     if credentials is None:
         place = JoinOptions(
-            server=server, token=token, region=region, learners=learners, name=name, state=state
+            server=server,
+            token=token or os.environ.get(Env.TOKEN, ""),
+            region=region,
+            learners=learners,
+            name=name,
+            state=state,
+            enter_only=enter_only,
         )
         raise typer.Exit(joined(place, wanted, say))
     brought = BroughtOptions(
@@ -110,7 +125,7 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     raise typer.Exit(join_with_credentials(brought, wanted, say))
 
 
-def _check_alone(first: str, given: Mapping[str, str]) -> None:
+def _check_alone(first: str, given: Mapping[str, object]) -> None:
     """With --credentials. Raises SpecError."""
     host, _, port = first.rpartition(":")
     if host and port.isdecimal():

@@ -21,7 +21,7 @@ from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from local.stores import installed
+from local import installed
 from local.stores.gcs_stub import GcsStub
 
 SECONDS_MAX = 300.0

@@ -97,7 +97,7 @@ def test_clusters_and_servers_come_before_all_tests_and_only_for_groups_that_nee
     ran.clear()
     GROUPS.run_groups(["seeds", "local"], tmp_path)
     assert prepare not in ran
-    assert ran[0] == ("python", "tests/local/stores/installed.py")
+    assert ran[0] == ("python", "tests/local/installed.py")
 
 
 @pytest.mark.parametrize(

@@ -101,3 +101,21 @@ def test_python_is_the_one_that_has_atoll_with_one_thread_unless_one_chooses(
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert threads() == "8"
     assert threads(OMP_NUM_THREADS="2") == "2"
+
+
+def test_a_learner_is_no_task_of_slurm_or_mpi_and_has_no_token(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_a_task = {
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES"),
+        *("SLURM_NTASKS_PER_NODE", "PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_RANK"),
+    }
+    kept = {"SLURM_JOB_ID": "4", "SLURM_CPUS_PER_TASK": "8", "CUDA_VISIBLE_DEVICES": "0"}
+    for name, value in ({**dict.fromkeys(of_a_task, "1"), **kept, "ATOLL_TOKEN": "t"}).items():
+        monkeypatch.setenv(name, value)
+    learner = planned("python", "train.py", folder=folder)
+    found = environment(learner)
+    assert not {*of_a_task, "ATOLL_TOKEN"} & found.keys()
+    assert kept.items() <= found.items()
+    own = environment(replace(learner, env={"SLURM_NTASKS": "1"}))
+    assert own["SLURM_NTASKS"] == "1", "a manifest may say it"

@@ -11,13 +11,20 @@ import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Final
 
 from atoll_operator.api.job import launching
 from atoll_operator.local.planning.process_plan import Planned
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 
 PYTHON = re.compile(r"^(?:python|pypy)[\d.]*$")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh"})
+# Of a task of Slurm or MPI: libraries take them for ranks and a world, of which a learner is none.
+OF_A_TASK: Final = re.compile(
+    r"SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|NNODES|NTASKS_PER_NODE|TASKS_PER_NODE)"
+    r"|PMI_(RANK|SIZE)|OMPI_COMM_WORLD_\w+|MV2_COMM_WORLD_\w+"
+)
 RELATIVE = "a relative one begins in the manifest's folder"
 
 
@@ -25,9 +32,11 @@ def environment(planned: Planned) -> dict[str, str]:
     """Its variables. This Python's folder comes first in PATH, so that `python` has Atoll.
 
     Each process computes with one thread, since there are several, unless the caller set a number.
+    A task of Slurm may be the caller: which of how many it is, is not for a learner.
     """
+    own = {k: v for k, v in os.environ.items() if k != Env.TOKEN and not OF_A_TASK.fullmatch(k)}
     path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path, **planned.env}
+    return {"OMP_NUM_THREADS": "1", **own, "PATH": path, **planned.env}
 
 
 def check_startable(planned: Iterable[Planned]) -> None:

@@ -25,7 +25,10 @@ TOKEN: Final = "--token"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """Where and as what a machine joins; `state` None: a folder below the user's state folder."""
+    """Where and as what a machine joins; `state` None: a folder below the user's state folder.
+
+    `enter_only`: it is to have its state folder, and nothing trains yet.
+    """
 
     server: str
     token: str = ""
@@ -33,6 +36,7 @@ class JoinOptions:
     learners: int | None = None
     name: str
     state: Path | None = None
+    enter_only: bool = False
 
 
 def enter(place: JoinOptions) -> tuple[Path, Joined, bool]:

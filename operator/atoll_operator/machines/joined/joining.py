@@ -39,6 +39,10 @@ FINISHED: Final = "finished"  # what a learner says whose job is over
 def join(place: JoinOptions, wanted: Wanted, say: Say) -> RunResult:
     """Until the job is over, or somebody stops it. Raises SpecError for what no waiting mends."""
     folder, machine, _ = enter(place)
+    if place.enter_only:
+        say(f"machine {machine.name} of job {machine.job}: {', '.join(machine.slots)}")
+        say(f"its state is in {shown(folder)}: started with it, it trains")
+        return RunResult.COMPLETE
     with run_lock.running(folder, "--state"):
         watcher = Watcher(folder, machine, say)
         watcher.look()
