@@ -22,6 +22,7 @@ class Processes:
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.answered: list[bool] = []
         self.children = [SimpleNamespace(given_up="")]
         self.steps = None
 
@@ -31,13 +32,14 @@ class Processes:
     def begin_again(self) -> None:
         self.done.append("begin again")
 
-    def supervise(self, now: float, **_: object) -> None:
+    def supervise(self, now: float, *, answered: bool, **_: object) -> None:
         self.done.append("pass")
+        self.answered.append(answered)
 
 
 def test_learners_leave_and_start_again_as_the_server_says() -> None:
     processes: Any = Processes()
-    watcher: Any = SimpleNamespace(refusal=None, silent_seconds=lambda _: 0.0)
+    watcher: Any = SimpleNamespace(refusal=None, silent_seconds=lambda _: 0.0, heard_at=0.0)
     run = JoinedRun(watcher, processes, lambda _: None)
 
     def passes_with(*states: int) -> list[str]:
@@ -50,6 +52,18 @@ def test_learners_leave_and_start_again_as_the_server_says() -> None:
     assert passes_with(pb.JOB_TRAINING) == ["pass"]
     assert passes_with(pb.JOB_SUSPENDED, pb.JOB_SUSPENDED) == ["stop"]
     assert passes_with(pb.JOB_STATE_UNSPECIFIED, pb.JOB_TRAINING) == ["begin again", "pass", "pass"]
+
+
+def test_an_answer_from_before_a_learner_ended_says_nothing_of_its_end() -> None:
+    """A learner that had finished was started again, and dialled shards that had gone."""
+    processes: Any = Processes()
+    reply = pb.WatchReply(state=pb.JOB_TRAINING, tick=5)
+    watcher: Any = SimpleNamespace(refusal=None, reply=reply, silent_seconds=lambda _: 1.0)
+    run = JoinedRun(watcher, processes, lambda _: None)
+    for now, heard_at in enumerate([None, 0.5, 0.5, 0.5, 3.5, 3.5]):
+        watcher.heard_at = heard_at
+        assert run.advance(float(now)) is None
+    assert processes.answered == [False, True, False, False, True, False]
 
 
 class Machines(Elsewhere):

@@ -30,7 +30,7 @@ from atoll_operator.machines.joined.credentials import (
 from atoll_operator.machines.joined.entering import JoinOptions, enter
 from atoll_operator.machines.joined.folder import Joined
 from atoll_operator.machines.joined.learners import Wanted, dialled, planned
-from atoll_operator.machines.joined.watching import FRESH_SECONDS, Watcher
+from atoll_operator.machines.joined.watching import Watcher
 
 LINE_SECONDS: Final = 30.0
 FINISHED: Final = "finished"  # what a learner says whose job is over
@@ -93,11 +93,15 @@ def _supervised(run: "JoinedRun") -> RunResult:
 
 @dataclass(slots=True)
 class JoinedRun:
-    """The passes of this machine. Times are monotonic seconds."""
+    """The passes of this machine. Times are monotonic seconds.
+
+    An answer from before a learner ended says nothing of its end, so each counts in one pass only.
+    """
 
     watcher: Watcher
     supervisor: Supervisor
     say: Say
+    heard_at: float | None = None  # of the last answer that a pass has known
     complete_at: float | None = None
     line_at: float = 0.0
     suspended: bool = False
@@ -107,6 +111,7 @@ class JoinedRun:
         if self.watcher.refusal is not None:
             self.say(f"stopping: {self.watcher.refusal}")
             return RunResult.FAILED
+        new = self.watcher.heard_at != self.heard_at
         reply, silent = self.watcher.reply, self.watcher.silent_seconds(now)
         if reply.state == pb.JOB_FAILED:
             self.say(f"the job has failed: {reply.why}")
@@ -118,9 +123,10 @@ class JoinedRun:
             now,
             final=complete or reply.state == pb.JOB_FINAL,
             complete=complete,
-            answered=silent < FRESH_SECONDS and reply.state != pb.JOB_STATE_UNSPECIFIED,
+            answered=new and reply.state != pb.JOB_STATE_UNSPECIFIED,
             tick=reply.tick,
         )
+        self.heard_at = self.watcher.heard_at
         if not complete:
             self._line(now)
             return self._given_up()

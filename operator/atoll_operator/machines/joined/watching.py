@@ -18,7 +18,6 @@ from atoll_protos.errors import SpecError
 from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError
 
 WATCH_SECONDS: Final = 2.0
-FRESH_SECONDS: Final = 10.0  # so long an answer holds
 TRIPS: Final = 5  # of which the shortest is told: a busy machine makes the others longer
 
 
