@@ -4,6 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from local.command import TESTS, TINY, commits
 from local.leftovers import check_none_is_left
 from local.machines.commands import commands_in
@@ -15,12 +17,17 @@ SCRIPT = "from bytegpt.train import main\n\nmain(['--batch=2', '--context=32'])\
 
 
 def commands() -> list[list[str]]:
+    """Those of a job without a cluster."""
     lines = "".join(BLOCK.findall(PAGE)).splitlines()
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("atoll ")]
+    words = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("atoll ")]
+    return [each for each in words if not {"credentials", "--credentials"} & {*each}]
 
 
-def test_the_commands_of_the_page_train_a_model(tmp_path: Path) -> None:
-    serve, join, make, look, revoke = commands()
+def test_the_commands_of_the_page_train_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "laptop"))
+    serve, join, make, tokens, revoke, look, edit = commands()
     (tmp_path / "job.yaml").write_text(TINY.read_text())
     (tmp_path / "train.py").write_text(SCRIPT)
     out = tmp_path / "runs" / "tiny"
@@ -42,9 +49,17 @@ def test_the_commands_of_the_page_train_a_model(tmp_path: Path) -> None:
         made = here.atoll(out, *make)
         assert made.end() == 0
         assert f"join {listen} --token " in made.text()
-        known = here.atoll(out, *look)
+        known = here.atoll(out, *tokens)
         assert known.end() == 0
         assert re.search(r"house-2 +eu-west +eu-west-0", known.text())
+        for each in (look, edit):
+            made = here.atoll(out, *each)
+            assert made.end() == 0
+            words = made.text().split()
+            assert words[:3] == ["atoll", "status", listen]
+            seen = here.atoll(out, *words[1:])
+            assert seen.end() == 0, seen.text()
+            assert "tiny" in seen.text()
         assert here.atoll(out, *revoke).end() == 0
         assert house.end() == 1
         check_none_is_left(house.out)

@@ -137,17 +137,17 @@ def known(register: Register, name: str, secret: str) -> Member:
 
 def allowed(register: Register, name: str, secret: str, may: May, now: float) -> Granted:
     """The token of this name, which may do this at `now`. Raises SpecError."""
+    option = "" if may is May.JOIN else f" --{may}"
+    remedy = f"ask for another one: `atoll tokens DIR{option}` makes it on the server's machine"
     token = next((each for each in register.tokens if each.name == name), None)
     if token is None:
         problem = f"{name} is not a token of this job: it was revoked, or expired long ago"
-        raise UnknownNameError("--token", problem, ANOTHER_TOKEN)
+        raise UnknownNameError("--token", problem, remedy)
     if not hmac.compare_digest(token.secret_hash, hash_of(secret)):
-        raise WrongSecretError("--token", f"the secret of {name} is wrong", ANOTHER_TOKEN)
+        raise WrongSecretError("--token", f"the secret of {name} is wrong", remedy)
     if now >= token.until:
-        raise SpecError("--token", f"{name} has expired", ANOTHER_TOKEN)
+        raise SpecError("--token", f"{name} has expired", remedy)
     if token.may != may and (token.may, may) != (May.EDIT, May.LOOK):
-        option = "" if may is May.JOIN else f" --{may}"
-        remedy = f"`atoll tokens DIR{option}` makes another one on the server's machine"
         raise SpecError("--token", f"{name} is to {token.may}, and not to {may}", remedy)
     return token
 
