@@ -71,8 +71,7 @@ def _trained(watcher: Watcher, machine: Joined, wanted: Wanted) -> RunResult:
     say(f"machine {machine.name} of job {machine.job}: {', '.join(machine.slots)}")
     say(f"its state is in {shown(folder)}: started again with it, it is the same machine")
     watcher.start()
-    steps = watcher.reply.length or None
-    supervisor = Supervisor(learners, Files(folder, say), say, steps)
+    supervisor = Supervisor(learners, Files(folder, say), say)
     return _supervised(JoinedRun(watcher, supervisor, say))
 
 
@@ -118,6 +117,7 @@ class JoinedRun:
             return RunResult.FAILED
         if self._suspends(reply.state):
             return None
+        self.supervisor.steps = reply.length or self.supervisor.steps  # it may be edited
         complete = reply.state == pb.JOB_COMPLETE or self._finished_alone(silent)
         self.supervisor.supervise(
             now,
