@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from atoll_operator.sizing.goodput import mean_goodput
-from paper.chips import ATOLL, FITTED, Chips, expected, uptime
+from bench.results import read
+from paper.chips import ATOLL, FITTED, RESTART_SECONDS, Chips, expected, uptime
 from paper.goodput import SYNC, play
 from paper.published import CHIPS, GOODPUT
 
@@ -85,6 +86,12 @@ def test_each_cell_comes_out_with_the_rules_of_shards_and_learners(
     assert ours == pytest.approx(GOODPUT[learners][CHIPS.index(chips)], abs=POINTS)
     if learners >= 4:
         assert played.uptime >= UPTIME_MIN - 0.005  # of an hour: 18 s of noise
+
+
+def test_atolls_own_recovery_is_what_was_measured() -> None:
+    """Else measure `paper.goodput --atoll` again as well."""
+    measured = {each.what: each.values[0] for each in read()["restart"].figures}
+    assert measured["until: first step, median"] == pytest.approx(RESTART_SECONDS, abs=0.1)
 
 
 @pytest.mark.long
