@@ -54,7 +54,6 @@ def test_learners_leave_and_start_again_as_the_server_says() -> None:
     assert passes_with(pb.JOB_STATE_UNSPECIFIED, pb.JOB_TRAINING) == ["begin again", "pass", "pass"]
 
 
-<<<<<<< HEAD
 def test_an_answer_from_before_a_learner_ended_says_nothing_of_its_end() -> None:
     """A learner that had finished was started again, and dialled shards that had gone."""
     processes: Any = Processes()
@@ -65,10 +64,11 @@ def test_an_answer_from_before_a_learner_ended_says_nothing_of_its_end() -> None
         watcher.heard_at = heard_at
         assert run.advance(float(now)) is None
     assert processes.answered == [False, True, False, False, True, False]
-=======
+
+
 def test_a_machine_says_the_length_that_the_server_has_said_last() -> None:
     processes: Any = Processes()
-    watcher: Any = SimpleNamespace(refusal=None, silent_seconds=lambda _: 0.0)
+    watcher: Any = SimpleNamespace(refusal=None, silent_seconds=lambda _: 0.0, heard_at=0.0)
     said: list[str] = []
     run = JoinedRun(watcher, processes, said.append)
     for now, length in ((100.0, 0), (200.0, 60), (300.0, 90), (400.0, 0)):
@@ -76,7 +76,6 @@ def test_a_machine_says_the_length_that_the_server_has_said_last() -> None:
         assert run.advance(now) is None
     # Of a server that was away at the start, and of a job that was edited while it ran.
     assert said == ["tick 7", "tick 7 of 60", "tick 7 of 90", "tick 7 of 90"]
->>>>>>> 464d7b7a (atoll join says the length that the server has said last, also after an edit)
 
 
 class Machines(Elsewhere):
