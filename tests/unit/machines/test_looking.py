@@ -1,11 +1,9 @@
 """A laptop looks at a job over the real port: what it sees, and what it never gets."""
 
 import io
-import os
 import re
 import sys
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +12,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from typer.testing import CliRunner
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator import cli
 from atoll_operator.cli.tokens import TokenWanted, listed, made, revoked
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import MANIFEST_FILE, SLOTS_FILE, STATUS_FILE
@@ -26,51 +22,22 @@ from atoll_operator.machines.joined.entering import enter
 from atoll_operator.machines.looking import kept
 from atoll_operator.machines.looking.served import Copy, connect
 from atoll_operator.machines.server import looking
-from atoll_operator.machines.server.looking import LOOKERS_MAX, STALLED_SECONDS, Looker, Lookers
-from atoll_operator.machines.server_link import ServerLink, UnreachableError, proved
 from atoll_operator.machines.sights import shows
 from atoll_operator.machines.token import Token
 from atoll_protos.errors import SpecError
 from atoll_protos.network.channels import Folder, ServerFiles
 from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.services import Service, add_handlers
+from unit.machines.laptop_side import atoll, line, until, with_run
 from unit.machines.test_join_port import JOB, Served
 
-STATUS = '{"conditions": [{"type": "Progressing", "status": "True", "reason": "Training"}]}'
 SECRET = "DB_PASSWORD=hunter2"
 
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A server whose folder has what a run leaves there."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    found = Served(tmp_path / "served")
-    (found.out / MANIFEST_FILE).write_text(JOB)
-    (found.out / STATUS_FILE).write_text(STATUS)
-    for name, text in (
-        ("logs/shard-0.log", "first\nsecond\nthird\n"),
-        ("learners/here-0.jsonl", '{"tick": 1, "loss": 2.0}\n'),
-        ("syncer/0.tape.jsonl", '{"bytes_up": 0, "bytes_down": 0}\n'),
-        ("evaluations.jsonl", '{"loss": 1.0}\n'),
-        ("processes.json", "[]"),
-    ):
-        (found.out / name).parent.mkdir(exist_ok=True)
-        (found.out / name).write_text(text)
-    with run_lock.running(found.out), found.server.open(found.said.append):
+    with with_run(tmp_path, monkeypatch) as found:
         yield found
-
-
-def line(served: Served, **wanted: bool) -> str:
-    return made(served.out, TokenWanted(**wanted), time.time())  # type: ignore[arg-type]
-
-
-def atoll(*words: str) -> str:
-    """What the command writes; raises SpecError."""
-    found = CliRunner().invoke(cli.app, words)
-    if isinstance(found.exception, Exception) and not isinstance(found.exception, SystemExit):
-        raise found.exception
-    assert found.exit_code == 0, found.output
-    return found.output
 
 
 def test_the_printed_line_is_a_whole_command_and_its_token_is_kept(served: Served) -> None:
@@ -121,13 +88,6 @@ def test_logs_come_by_their_last_lines_and_follow_until_the_job_is_over(served: 
         assert run_lock.is_run(copy)
         served.server.looking.over.set()
         until(lambda: not run_lock.is_run(copy))
-
-
-def until(done: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
 
 
 def test_a_token_that_is_revoked_ends_what_it_sees(served: Served) -> None:
@@ -309,91 +269,6 @@ def test_the_model_comes_whole_or_not_at_all(
     assert not list(tmp_path.glob(".out*"))
 
 
-class Context:
-    """A call that can only be cancelled."""
-
-    cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-def test_who_reads_nothing_gives_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    places = Lookers(2)
-    lazy, busy = (Looker(Context()) for _ in range(2))
-    with places.one(lazy), places.one(busy):
-        lazy.sending_since = now[0]
-        now[0] += STALLED_SECONDS - 1
-        with (
-            pytest.raises(SpecError, match="2 look at this at once"),
-            places.one(Looker(Context())),
-        ):
-            pass
-        now[0] += 2  # the other one has waited for the server, not the server for it
-        with places.one(Looker(Context())):
-            assert (lazy.context.cancelled, busy.context.cancelled) == (True, False)
-
-
-def test_a_reader_does_not_wait_while_the_server_has_nothing_for_it(served: Served) -> None:
-    seen = list[float | None]()
-    found = served.server.looking
-
-    class Ending(Context):
-        def set_compression(self, kind: object) -> None:
-            pass
-
-        def is_active(self) -> bool:
-            seen.append(found.places._taken[0].sending_since)
-            return False
-
-    asked = pb.LookRequest(sight=pb.SIGHT_LOGS, follow=True)
-    for _ in found.replies(asked, Ending(), lambda: None):
-        seen.append(found.places._taken[0].sending_since)
-    assert seen[-1] is None
-    assert None not in seen[:-1]
-
-
-def test_machines_are_served_while_as_many_as_may_look_and_read_nothing(
-    served: Served, tmp_path: Path
-) -> None:
-    (served.out / "logs/shard-0.log").write_bytes(os.urandom(8 << 20))  # more than is on its way
-    token = Token.parse(line(served, look=True).split()[-1])
-    link = proved(served.place, token.digest)
-    asked = pb.LookRequest(token=token.name, secret=token.secret, sight=pb.SIGHT_LOGS, follow=True)
-    with ExitStack() as open_:
-        for _ in range(LOOKERS_MAX):
-            next(iter(open_.enter_context(link.look(asked))))
-        with pytest.raises(SpecError, match="8 look at this at once"):
-            atoll("status", served.place, "--token", str(token))
-        enter(served.options(tmp_path / "a", served.token()))
-    until(lambda: not served.server.looking.places._taken)
-    atoll("status", served.place, "--token", str(token))
-
-
-def test_wrong_secrets_are_limited_by_address_and_name(served: Served, tmp_path: Path) -> None:
-    _, machine, _ = enter(served.options(tmp_path / "a", served.token()))
-    link = ServerLink(served.place, machine.anchor)
-    token = Token.parse(line(served, look=True).split()[-1])
-    guess = pb.ChangeRequest(token=token.name, secret="wrong" * 8)
-    for call in (
-        lambda: link.watch("house", "wrong"),
-        lambda: link.enter(pb.EnterRequest(token="abcdef", secret="wrong")),
-        lambda: link.change(guess),
-    ):
-        for _ in range(10):
-            with pytest.raises(SpecError, match=r"wrong secret|not a token|is wrong"):
-                call()
-        with pytest.raises(UnreachableError, match="too many wrong tokens from here"):
-            call()
-    with pytest.raises(SpecError, match="too many wrong tokens"):
-        atoll("status", served.place, "--token", str(token))
-    assert len([each for each in served.said if "was refused" in each]) == 10
-    other = line(served, look=True).split()[-1]
-    assert "tiny" in atoll("status", served.place, "--token", other)
-
-
 def test_a_job_is_changed_from_afar_as_from_its_folder(served: Served) -> None:
     words = line(served, edit=True).split()
     atoll(*words[1:])
@@ -414,12 +289,3 @@ def test_a_job_is_changed_from_afar_as_from_its_folder(served: Served) -> None:
     assert "will end" in atoll("stop", served.place)
     connect(served.place, "").ask_checkpoint(7)
     assert (served.out / "checkpoint.txt").read_text() == "7\n"
-
-
-def test_one_look_at_a_time_uses_no_thread_for_ever(served: Served) -> None:
-    token = line(served, look=True).split()[-1]
-    for _ in range(3):
-        with connect(served.place, token).copy("logs", follow=True):
-            pass
-    until(lambda: not served.server.looking.places._taken)
-    assert not [each for each in threading.enumerate() if each.name == "look"]
