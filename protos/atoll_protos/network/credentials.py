@@ -27,7 +27,8 @@ AUTHORITY: Final = "ca.crt"
 KUBERNETES_LINK: Final = "..data"
 
 RENEW: Final = (
-    "the operator of the syncer's cluster renews it; in another cluster apply its Secret again"
+    "the operator of the syncer's cluster renews it; in another cluster apply its Secret again, and"
+    " for a machine write its files again"
 )
 REPLACE: Final = (
     "put there the credentials of this run of the job; `atoll credentials JOB --region REGION` "
