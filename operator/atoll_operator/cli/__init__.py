@@ -22,6 +22,7 @@ A module imports only what reading its arguments needs, and a verb the rest when
     chaos.py      a plan of faults in the words of Chaos Mesh
     lifecycle.py  edits, suspends, resumes and stops a run or a job, and deletes a job
     manifest_file.py   a manifest's file becomes a job
+    detached.py        a command in the background, started and ended
     run_or_job.py      whether a name is that of a run folder or of a job
     chaos_mesh.py      the Workflow that such a plan is
     template_check.py  what is obviously wrong in a pod template

@@ -2,15 +2,22 @@
 
 import os
 import socket
+import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from atoll_operator.cli import detached
 from atoll_operator.cli.run import GpusPerLearner, ProcessesPerLearner
+from atoll_operator.local.folder.run_files import Say
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+
+LOG_FILE: Final = "join.log"  # of one in the background, in its state folder
 
 Server = Annotated[
     str, typer.Argument(metavar="HOST:PORT", help="Of `atoll serve`, which prints this line.")
@@ -36,6 +43,29 @@ Script = Annotated[
     typer.Argument(
         metavar="-- SCRIPT ARGUMENTS",
         help="What trains here; left out, what the manifest says.",
+    ),
+]
+Hosts = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Machines of one learner, all of one network.",
+        show_default="as the manifest says",
+    ),
+]
+Host = Annotated[
+    int | None, typer.Option(min=0, help="Which of them this is, from 0.", show_default="the only")
+]
+Slot = Annotated[
+    str,
+    typer.Option(help="Whose host it is, where several learners lack this one.", metavar="SLOT"),
+]
+Rendezvous = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Of host 0, as the other hosts reach it.",
+        show_default="its address towards the server, port 29400",
     ),
 ]
 State = Annotated[
@@ -68,6 +98,10 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     ] = None,
     gpus_per_learner: GpusPerLearner = None,
     processes_per_learner: ProcessesPerLearner = None,
+    hosts: Hosts = None,
+    host: Host = None,
+    slot: Slot = "",
+    rendezvous: Rendezvous = "",
     name: Annotated[
         str, typer.Option(help="Of this machine.", show_default="the host's name")
     ] = "",
@@ -77,21 +111,33 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     enter_only: Annotated[
         bool, typer.Option("--enter-only", help="End then; started again with its state it trains.")
     ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Go on in the background, also without a terminal.")
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End the one in the background, in order.")
+    ] = False,
 ) -> None:
     """Train on this machine for a job whose shards another machine serves, or a cluster.
 
     It dials out only, and needs no open port. Its key stays here. SIGTERM and Ctrl-C let its
     learners leave in order; started again it has the same slots and needs no token.
     """
-    from atoll_operator.machines.joined.credentials import BroughtOptions  # noqa: PLC0415 - only this verb needs gRPC
-    from atoll_operator.machines.joined.entering import JoinOptions  # noqa: PLC0415
+    from atoll_operator.machines.joined.credentials import (  # noqa: PLC0415 - only this verb needs gRPC
+        BroughtOptions,
+        machine_of,
+    )
+    from atoll_operator.machines.joined.entering import JoinOptions, enter  # noqa: PLC0415
     from atoll_operator.machines.joined.joining import join as joined  # noqa: PLC0415
     from atoll_operator.machines.joined.joining import join_with_credentials  # noqa: PLC0415
     from atoll_operator.machines.joined.learners import Wanted  # noqa: PLC0415
 
     words = list(script or ())
     if credentials is not None:
-        _check_alone(server, {"--token": token, "--region": region, "--enter-only": enter_only})
+        own: dict[str, object] = {"--token": token, "--region": region, "--slot": slot}
+        own |= {"--enter-only": enter_only, "--rendezvous": rendezvous}
+        own |= {"--hosts": hosts, "--host": host is not None}
+        _check_alone(server, own)
         words = [server, *words] if server else words  # nothing stands before the script
     elif not server:
         raise SpecError("HOST:PORT", "is missing", "give it as `atoll serve` prints it")
@@ -110,10 +156,17 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
             token=token or os.environ.get(Env.TOKEN, ""),
             region=region,
             learners=learners,
+            hosts=hosts,
+            host=host,
+            slot=slot,
+            rendezvous=rendezvous,
             name=name,
             state=state,
             enter_only=enter_only,
         )
+        if detach or stop:
+            known = replace(place, token="") if stop else place
+            raise typer.Exit(_in_background(enter(known)[0], say, ends=stop))
         raise typer.Exit(joined(place, wanted, say))
     brought = BroughtOptions(
         folder=credentials.resolve(),
@@ -122,7 +175,25 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         name=name,
         state=state,
     )
+    if detach or stop:
+        folder = machine_of(brought, time.time())[0]
+        raise typer.Exit(_in_background(folder, say, ends=stop))
     raise typer.Exit(join_with_credentials(brought, wanted, say))
+
+
+def _in_background(folder: Path, say: Say, *, ends: bool) -> int:
+    """Start this command again in the background, or end the one that is there."""
+    from atoll_operator.machines.joined.joining import STARTED  # noqa: PLC0415 - imports gRPC
+
+    if ends:
+        detached.stop(folder, say)
+        return 0
+    own = ("--state", str(folder))
+    words = detached.again(sys.argv[1:], ("--token", "--state"), *own)
+    code = detached.start(words, folder, folder / LOG_FILE, STARTED, say)
+    if not code:
+        say("the same command with --stop in place of --detach ends it")
+    return code
 
 
 def _check_alone(first: str, given: Mapping[str, object]) -> None:

@@ -113,8 +113,7 @@ def listed(out: Path, now: float) -> str:
         rows.append((each.name, each.may, *scope, _time(each.until)))
     rows += [("machine", "", "region", "slots", "since")]
     rows += [
-        (each.name, "", each.region, ", ".join(each.slots), _time(each.since))
-        for each in register.machines
+        (each.name, "", each.region, each.shown, _time(each.since)) for each in register.machines
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

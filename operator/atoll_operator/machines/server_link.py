@@ -55,7 +55,7 @@ class ServerLink:
         return reply
 
     def watch(
-        self, name: str, secret: str, round_trip_seconds: float = 0.0
+        self, name: str, secret: str, round_trip_seconds: float = 0.0, rendezvous: str = ""
     ) -> tuple[pb.WatchReply, float]:
         """How the job stands, and the seconds of this call; of earlier ones the server is told."""
         asked = pb.WatchRequest(
@@ -64,6 +64,7 @@ class ServerLink:
             name=name,
             secret=secret,
             round_trip_seconds=round_trip_seconds,
+            rendezvous=rendezvous,
         )
         return self._timed("Watch", asked)
 

@@ -1128,7 +1128,7 @@ class MachineRefusal(_message.Message):
     def __init__(self, field: _Optional[str] = ..., problem: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
 
 class EnterRequest(_message.Message):
-    __slots__ = ("protocol", "version", "token", "secret", "region", "name", "learners", "request")
+    __slots__ = ("protocol", "version", "token", "secret", "region", "name", "learners", "request", "hosts", "host", "slot")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -1137,6 +1137,9 @@ class EnterRequest(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     token: str
@@ -1145,10 +1148,13 @@ class EnterRequest(_message.Message):
     name: str
     learners: int
     request: bytes
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., name: _Optional[str] = ..., learners: _Optional[int] = ..., request: _Optional[bytes] = ...) -> None: ...
+    hosts: int
+    host: int
+    slot: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., name: _Optional[str] = ..., learners: _Optional[int] = ..., request: _Optional[bytes] = ..., hosts: _Optional[int] = ..., host: _Optional[int] = ..., slot: _Optional[str] = ...) -> None: ...
 
 class EnterReply(_message.Message):
-    __slots__ = ("refusal", "name", "secret", "region", "slots", "certificate", "authorities", "run_file", "container", "watch", "job")
+    __slots__ = ("refusal", "name", "secret", "region", "slots", "certificate", "authorities", "run_file", "container", "watch", "job", "hosts", "hosts_min")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
@@ -1160,6 +1166,8 @@ class EnterReply(_message.Message):
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
     WATCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_MIN_FIELD_NUMBER: _ClassVar[int]
     refusal: MachineRefusal
     name: str
     secret: str
@@ -1171,7 +1179,9 @@ class EnterReply(_message.Message):
     container: str
     watch: WatchReply
     job: str
-    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., run_file: _Optional[str] = ..., container: _Optional[str] = ..., watch: _Optional[_Union[WatchReply, _Mapping]] = ..., job: _Optional[str] = ...) -> None: ...
+    hosts: int
+    hosts_min: int
+    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., run_file: _Optional[str] = ..., container: _Optional[str] = ..., watch: _Optional[_Union[WatchReply, _Mapping]] = ..., job: _Optional[str] = ..., hosts: _Optional[int] = ..., hosts_min: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("name", "secret", "request")
@@ -1194,21 +1204,23 @@ class RenewReply(_message.Message):
     def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ("protocol", "version", "name", "secret", "round_trip_seconds")
+    __slots__ = ("protocol", "version", "name", "secret", "round_trip_seconds", "rendezvous")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     name: str
     secret: str
     round_trip_seconds: float
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., round_trip_seconds: _Optional[float] = ...) -> None: ...
+    rendezvous: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., round_trip_seconds: _Optional[float] = ..., rendezvous: _Optional[str] = ...) -> None: ...
 
 class WatchReply(_message.Message):
-    __slots__ = ("refusal", "state", "why", "tick", "endpoints", "authorities_digest", "length")
+    __slots__ = ("refusal", "state", "why", "tick", "endpoints", "authorities_digest", "length", "rendezvous")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -1216,6 +1228,7 @@ class WatchReply(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     AUTHORITIES_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     refusal: MachineRefusal
     state: JobState
     why: str
@@ -1223,7 +1236,8 @@ class WatchReply(_message.Message):
     endpoints: _containers.RepeatedScalarFieldContainer[str]
     authorities_digest: str
     length: int
-    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., tick: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., authorities_digest: _Optional[str] = ..., length: _Optional[int] = ...) -> None: ...
+    rendezvous: str
+    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., tick: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., authorities_digest: _Optional[str] = ..., length: _Optional[int] = ..., rendezvous: _Optional[str] = ...) -> None: ...
 
 class LookRequest(_message.Message):
     __slots__ = ("protocol", "version", "token", "secret", "sight", "follow", "tail")

@@ -8,6 +8,7 @@ no I/O, and a shard that serves plain text asks nothing of them.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -157,10 +158,18 @@ def of_machine(
     )
 
 
-def of_bulk(peer: Identity, session: Identity | None) -> CallRefusal | None:
-    """The bulk stream of a session: only who has opened the session."""
-    if session is not None and replace(peer, generation=session.generation) == session:
-        return None
+def of_bulk(
+    peer: Identity,
+    session: Identity | None,
+    slot: str = "",
+    given: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> CallRefusal | None:
+    """The bulk stream of a session: who has opened it, or another machine with its `slot`."""
+    if session is not None:
+        alike = replace(peer, generation=session.generation)
+        shares = session.machine and slot in given.get(peer.machine, ())
+        if alike == session or (shares and replace(alike, machine=session.machine) == session):
+            return None
     return CallRefusal(
         reason=Reason.OTHER_PEER,
         asked="the bulk stream of a session",

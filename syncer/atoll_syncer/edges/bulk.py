@@ -90,9 +90,16 @@ class BulkStreams:
         secret = str(metadata.get(SECRET_METADATA, ""))
         lane = _number(str(metadata.get(LANE_METADATA, "0")))
         port = self.driver.ports.get(number)
-        opened_by = None if port is None else port.peer
-        peer = await self.door.admit(context, "Bulk", partial(admission.of_bulk, session=opened_by))
-        if port is None or number not in self.driver.state.sessions.open:
+        state = self.driver.state
+        session = state.sessions.open.get(number)
+        rule = partial(
+            admission.of_bulk,
+            session=None if port is None else port.peer,
+            slot="" if session is None else session.slot,
+            given=state.expected.given,
+        )
+        peer = await self.door.admit(context, "Bulk", rule)
+        if port is None or session is None:
             code, reason = grpc.StatusCode.NOT_FOUND, f"session {said or '(none)'} is unknown"
         elif not hmac.compare_digest(secret.encode(), port.secret.encode()):
             code, reason = grpc.StatusCode.PERMISSION_DENIED, f"session {number} has another secret"

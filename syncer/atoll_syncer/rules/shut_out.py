@@ -52,7 +52,15 @@ def heard(state: ShardState, expected: Expected, now: float) -> list[Effect]:
     for slot in _offered(state) if revoked or taken_away else ():
         if split_slot(slot)[0] in revoked or slot in taken_away:
             effects += rounds.withdraw(state, slot, state.standing(now))
-    return [*effects, *_outdated(state, now)]
+    outdated = _outdated(state, now)
+    ended = {each.session for each in outdated if isinstance(each, EndSession)}
+    effects += (
+        EndSession(number, _host_is_gone(session.slot))
+        for number, session in sorted(state.sessions.open.items())
+        if session.join.lanes > 1 and session.certificate.machine
+        if session.slot in taken_away and number not in ended
+    )
+    return [*effects, *outdated]
 
 
 def refusal(
@@ -146,6 +154,12 @@ def _of_certificate(
             retry=True,
         )
     return None
+
+
+def _host_is_gone(slot: str) -> pb.End:
+    """To the learner's first host, which keeps the slot: lanes of the other one end with it."""
+    problem = f"the job's list has taken {slot} from another machine of this learner"
+    return refuse(pb.NOT_ALLOWED, problem, "this process tries again", retry=True)
 
 
 def _is_listed(state: ShardState, slot: str) -> bool:

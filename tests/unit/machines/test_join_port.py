@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -396,3 +397,49 @@ def test_no_edit_takes_a_learner_from_a_machine(served: Served, tmp_path: Path) 
     assert (served.out / MANIFEST_FILE).read_text() == JOB
     revoked(served.out, "house")
     assert CliRunner().invoke(cli.app, words).exit_code == 0
+
+
+def test_hosts_of_a_learner_hear_from_the_server_where_they_meet(
+    served: Served, tmp_path: Path
+) -> None:
+    token, two = served.token(), {"hosts": 2}
+    later, other, _ = enter(served.options(tmp_path / "b", token, host=1, **two))
+    folder, first, _ = enter(served.options(tmp_path / "a", token, host=0, **two))
+    assert first.slots == other.slots == ("us-0",)
+    assert (other.host, other.hosts, other.hosts_min) == (1, 2, 2)
+    waits = Watcher(later, other, served.said.append)
+    waits.look()
+    assert waits.reply.rendezvous == ""
+    for place in ("10.0.0.2:29400", "10.0.0.3:29400"):
+        Watcher(folder, first, served.said.append, place).look()
+        Watcher(later, other, served.said.append, "10.6.6.6:1").look()  # is not host 0
+        waits.look()
+        assert waits.reply.rendezvous == place
+    listed_slots = {x.name: x.slots for x in served.server.listed(expected(served.job)).machines}
+    assert listed_slots == {"house": ("us-0",), "house-2": ("us-0",)}
+    assert "us-0 host 1 of 2" in listed(served.out, time.time())
+
+
+def test_a_host_is_itself_again_and_no_other_one(served: Served, tmp_path: Path) -> None:
+    token = served.token()
+    with pytest.raises(SpecError, match="--rendezvous: "):
+        enter(served.options(tmp_path / "a", token, hosts=2, host=0, rendezvous="nowhere"))
+    said = {"rendezvous": "10.0.0.2:29400"}
+    _, machine, _ = enter(served.options(tmp_path / "a", token, hosts=2, host=0, **said))
+    again = enter(served.options(tmp_path / "a", hosts=2, host=0))
+    assert again[1:] == (machine, False)
+    moved = enter(served.options(tmp_path / "a", rendezvous="10.0.0.9:29400"))[1]
+    assert moved == replace(machine, rendezvous="10.0.0.9:29400")
+    for other in ({"host": 1}, {"hosts": 3}, {"slot": "us-1"}):
+        with pytest.raises(SpecError, match="for the machine in"):
+            enter(served.options(tmp_path / "a", **other))
+
+
+def test_a_learner_of_several_hosts_gets_no_launcher_of_the_servers_python(
+    served: Served, tmp_path: Path
+) -> None:
+    job = parse(JOB.replace("  steps", "  learner: {hosts: 2, hostsMin: 1}\n  steps"))
+    served.server.edited(job)
+    _, machine, _ = enter(served.options(tmp_path / "a", served.token(), host=1))
+    assert (machine.hosts, machine.hosts_min) == (2, 1)
+    assert sys.executable not in machine.container

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from atoll_operator.local.planning.process_plan import VISIBLE
+from atoll_operator.machines.joined import hosts
 from atoll_operator.machines.joined.folder import Joined
 from atoll_operator.machines.joined.learners import Wanted, dialled, planned
 from atoll_protos.environment import Env
@@ -74,3 +75,45 @@ def test_a_host_that_is_left_out_is_the_one_that_is_dialled() -> None:
         "[::1]:7701|[::1]:7703",
     )
     assert dialled([":7701"], "[fd00::1]:7700") == ("[fd00::1]:7701",)
+
+
+HOST = replace(MACHINE, slots=("eu-0",), host=1, hosts=3, hosts_min=2)
+
+
+def test_a_host_of_a_learner_is_a_launcher_that_meets_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "environment", lambda _: {hosts.GLOO: "eth7"})
+    wanted = Wanted(command=("train.py", "--lr=2"), gpus=2)
+    (one,) = planned(tmp_path, HOST, wanted, "10.0.0.2:29400")
+    assert one.command == (
+        "python",
+        "-m",
+        "atoll_worker",
+        "launch",
+        "--",
+        "python",
+        *wanted.command,
+    )
+    assert (one.name, one.whole, one.host, one.hosts_needed) == ("eu-0-1", "eu-0", 1, 2)
+    assert (one.env[Env.HOST], one.env[Env.HOSTS], one.env[Env.SLOT]) == ("1", "3", "eu-0")
+    assert (one.env[Torchrun.ENDPOINT], one.env[Torchrun.NODES]) == ("10.0.0.2:29400", "2:3")
+    assert (one.env[Torchrun.PROCESSES], one.env[hosts.GLOO]) == ("2", "eth7")
+    (several,) = planned(tmp_path, HOST, Wanted(processes=4), "10.0.0.2:29400")
+    assert several.env[Torchrun.PROCESSES] == "4"
+
+
+def test_host_0_says_where_the_others_meet_it() -> None:
+    first = replace(HOST, host=0, server="127.0.0.1:7700")
+    assert hosts.place_of(first) == "127.0.0.1:29400"
+    assert hosts.place_of(replace(first, rendezvous="lab:4000")) == "lab:4000"
+    assert hosts.place_of(HOST) == ""
+    assert hosts.place_of(replace(HOST, rendezvous="lab:4000")) == "lab:4000"
+
+
+def test_gloo_takes_the_interface_on_the_way_to_host_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(hosts.GLOO, raising=False)
+    assert hosts.environment("127.0.0.1:29400") == {hosts.GLOO: "lo"}
+    assert hosts.interface_of("203.0.113.9") == ""
+    monkeypatch.setenv(hosts.GLOO, "eth0")
+    assert hosts.environment("127.0.0.1:29400") == {}

@@ -119,3 +119,70 @@ def test_a_token_is_one_word_and_nothing_shorter() -> None:
     for text in ("", token.name, f"{token}0", f"{token.name}.{token.secret}"):
         with pytest.raises(SpecError, match="is not a whole token"):
             Token.parse(text)
+
+
+TWO_HOSTS = {"hosts": 2, "region": "us"}
+
+
+def test_hosts_of_one_learner_share_its_slot_and_come_in_any_order() -> None:
+    register = entered(Register(tokens=(GRANTED,)), host=1, **TWO_HOSTS)
+    register = entered(register, host=0, **TWO_HOSTS)
+    register = entered(register, host=0, **TWO_HOSTS)
+    assert [(each.slots, each.host) for each in register.machines] == [
+        (("us-0",), 1),
+        (("us-0",), 0),
+        (("us-1",), 0),
+    ]
+    assert register.machines[0].shown == "us-0 host 1 of 2"
+    with pytest.raises(SpecError, match=r"no learner lacks host 0 of 2 \(house has us-0 host 1"):
+        entered(register, host=0, **TWO_HOSTS)
+    revoked = revoke(register, "house")
+    assert entered(revoked, host=1, slot="us-0", **TWO_HOSTS).machines[-1].slots == ("us-0",)
+
+
+def test_where_two_learners_lack_a_host_a_person_says_which_is_meant() -> None:
+    register = Register(tokens=(GRANTED,))
+    for slot in ("us-0", "us-1"):
+        register = entered(register, host=0, slot=slot, **TWO_HOSTS)
+    words = (
+        r"--slot: is not given, and several learners lack host 1: us-0 \(house\), us-1 \(house-2"
+    )
+    with pytest.raises(SpecError, match=words):
+        entered(register, host=1, **TWO_HOSTS)
+    assert entered(register, host=1, slot="us-1", **TWO_HOSTS).machines[-1].slots == ("us-1",)
+    with pytest.raises(SpecError, match="mars-0 is no slot here"):
+        entered(register, host=1, slot="mars-0", **TWO_HOSTS)
+
+
+def test_a_slot_of_one_machine_is_not_that_of_several_hosts_too() -> None:
+    register = entered(Register(tokens=(GRANTED,)))
+    register = entered(register, host=0, **TWO_HOSTS)
+    assert register.slots == {"house": ["us-0"], "house-2": ["us-1"]}
+    with pytest.raises(SpecError, match="1 wanted, and 0 of the 2"):
+        entered(register)
+    with pytest.raises(SpecError, match="no learner lacks host 1 of 3"):
+        entered(register, host=1, hosts=3, region="us")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"hosts": 2}, "--host: is not given, and learners have 2 hosts"),
+        ({"hosts": 2, "host": 2}, "--host: is 2, and its learner has 2"),
+        ({"host": 1}, "--host: is 1, and its learner has 1; leave it out, or give --hosts"),
+        ({"hosts": 2, "host": 0, "learners": 2}, "--learners: is 2, and each learner has 2 hosts"),
+        ({"hosts": 65, "host": 0}, "--hosts: is 65; use at most 64"),
+        ({"slot": "us-1"}, "--slot: is for a learner of several hosts"),
+    ],
+)
+def test_what_a_host_asks_for_has_to_fit(asked: dict[str, object], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        entered(Register(tokens=(GRANTED,)), **asked)
+
+
+def test_the_job_says_how_many_hosts_a_learner_has_unless_its_machines_do() -> None:
+    of_job, tokens = replace(OPEN, hosts=2), Register(tokens=(GRANTED,))
+    for asked, expected in (({"host": 1}, (1, 2)), ({"hosts": 1}, (0, 1))):
+        changed = replace(ASKED, **asked)  # type: ignore[arg-type]
+        machine = enter(tokens, changed, of_job, "", NOW)[1]
+        assert (machine.host, machine.hosts) == expected

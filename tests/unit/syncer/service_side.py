@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from atoll_protos.job.expected import Expected
 from atoll_protos.network.channels import SECRET_METADATA, SESSION_METADATA
 from atoll_syncer.duties.port import SessionPort
 from atoll_syncer.duties.recording import LinkEnd
@@ -80,7 +81,12 @@ def serving(
         ports={7: port},
         session_numbers=count(1),
         shard=SimpleNamespace(**shard),
-        state=SimpleNamespace(sessions=SimpleNamespace(open={7: session}), layout=layout, number=0),
+        state=SimpleNamespace(
+            sessions=SimpleNamespace(open={7: session}),
+            layout=layout,
+            number=0,
+            expected=Expected(),
+        ),
         now=lambda: 0.0,
         feed=lambda effects: None,
         accepted={},

@@ -214,6 +214,11 @@ def _host() -> tuple[str, int]:
 
 
 def _address() -> str:
-    """Of this host, for the others: of IPv4 where its name has one, else of IPv6."""
+    """Of this host, for the others: as torch reaches rank 0, else by its name, of IPv4 if it can.
+
+    The name of a plain machine is often 127.0.1.1 to itself.
+    """
+    if known := os.environ.get("MASTER_ADDR"):
+        return known
     found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])

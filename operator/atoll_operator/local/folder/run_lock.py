@@ -83,6 +83,18 @@ def is_run(out: Path) -> bool:
         os.close(lock)
 
 
+def holder(out: Path) -> int | None:
+    """The process that runs what is in the folder; None: none that this one can see."""
+    if not is_run(out):
+        return None
+    file = (out / LOCK_FILE).resolve()
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(file.read_text())
+        if any(each.readlink() == file for each in Path(f"/proc/{pid}/fd").iterdir()):
+            return pid
+    return None
+
+
 def _acquired(lock: int) -> bool:
     """Whether it is; also where the file system has no locks."""
     # A reader holds the lock for a moment, since flock has no way to ask for its state (`is_run`).

@@ -79,6 +79,8 @@ def processes(
     ]
     for region in job.spec.regions:
         container = container_of(job, region)
+        if job.spec.learner.hosts > 1:
+            container = launched_container(container)
         for slot in region.slots:
             meeting = meetings.get(slot, MEETING_PORT)
             for host, name in hosts_of(job, slot):
@@ -106,11 +108,9 @@ def learner_process(slot: str, container: Container, env: Environment) -> Planne
 
 
 def container_of(job: Job, region: RegionSpec) -> Container:
-    """What trains, under the launcher where a learner has several hosts."""
+    """What trains in a region; without the launcher that several hosts need."""
     template, changes = job.spec.learner.template.container, region.pod_overrides
     command, args = changes.command or template.command, changes.args or template.args
-    if job.spec.learner.hosts > 1:
-        command = under_launcher(command or [sys.executable, *TRAIN], args)
     env = [*template.env, *changes.env]
     return template.model_copy(update={"command": command, "args": args, "env": env})
 
@@ -119,7 +119,15 @@ def container_elsewhere(job: Job, region: str) -> str:
     """The same as JSON, for a machine that has folders of its own."""
     spec = next(each for each in job.spec.regions if each.name == region)
     container = container_of(job, spec).model_copy(update={"working_dir": ""})
+    if job.spec.learner.hosts > 1 and container.command:  # else it would be this Python's
+        container = launched_container(container)
     return container.model_dump_json(by_alias=True)
+
+
+def launched_container(container: Container) -> Container:
+    """Under the launcher, as each host of several needs it."""
+    command = container.command or [sys.executable, *TRAIN]
+    return container.model_copy(update={"command": under_launcher(command, container.args)})
 
 
 def endpoints_at(ports: Sequence[int], shards: int, host: str = "127.0.0.1") -> list[str]:
@@ -138,23 +146,41 @@ def hosts_of(job: Job, slot: str) -> Iterator[tuple[int, str]]:
         yield host, f"{slot}-{host}" if hosts > 1 else slot
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """Of one learner: `needed` are enough to train; all meet at `first`, host:port of host 0."""
+
+    count: int
+    needed: int
+    first: str
+
+
+def host_process(
+    slot: str, host: int, hosts: Hosts, container: Container, env: Environment
+) -> Planned:
+    """One of several hosts; `container` has the launcher."""
+    own = of_hosts(
+        slot=slot,
+        hosts=hosts.count,
+        hosts_min=hosts.needed,
+        processes=len(env.get(VISIBLE, "").split(",")),
+        first_host=hosts.first,
+        host=host,
+    )
+    planned = _templated("learner", f"{slot}-{host}", container, {**env, **own}, TRAIN)
+    return replace(planned, slot=slot, host=host, hosts_needed=hosts.needed)
+
+
 def _learner(
     job: Job, name: str, slot: str, host: int, meeting: int, container: Container, env: Environment
 ) -> Planned:
     """One host of a learner; of several, with one process for each of its GPUs, else one."""
-    hosts, needed = job.spec.learner.hosts, job.spec.learner.hosts_needed
-    if hosts == 1:
+    learner = job.spec.learner
+    if learner.hosts == 1:
         return learner_process(name, container, env)
-    own = of_hosts(
-        slot=slot,
-        hosts=hosts,
-        hosts_min=needed,
-        processes=len(env.get(VISIBLE, "").split(",")),
-        first_host=f"127.0.0.1:{meeting}",
-        host=host,
-    )
-    planned = _templated("learner", name, container, {**env, **own}, TRAIN)
-    return replace(planned, slot=slot, host=host, hosts_needed=needed)
+    first = f"127.0.0.1:{meeting}"
+    several = Hosts(count=learner.hosts, needed=learner.hosts_needed, first=first)
+    return host_process(slot, host, several, container, env)
 
 
 def _shard(

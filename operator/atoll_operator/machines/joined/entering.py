@@ -8,6 +8,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import make_request
 from atoll_operator.local.folder.run_files import RUN_FILE, write_whole
 from atoll_operator.machines.joined import folder as joined_folder
+from atoll_operator.machines.joined import hosts
 from atoll_operator.machines.joined.folder import Joined
 from atoll_operator.machines.joined.learners import dialled
 from atoll_operator.machines.server_link import (
@@ -34,6 +35,10 @@ class JoinOptions:
     token: str = ""
     region: str = ""
     learners: int | None = None
+    hosts: int | None = None  # machines of its learner, and which of them this is
+    host: int | None = None
+    slot: str = ""
+    rendezvous: str = ""
     name: str
     state: Path | None = None
     enter_only: bool = False
@@ -42,12 +47,14 @@ class JoinOptions:
 def enter(place: JoinOptions) -> tuple[Path, Joined, bool]:
     """Its state folder, and what it is; and whether it has entered only now. Raises SpecError."""
     token = Token.parse(place.token) if place.token else None
+    hosts.checked(place.rendezvous)
     found = _kept(place, token)
     if found is not None:
         folder, machine = found
         _same(place, token, folder, machine)
         if token is None or not _is_out(machine, place.server):
-            return folder, replace(machine, server=place.server), False
+            rendezvous = place.rendezvous or machine.rendezvous
+            return folder, replace(machine, server=place.server, rendezvous=rendezvous), False
     if token is None:
         problem = "is missing, and no folder here holds a machine of this job"
         raise SpecError(TOKEN, problem, "give the one that `atoll serve` has printed")
@@ -78,6 +85,14 @@ def _same(place: JoinOptions, token: Token | None, folder: Path, machine: Joined
     if place.region and place.region != machine.region:
         problem = f"is {place.region}, and the machine in {folder} is in {machine.region}"
         raise SpecError("--region", problem, "leave it out, or give another folder with --state")
+    for flag, said, is_so in (
+        ("--hosts", place.hosts, machine.hosts),
+        ("--host", place.host, machine.host),
+        ("--slot", place.slot or None, machine.slots[0]),
+    ):
+        if said not in (None, is_so):
+            problem = f"is {said}, and it is {is_so} for the machine in {folder}"
+            raise SpecError(flag, problem, "leave it out, or give another folder with --state")
     if place.learners not in (None, len(machine.slots)):
         problem = f"is {place.learners}, and the machine in {folder} has {len(machine.slots)}"
         remedy = "leave it out, or bring more under another --name"
@@ -105,6 +120,9 @@ def _entered(place: JoinOptions, token: Token) -> tuple[Path, Joined]:
         name=place.name,
         learners=place.learners or 1,
         request=request,
+        hosts=place.hosts or 0,
+        host=place.host,
+        slot=place.slot,
     )
     try:
         reply = link.enter(asked)
@@ -125,6 +143,10 @@ def _entered(place: JoinOptions, token: Token) -> tuple[Path, Joined]:
         slots=tuple(reply.slots),
         endpoints=dialled(reply.watch.endpoints, place.server),
         container=reply.container,
+        host=place.host or 0,
+        hosts=reply.hosts,
+        hosts_min=reply.hosts_min,
+        rendezvous=place.rendezvous,
     )
     joined_folder.write(folder, machine)
     joined_folder.keep_credentials(folder, credentials)

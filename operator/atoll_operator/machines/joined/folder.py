@@ -45,6 +45,10 @@ class Joined:
     slots: tuple[str, ...]
     endpoints: tuple[str, ...]
     container: str  # of the learners, JSON
+    host: int = 0  # which of the `hosts` machines of its learner; `hosts_min` are enough to train
+    hosts: int = 1
+    hosts_min: int = 1
+    rendezvous: str = ""  # on host 0 as a person has said; on others as the server said last
 
 
 def write(folder: Path, joined: Joined) -> None:

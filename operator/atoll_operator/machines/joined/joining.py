@@ -7,6 +7,7 @@ far as they can.
 
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -14,12 +15,14 @@ from atoll_operator.local.atoll_run import terminated_like_interrupted
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import Files, Say, shown
 from atoll_operator.local.passes import LEAVING_SECONDS_MAX, POLL_SECONDS
+from atoll_operator.local.planning.process_plan import Planned
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.local.supervision.child import Child
 from atoll_operator.local.supervision.process_reports import afterwards, exit_of
 from atoll_operator.local.supervision.startable import check_startable
 from atoll_operator.local.supervision.supervisor import Supervisor
 from atoll_operator.machines.joined import folder as joined_folder
+from atoll_operator.machines.joined import hosts
 from atoll_operator.machines.joined.credentials import (
     BroughtOptions,
     ShardWatcher,
@@ -33,6 +36,7 @@ from atoll_operator.machines.joined.learners import Wanted, dialled, planned
 from atoll_operator.machines.joined.watching import Watcher
 
 LINE_SECONDS: Final = 30.0
+STARTED: Final = "started again with it, it is the same machine"
 FINISHED: Final = "finished"  # what a learner says whose job is over
 
 
@@ -44,12 +48,13 @@ def join(place: JoinOptions, wanted: Wanted, say: Say) -> RunResult:
         say(f"its state is in {shown(folder)}: started with it, it trains")
         return RunResult.COMPLETE
     with run_lock.running(folder, "--state"):
-        watcher = Watcher(folder, machine, say)
+        meeting = hosts.place_of(machine) if machine.hosts > 1 else ""
+        watcher = Watcher(folder, machine, say, "" if machine.host else meeting)
         watcher.look()
         if watcher.refusal is not None:
             raise watcher.refusal
         endpoints = dialled(watcher.reply.endpoints, machine.server) or machine.endpoints
-        return _trained(watcher, replace(machine, endpoints=endpoints), wanted)
+        return _trained(watcher, replace(machine, endpoints=endpoints), wanted, meeting)
 
 
 def join_with_credentials(place: BroughtOptions, wanted: Wanted, say: Say) -> RunResult:
@@ -63,16 +68,49 @@ def join_with_credentials(place: BroughtOptions, wanted: Wanted, say: Say) -> Ru
         return _trained(watcher, machine, wanted)
 
 
-def _trained(watcher: Watcher, machine: Joined, wanted: Wanted) -> RunResult:
+def _trained(watcher: Watcher, machine: Joined, wanted: Wanted, meeting: str = "") -> RunResult:
     folder, say = watcher.folder, watcher.say
     joined_folder.write(folder, machine)
-    learners = planned(folder, machine, wanted)
-    check_startable(learners)
-    say(f"machine {machine.name} of job {machine.job}: {', '.join(machine.slots)}")
-    say(f"its state is in {shown(folder)}: started again with it, it is the same machine")
+    here = JoinedHost(folder, machine, wanted, meeting)
+    check_startable(here.planned())
+    say(f"machine {machine.name} of job {machine.job}: {_shown(machine, meeting)}")
+    say(f"its state is in {shown(folder)}: {STARTED}")
     watcher.start()
-    supervisor = Supervisor(learners, Files(folder, say), say)
-    return _supervised(JoinedRun(watcher, supervisor, say))
+    supervisor = Supervisor(here.known(), Files(folder, say), say)
+    return _supervised(JoinedRun(watcher, supervisor, say, here))
+
+
+def _shown(machine: Joined, meeting: str) -> str:
+    slots = ", ".join(machine.slots)
+    if machine.hosts == 1:
+        return slots
+    where = f"meets the others at {meeting}" if meeting else "waits for host 0"
+    return f"{slots}, host {machine.host} of {machine.hosts}, {where}"
+
+
+@dataclass(slots=True)
+class JoinedHost:
+    """This machine, and where it meets the other hosts of its learner; empty: not known yet."""
+
+    folder: Path
+    machine: Joined
+    wanted: Wanted
+    meeting: str
+
+    def planned(self) -> list[Planned]:
+        return planned(self.folder, self.machine, self.wanted, self.meeting)
+
+    def known(self) -> list[Planned]:
+        """Those that can be started now."""
+        return self.planned() if self.meeting or self.machine.hosts == 1 else []
+
+    def moved(self, said: str) -> bool:
+        """Whether the server names another place than before, which is kept."""
+        if not self.machine.host or said in ("", self.meeting):
+            return False
+        self.machine, self.meeting = replace(self.machine, rendezvous=said), said
+        joined_folder.write(self.folder, self.machine)
+        return True
 
 
 def _supervised(run: "JoinedRun") -> RunResult:
@@ -100,6 +138,7 @@ class JoinedRun:
     watcher: Watcher
     supervisor: Supervisor
     say: Say
+    place: JoinedHost | None = None
     heard_at: float | None = None  # of the last answer that a pass has known
     complete_at: float | None = None
     line_at: float = 0.0
@@ -118,6 +157,7 @@ class JoinedRun:
         if self._suspends(reply.state):
             return None
         self.supervisor.steps = reply.length or self.supervisor.steps  # it may be edited
+        self._meet(reply.rendezvous, now)
         complete = reply.state == pb.JOB_COMPLETE or self._finished_alone(silent)
         self.supervisor.supervise(
             now,
@@ -137,6 +177,18 @@ class JoinedRun:
         self.say(f"complete{afterwards(self.supervisor.children, code)}")
         return code
 
+    def _meet(self, said: str, now: float) -> None:
+        """Start or move the process of a host, whose host 0 is at another place than before."""
+        if self.place is None or not self.place.moved(said):
+            return
+        self.say(f"host 0 of this learner is at {said}")
+        planned = self.place.planned()
+        self.supervisor.follow(planned, self.supervisor.steps, now)
+        for child, new in zip(self.supervisor.children, planned, strict=True):
+            if child.process is not None:
+                child.process.terminate()  # it waits at the former place
+            child.planned = new
+
     def _suspends(self, state: int) -> bool:
         """Whether the learners are not to run, which have left by then; as the server said last."""
         wanted = state == pb.JOB_SUSPENDED
@@ -151,9 +203,13 @@ class JoinedRun:
 
     def _finished_alone(self, silent: float) -> bool:
         """The server is gone, and every learner has said that the job is over."""
-        return silent > LEAVING_SECONDS_MAX and all(
-            child.process is None and child.record.last and child.record.last.left == FINISHED
-            for child in self.supervisor.children
+        return (
+            silent > LEAVING_SECONDS_MAX
+            and bool(self.supervisor.children)
+            and all(
+                child.process is None and child.record.last and child.record.last.left == FINISHED
+                for child in self.supervisor.children
+            )
         )
 
     def _running(self) -> list[Child]:
@@ -161,7 +217,7 @@ class JoinedRun:
 
     def _given_up(self) -> RunResult | None:
         children = self.supervisor.children
-        if not all(each.given_up for each in children):
+        if not children or not all(each.given_up for each in children):
             return None
         self.say(f"no learner of this machine can go on: {children[0].given_up}")
         return RunResult.FAILED

@@ -12,11 +12,15 @@ from atoll_operator.local.folder.run_files import RUN_FILE
 from atoll_operator.local.planning import gpus
 from atoll_operator.local.planning.process_plan import (
     VISIBLE,
+    Hosts,
     Planned,
+    host_process,
+    launched_container,
     learner_process,
     shared_environment,
 )
 from atoll_operator.local.planning.run_manifest import launched
+from atoll_operator.machines.joined import hosts
 from atoll_operator.machines.joined.folder import TLS_FOLDER, Joined
 from atoll_protos.environment import Env, of_learner
 from atoll_protos.errors import SpecError
@@ -35,8 +39,11 @@ class Wanted:
     processes: int | None = None
 
 
-def planned(folder: Path, machine: Joined, wanted: Wanted) -> list[Planned]:
-    """One process for each slot, in the current folder. Raises SpecError."""
+def planned(folder: Path, machine: Joined, wanted: Wanted, meeting: str = "") -> list[Planned]:
+    """One process for each slot, in the current folder; of a host among several, one launcher.
+
+    `meeting` is where these meet. Raises SpecError.
+    """
     container = _container(machine, wanted)
     devices = _devices(container, wanted, len(machine.slots))
     found = []
@@ -48,7 +55,12 @@ def planned(folder: Path, machine: Joined, wanted: Wanted) -> list[Planned]:
         }
         if devices:
             env[VISIBLE] = devices[number]
-        found.append(learner_process(slot, container, env))
+        if machine.hosts > 1:
+            several = Hosts(count=machine.hosts, needed=machine.hosts_min, first=meeting)
+            env |= hosts.environment(meeting) if meeting else {}
+            found.append(host_process(slot, machine.host, several, container, env))
+        else:
+            found.append(learner_process(slot, container, env))
     return found
 
 
@@ -77,6 +89,8 @@ def _container(machine: Joined, wanted: Wanted) -> Container:
     if wanted.command:
         changed = {"command": _with_interpreter(wanted.command), "args": []}
         container = container.model_copy(update=changed)
+    if machine.hosts > 1:
+        container = launched_container(container)
     if wanted.processes is None:
         return container
     command = launched(container.command, wanted.processes, TEMPLATE)

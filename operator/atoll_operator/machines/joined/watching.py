@@ -28,6 +28,7 @@ class Watcher:
     folder: Path
     joined: Joined
     say: Callable[[str], None]
+    meeting: str = ""  # that host 0 of several tells the others
     clock: Callable[[], float] = time.time
     reply: pb.WatchReply = field(default_factory=pb.WatchReply)
     heard_at: float | None = None  # in monotonic seconds
@@ -71,7 +72,7 @@ class Watcher:
         """Raises UnreachableError, OSError, and SpecError for a refusal."""
         link = ServerLink(self.joined.server, self.joined.anchor)
         name, secret = self.joined.name, self.joined.secret
-        reply, seconds = link.watch(name, secret, min(self.trips, default=0.0))
+        reply, seconds = link.watch(name, secret, min(self.trips, default=0.0), self.meeting)
         self.heard(reply)
         self.trips.append(seconds)
         self._renew(link)

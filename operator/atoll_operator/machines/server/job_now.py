@@ -27,6 +27,7 @@ class JobNow:
     why: str = ""
     tick: int = 0
     machines: dict[str, Heard] = field(default_factory=dict)
+    meetings: dict[str, str] = field(default_factory=dict)  # HOST:PORT of host 0, by slot
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, state: int, tick: int, why: str = "") -> None:

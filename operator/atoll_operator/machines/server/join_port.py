@@ -45,6 +45,7 @@ from atoll_protos.network.identity import Identity, Role
 from atoll_protos.network.services import Service, add_handlers
 
 THREADS: Final = 8 + LOOKERS_MAX
+PLACE_CHARACTERS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class JoinPort:
     run_file: Callable[[], str]
     container: Callable[[str], str]  # of a region
     steps: Callable[[], int]
+    hosts_needed: Callable[[int], int]  # of so many, to train
     say: Callable[[str], None]
     looking: Looking
     clock: Callable[[], float] = time.time
@@ -89,7 +91,9 @@ class JoinPort:
             machine = self._machine(request, context)
         except SpecError as error:
             return pb.WatchReply(refusal=_refusal(error))
-        return self._watched(machine.name, context.peer(), request.round_trip_seconds)
+        if machine.hosts > 1 and machine.host == 0:
+            self.now.meetings[machine.slots[0]] = request.rendezvous[:PLACE_CHARACTERS_MAX]
+        return self._watched(machine, context.peer(), request.round_trip_seconds)
 
     def Look(self, request: pb.LookRequest, context: Any) -> Iterator[pb.LookReply]:  # noqa: N802
         try:
@@ -142,6 +146,9 @@ class JoinPort:
             region=request.region,
             name=request.name,
             learners=max(1, request.learners),
+            hosts=request.hosts,
+            host=request.host if request.HasField("host") else None,
+            slot=request.slot,
         )
         offered = self.offered()
 
@@ -150,8 +157,7 @@ class JoinPort:
             return changed, (machine, *self._signed(machine, request.request))
 
         machine, certificate, authorities = self.book.change(let_in)
-        slots = ", ".join(machine.slots)
-        self.say(f"machine {machine.name} has entered from {_address(peer)}: {slots}")
+        self.say(f"machine {machine.name} has entered from {_address(peer)}: {machine.shown}")
         return pb.EnterReply(
             name=machine.name,
             secret=secret,
@@ -161,8 +167,10 @@ class JoinPort:
             authorities=authorities,
             run_file=self.run_file(),
             container=self.container(machine.region),
-            watch=self._watched(machine.name, peer, 0.0),
+            watch=self._watched(machine, peer, 0.0),
             job=self.job,
+            hosts=machine.hosts,
+            hosts_min=self.hosts_needed(machine.hosts),
         )
 
     def _signed(self, machine: Member, request: bytes) -> tuple[bytes, bytes]:
@@ -177,13 +185,14 @@ class JoinPort:
         )
         return self.certificates.sign(identity, request, self.clock())
 
-    def _watched(self, machine: str, peer: str, round_trip_seconds: float) -> pb.WatchReply:
+    def _watched(self, machine: Member, peer: str, round_trip_seconds: float) -> pb.WatchReply:
         heard = Heard(
             at=self.clock(),
             address=_address(peer).rpartition(":")[0].strip("[]"),
             round_trip_seconds=round_trip_seconds,
         )
-        state, tick, why = self.now.heard(machine, heard)
+        state, tick, why = self.now.heard(machine.name, heard)
+        several = machine.hosts > 1
         return pb.WatchReply(
             state=state,  # type: ignore[arg-type]
             why=why,
@@ -191,6 +200,7 @@ class JoinPort:
             endpoints=self.endpoints,
             authorities_digest=digest_of_bundle(self.certificates.bundle()),
             length=self.steps(),
+            rendezvous=self.now.meetings.get(machine.slots[0], "") if several else "",
         )
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from atoll_operator.api.job.learner_fields import HOSTS_MAX
 from atoll_operator.machines.private_files import locked, write_private
 from atoll_operator.machines.token import hash_of
 from atoll_protos.errors import SpecError
@@ -64,6 +65,14 @@ class Member:
     region: str
     slots: tuple[str, ...]
     since: int = 0
+    host: int = 0  # which of the `hosts` machines of its learner it is
+    hosts: int = 1
+
+    @property
+    def shown(self) -> str:
+        """Its slots, as a person reads them."""
+        of = f" host {self.host} of {self.hosts}" if self.hosts > 1 else ""
+        return ", ".join(self.slots) + of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +91,16 @@ class Register:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRequest:
-    """What a new machine asks for. `region` may be empty."""
+    """What a new machine asks for. `region` and `slot` may be empty, `hosts` 0: as the job says."""
 
     token: str
     secret: str
     region: str
     name: str
     learners: int
+    hosts: int = 0
+    host: int | None = None
+    slot: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +109,7 @@ class OpenSlots:
 
     slots: Mapping[str, Sequence[str]]
     folder: str  # of the job, for the commands in messages
+    hosts: int = 1  # of a learner, where nobody says otherwise
 
 
 def enter(
@@ -107,17 +120,20 @@ def enter(
     if token.uses == 0:
         raise SpecError("--token", f"{token.name} is used up", ANOTHER_TOKEN)
     region = _region(asked.region, token.region, offered)
-    taken = {slot for each in register.machines for slot in each.slots}
-    free = [slot for slot in offered.slots[region] if slot not in taken]
-    if asked.learners > len(free):
-        raise _too_few(register, asked.learners, region, free, offered)
+    host, hosts = _host(asked, offered)
+    if hosts > 1:
+        own = _slot_of_host(register, asked.slot, (host, hosts), offered.slots[region])
+    else:
+        own = _free_slots(register, asked.learners, region, offered)
     machine = Member(
         name=_free_name(register, asked.name),
         wanted=asked.name,
         secret_hash=secret_hash,
         region=region,
-        slots=tuple(free[: asked.learners]),
+        slots=own,
         since=int(now),
+        host=host,
+        hosts=hosts,
     )
     spent = token if token.uses is None else replace(token, uses=token.uses - 1)
     tokens = tuple(spent if each.name == token.name else each for each in register.tokens)
@@ -208,6 +224,60 @@ def _region(asked: str, of_token: str, offered: OpenSlots) -> str:
         problem = f"{region} is no region for other machines"
         raise SpecError("--region", problem, f"use one of {names}" if names else "use none")
     return region
+
+
+def _host(asked: EntryRequest, offered: OpenSlots) -> tuple[int, int]:
+    """Which machine of how many of its learner. Raises SpecError."""
+    hosts = asked.hosts or offered.hosts
+    if hosts > HOSTS_MAX:
+        raise SpecError("--hosts", f"is {hosts}", f"use at most {HOSTS_MAX}")
+    if asked.host is None and hosts > 1:
+        problem = f"is not given, and learners have {hosts} hosts"
+        raise SpecError("--host", problem, f"give 0 on one machine, to {hosts - 1} on the last")
+    host = asked.host or 0
+    if host >= hosts:
+        remedy = f"use 0 to {hosts - 1}" if hosts > 1 else "leave it out, or give --hosts"
+        raise SpecError("--host", f"is {host}, and its learner has {hosts}", remedy)
+    if asked.learners > 1 and hosts > 1:
+        problem = f"is {asked.learners}, and each learner has {hosts} hosts"
+        raise SpecError("--learners", problem, "leave it out: a host is of one learner")
+    if asked.slot and hosts == 1:
+        raise SpecError("--slot", "is for a learner of several hosts", "leave it out")
+    return host, hosts
+
+
+def _free_slots(
+    register: Register, wanted: int, region: str, offered: OpenSlots
+) -> tuple[str, ...]:
+    taken = {slot for each in register.machines for slot in each.slots}
+    free = [slot for slot in offered.slots[region] if slot not in taken]
+    if wanted > len(free):
+        raise _too_few(register, wanted, region, free, offered)
+    return tuple(free[:wanted])
+
+
+def _slot_of_host(
+    register: Register, wanted: str, place: tuple[int, int], slots: Sequence[str]
+) -> tuple[str, ...]:
+    """A slot that lacks this host of so many: one that has others first. Raises SpecError."""
+    (host, hosts), own = place, [wanted] if wanted else slots
+    has = {slot: [each for each in register.machines if slot in each.slots] for slot in slots}
+    lacking = [
+        slot
+        for slot in own
+        if slot in has and all(x.hosts == hosts and x.host != host for x in has[slot])
+    ]
+    begun = [slot for slot in lacking if has[slot]]
+    if len(begun) > 1:
+        named = ", ".join(f"{slot} ({has[slot][0].name})" for slot in begun)
+        problem = f"is not given, and several learners lack host {host}: {named}"
+        raise SpecError("--slot", problem, "give one of them")
+    if not lacking:
+        those = ", ".join(f"{x.name} has {x.shown}" for each in own for x in has.get(each, ()))
+        problem = f"no learner lacks host {host} of {hosts}"
+        remedy = "give another --host or --slot, or first `atoll tokens DIR --revoke MACHINE`"
+        raise SpecError("--host", f"{problem} ({those or f'{wanted} is no slot here'})", remedy)
+    return ((begun or lacking)[0],)
 
 
 def _too_few(

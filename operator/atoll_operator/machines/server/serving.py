@@ -125,6 +125,7 @@ class MachineServer(Elsewhere):
             run_file=lambda: (self.out / RUN_FILE).read_text(encoding="utf-8"),
             container=lambda region: container_elsewhere(self.job, region),
             steps=lambda: self.job.spec.steps or 0,
+            hosts_needed=lambda hosts: min(self.job.spec.learner.hosts_min or hosts, hosts),
             say=say,
             looking=self.looking,
         )
@@ -174,7 +175,8 @@ class MachineServer(Elsewhere):
         text = (self.out / SLOTS_FILE).read_text(encoding="utf-8")
         regions = [x for x in Expected.from_json(text).regions if x.name not in self.regions]
         slots = {x.name: [slot_name(x.name, i) for i in range(x.learners)] for x in regions}
-        return OpenSlots(slots=slots, folder=shown(self.out))
+        hosts = self.job.spec.learner.hosts
+        return OpenSlots(slots=slots, folder=shown(self.out), hosts=hosts)
 
     def _show(self, seen: RunSnapshot, now: float) -> None:
         self.traffic.see(now, seen.replies)

@@ -1,0 +1,96 @@
+"""A learner of two machines: the numbers of one machine, and one learner whichever is lost."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.machines.joined import folder as joined_folder
+from local.command import commits, manifest, run_atoll
+from local.law import check_law
+from local.leftovers import check_none_is_left
+from local.lockstep_model import BATCH, PERIOD, ROUNDS
+from local.machines import two_hosts_script
+from local.machines.commands import Commands, Machine, commands_in
+from local.machines.test_equal import export, losses
+
+REGION, SLOT = "lab", "lab-0"
+HOSTS = ("--set", "spec.learner.hosts=2")
+
+
+def written(folder: Path, steps: int) -> Path:
+    job = folder / "job.yaml"
+    sync: dict[str, Any] = {"preset": "DiLoCo", "period": PERIOD}
+    script = Path(two_hosts_script.__file__)
+    job.write_text(manifest(script, regions=[REGION], steps=steps, sync=sync))
+    return job
+
+
+def joined(here: Commands, line: str) -> list[Machine]:
+    """Host 1 comes first, and waits."""
+    (port,) = free_ports(1)
+    meet = ("--rendezvous", f"127.0.0.1:{port}")
+    second = here.join(line, "house-2", "--host", "1")
+    second.says("lab-0, host 1 of 2, waits for host 0")
+    first = here.join(line, "house-1", "--host", "0", *meet)
+    return [first, second]
+
+
+def steps_of(house: Machine) -> list[dict[str, Any]]:
+    lines = read_lines(house.out / "learners" / f"{SLOT}.jsonl")
+    return [line for line in lines if line.get("t_m")]
+
+
+def test_a_learner_of_two_machines_equals_that_of_one(tmp_path: Path) -> None:
+    job, one = written(tmp_path, ROUNDS * PERIOD), tmp_path / "one"
+    run_atoll(job, one, *HOSTS)
+    with commands_in(tmp_path) as here:
+        server = here.serve(job, *HOSTS)
+        houses = joined(here, server.says("--token"))
+        assert [each.end() for each in (*houses, server)] == [0, 0, 0], server.logs()
+        for house in houses:
+            check_none_is_left(house.out)
+    assert export(server.out) == export(one) != {}
+    known = losses(one, REGION)
+    assert len(known) == ROUNDS * PERIOD
+    assert losses(houses[0].out, REGION) == known
+    counted = [x["tokens"] for x in steps_of(houses[0]) if x["t_m"] <= ROUNDS * PERIOD]
+    assert sum(counted) == 2 * BATCH * ROUNDS * PERIOD  # lines of values taken have none
+    assert not steps_of(houses[1])  # rank 0 speaks for the learner
+
+
+@pytest.mark.long  # launchers start six times
+def test_each_machine_of_a_learner_is_killed_and_both_come_back(tmp_path: Path) -> None:
+    job = written(tmp_path, 100_000)
+    with commands_in(tmp_path) as here:
+        server = here.serve(job, *HOSTS)
+        houses = joined(here, server.says("--token"))
+
+        def back(number: int) -> None:
+            def found() -> bool:
+                numbers = {line["incarnation"] for line in steps_of(houses[0])}
+                return numbers == {*range(1, number + 1)}
+
+            server.until(found, f"steps of incarnation {number}")
+
+        back(1)
+        before = commits(server.out)
+        for number, lost in ((2, 1), (3, 0)):
+            houses[lost].process.send_signal(signal.SIGKILL)
+            houses[lost].process.wait()
+            check_none_is_left(houses[lost].out)
+            houses[lost] = here.join("", f"house-{lost + 1}")
+            back(number)
+        slots = [joined_folder.read(each.out) for each in houses]
+        assert [(each.slots, each.host) for each in slots if each] == [((SLOT,), 0), ((SLOT,), 1)]
+        server.until(lambda: len(commits(server.out)) > len(before) + 4, "commits")
+        assert here.atoll(server.out, "stop", server.out).end() == 0
+        assert [each.end() for each in (*houses, server)] == [0, 0, 0], server.logs()
+    assert all(each in commits(server.out) for each in before)
+    assert list((server.out / "export").glob("*.safetensors"))
+    check_law(server.out, *(each.out for each in houses))
+    for house in houses:
+        check_none_is_left(house.out)
