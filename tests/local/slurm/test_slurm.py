@@ -91,7 +91,7 @@ def test_allocations_leave_in_order_and_have_their_slots_again(tmp_path: Path) -
         us, eu = here.submit(REGION="us-east"), here.submit(REGION="eu-west")
         here.merges(*BOTH)
         mine = variables(states / f"atoll-{us}-0")
-        assert mine["CUDA_VISIBLE_DEVICES"] == "0"
+        assert (mine["CUDA_VISIBLE_DEVICES"], mine["SLURM_CPUS_PER_TASK"]) == ("0", "8")
         assert not {"SLURM_PROCID", "SLURM_NTASKS", "ATOLL_TOKEN"} & mine.keys()
 
         slurm.says("scontrol", "requeue", us)

@@ -24,6 +24,7 @@ def test_a_machine_enters_once_and_does_not_train(
     monkeypatch.setenv("ATOLL_TOKEN", str(served.token(uses=1)))
     state = tmp_path / "state"
     words = ["join", served.place, "--name", "house", "--state", str(state), "--enter-only"]
+    words += ["--", "no-such-program"]  # which is not even looked for
     for _ in range(2):
         done = CliRunner().invoke(cli.app, words)
         assert done.exit_code == 0, done.output
