@@ -70,12 +70,12 @@ class Authorities:
         return files
 
     @classmethod
-    def from_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Raises SpecError for a missing or damaged entry."""
+    def from_files(cls, files: Mapping[str, bytes], kept: str = "the Secret") -> Self:
+        """Raises SpecError for a missing or damaged entry; `kept` is what holds them, in words."""
+        remedy = f"delete {kept}: a new authority is made, and all leaves again"
         for name in ("tls.crt", "tls.key", *(["next.key"] if "next.crt" in files else [])):
             if not files.get(name):
-                remedy = "delete the Secret: a new authority is made, and all leaves again"
-                raise SpecError(name, "is missing in the Secret of the job's authority", remedy)
+                raise SpecError(name, "is missing in the job's authority", remedy)
         successor = None
         if "next.crt" in files:
             successor = Authority(files["next.crt"], files["next.key"])
@@ -84,7 +84,7 @@ class Authorities:
             successor=successor,
             former=files.get("former.crt", b""),
         )
-        _check(found)
+        _check(found, remedy)
         return found
 
 
@@ -275,7 +275,7 @@ def _unexpired(bundle: bytes, now: float) -> bytes:
     return b"".join(_pem(each) for each in certificates if not _past(each, now, 1))
 
 
-def _check(authorities: Authorities) -> None:
+def _check(authorities: Authorities, remedy: str) -> None:
     """Raises SpecError for an authority that cannot be read, or whose key is another's."""
     both = {"tls": authorities.signer}
     if authorities.successor:
@@ -289,7 +289,6 @@ def _check(authorities: Authorities) -> None:
                 raise ValueError("the key is not that of the certificate")
             x509.load_pem_x509_certificates(authorities.former or each.certificate)
         except (ValueError, TypeError) as error:
-            remedy = "delete the Secret: a new authority is made, and all leaves again"
             problem = f"the authority cannot be used: {error}"
             raise SpecError(f"{name}.crt", problem, remedy) from error
 

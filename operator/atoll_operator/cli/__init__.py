@@ -24,6 +24,7 @@ A module imports only what reading its arguments needs, and a verb the rest when
     manifest_file.py   a manifest's file becomes a job
     detached.py        a command in the background, started and ended
     run_or_job.py      whether a name is that of a run folder or of a job
+    region_values.py   flags that come once for each region, and prices of bytes
     chaos_mesh.py      the Workflow that such a plan is
     template_check.py  what is obviously wrong in a pod template
 """

@@ -245,7 +245,7 @@ def checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:
         remedy = "give the folder of the run: atoll run DIR --resume"
         raise SpecError("--resume", "needs to know which run", remedy)
     folder = out or run_manifest.default_out(job.name, time.time())
-    if resume and (said := _complete(job, folder)):
+    if resume and (said := complete_in(job, folder)):
         typer.echo(said)
         raise typer.Exit(RunResult.COMPLETE)
     return folder
@@ -275,7 +275,7 @@ def _refuse_of_script(what: Path, *, more: list[str] | None, **given: int | str 
         raise SpecError(f"-- {more[0]}", f"is for a script, and {what} is none", remedy)
 
 
-def _complete(job: Job, out: Path) -> str:
+def complete_in(job: Job, out: Path) -> str:
     """What is said of a run that is complete and was asked to continue; empty for any other."""
     try:
         found = read_status(out)

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from atoll_operator.cli import region_values
 from atoll_operator.cli.manifest_file import checked, read_text
+from atoll_operator.cli.region_values import PricePerGb
 from atoll_operator.cli.run import (
     AllowRefused,
     Changes,
@@ -15,12 +17,14 @@ from atoll_operator.cli.run import (
     Standby,
     changed,
     checked_folder,
+    complete_in,
     of_folder,
     warn,
 )
 from atoll_operator.local.folder.run_files import RUN_FILE
 from atoll_operator.local.planning import run_manifest
 from atoll_operator.local.show.live import Output
+from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
 
 Manifest = Annotated[
@@ -59,6 +63,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     standby: Standby = False,
     output: Shown = Output.TABLE,
     allow_refused: AllowRefused = False,
+    price_per_gb: PricePerGb = None,
 ) -> None:
     """Serve a job's shards to learners on other machines, with certificates of its own.
 
@@ -78,10 +83,16 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     warn(job)
     folder = out or Path("runs") / job.name
     resume = (folder / RUN_FILE).exists()
-    folder = checked_folder(job, folder, resume=resume).resolve()
+    over = complete_in(job, folder) if resume else ""
+    folder = checked_folder(job, folder, resume=resume and not over).resolve()
     serving = serving_in(
         folder, job, listen=listen, advertise=advertise, here=here or (), now=time.time()
     )
+    serving.prices = region_values.prices(price_per_gb or ())
+    if over:
+        typer.echo(over)
+        serving.tell_the_rest(typer.echo)
+        raise typer.Exit(RunResult.COMPLETE)
     code = train(
         job,
         folder,

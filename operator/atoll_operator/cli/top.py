@@ -5,19 +5,23 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atoll_operator.cli import region_values
+from atoll_operator.cli.region_values import PricePerGb
 from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, folder_of, served_at
 from atoll_operator.local.folder import log_files, run_lock
 from atoll_operator.local.show.run_summary import RunResult
+from atoll_operator.sizing.prices import Prices
 from atoll_protos.errors import SpecError
 
 if TYPE_CHECKING:
+    from atoll_operator.local.progress.machines import MachinesFile, ShownMachine
     from atoll_operator.machines.looking.served import Served
 
 MODULE = "atoll_syncer.edges.status_lines"
@@ -33,15 +37,18 @@ def top(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show it again every 2 s until Ctrl-C.")
     ] = False,
+    price_per_gb: PricePerGb = None,
     token: Token = "",
     namespace: Namespace = "",
     context: Context = "",
 ) -> None:
     """Show every learner and shard: speed, time blocked, loss, node; ticks, commits and bytes.
 
-    In a cluster a shard's pod asks the shards, through `kubectl exec`.
+    In a cluster a shard's pod asks the shards, through `kubectl exec`. Of a job of `atoll serve` it
+    shows every machine, with `--price-per-gb` also what its bytes cost.
     """
-    look = _look(which, token, namespace, context)
+    prices = region_values.prices(price_per_gb) if price_per_gb else None
+    look = _look(which, prices, token, namespace, context)
     try:
         while True:
             text = look()
@@ -53,25 +60,26 @@ def top(
         raise typer.Exit(RunResult.INTERRUPTED) from None
 
 
-def _look(which: str, token: str, namespace: str, context: str) -> Look:
+def _look(which: str, prices: Prices | None, token: str, namespace: str, context: str) -> Look:
     served = served_at(which, token, namespace, context)
     if served is not None:
-        return partial(_served, served)
+        return partial(_served, served, prices)
     out = folder_of(which, namespace, context)
-    return _folder(out) if out is not None else _cluster(which, namespace, context)
+    return _folder(out, prices) if out is not None else _cluster(which, namespace, context)
 
 
-def _served(job: "Served") -> str:
+def _served(job: "Served", prices: Prices | None) -> str:
     from atoll_operator.local.show.top_table import Answer, table  # noqa: PLC0415
 
-    shards, machines = job.shards()
+    shards, seen = job.shards()
     answers = [
         Answer(each.reply)
         if each.HasField("reply")
         else Answer(None, f"{each.endpoint} does not answer")
         for each in shards
     ]
-    return table(answers, {}, machines=machines, now=max((each.at for each in shards), default=0.0))
+    now = max((each.at for each in shards), default=0.0)
+    return table(answers, {}, machines=_machines(seen, prices), now=now)
 
 
 def in_pod(command: list[str]) -> list[dict[str, object]]:
@@ -114,7 +122,7 @@ def _cluster(job: str, namespace: str, context: str) -> Look:
     return look
 
 
-def _folder(out: Path) -> Look:
+def _folder(out: Path, prices: Prices | None) -> Look:
     if not run_lock.is_run(out):
         problem = "nothing runs in it now"
         remedy = f"see atoll status {out}; --resume continues with a run that is not complete"
@@ -128,8 +136,16 @@ def _folder(out: Path) -> Look:
     def look() -> str:
         replies = zip(endpoints, ask(endpoints, observer), strict=True)
         answers = [Answer(found, "" if found else f"{e} does not answer") for e, found in replies]
-        seen = read_machines(out)
-        machines = seen.machines if seen else ()
+        machines = _machines(read_machines(out), prices)
         return table(answers, {}, machines=machines, now=time.time())
 
     return look
+
+
+def _machines(seen: "MachinesFile | None", prices: Prices | None) -> Sequence["ShownMachine"]:
+    """With the server's prices, unless others are given here."""
+    from atoll_operator.local.progress.machines import priced  # noqa: PLC0415 - needs protobuf
+
+    if seen is None or prices is None:
+        return seen.machines if seen else ()
+    return priced(seen.machines, seen.home, prices)

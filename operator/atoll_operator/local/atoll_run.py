@@ -54,7 +54,6 @@ from atoll_operator.local.show import plots, run_summary
 from atoll_operator.local.show.curve_recorder import recording
 from atoll_operator.local.show.live import Output, view_for
 from atoll_operator.local.show.run_summary import RunResult
-from atoll_operator.local.supervision.child import by_slot
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.local.supervision.process_reports import (
     afterwards,
@@ -238,12 +237,14 @@ def _outcome(training: LocalRun, each_pass: Callable[[], None]) -> tuple[RunResu
 
 def _summarise(training: LocalRun, code: RunResult, outcome: str, seconds: float) -> None:
     out, say, reached = training.files.out, training.view.say, training.status.progress
-    children, learners = training.supervisor.children, training.supervisor.in_roles("learner")
-    length = training.poller.job.spec.steps  # which the clock passes by a few
+    children, spec = training.supervisor.children, training.poller.job.spec
+    length = spec.steps  # which the clock passes by a few
     step = min(reached.step, length or reached.step) if reached else None
     result = RunResult.COMPLETE if training.complete_at is not None else code
-    slots = frozenset(by_slot(learners))
-    found = run_summary.summarise(out, result.name.title(), seconds, step, slots)
+    slots, home = frozenset(spec.slots), spec.syncer_region
+    found = run_summary.summarise(
+        out, result.name.title(), seconds, step, slots, training.elsewhere.prices, home
+    )
     found["exit_code"] = int(code)
     found |= {"ended_after": ended_after(children), "refused": refused(children)}
     if lines := read_lines(out / CHAOS_FILE):

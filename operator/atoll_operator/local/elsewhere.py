@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from atoll_operator.api.job.spec import Job
 from atoll_operator.local.planning.process_plan import Planned
 from atoll_operator.local.progress.local_status import RunSnapshot
-from atoll_operator.local.progress.machines import FREE, Prices, ShownMachine
+from atoll_operator.local.progress.machines import ShownMachine
+from atoll_operator.sizing.prices import FREE, Prices
 from atoll_protos.job.expected import Expected
 
 

@@ -4,6 +4,7 @@ May import the API alone. Its files:
 
     needs.py      all figures of `atoll plan` together
     advice.py     which limit is the tightest, and which setting would help most
+    prices.py     what bytes cost that leave a region
     traffic.py    rates over the border of each region, and what learners wait for
     machines.py   memory, processors and disks of a learner and of a shard, requests to a bucket
     goodput.py    what failures cost, by simulated jobs

@@ -3,6 +3,9 @@
 import json
 import signal
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from atoll_operator.local.progress.machines import ShownMachine, read_machines
 from local.command import LIGHT, TINY, commits
@@ -21,6 +24,20 @@ def name_of(machine: ShownMachine) -> str:
     return machine.name
 
 
+def check_is_accounted(summary: dict[str, Any]) -> None:
+    """Every byte belongs to a machine, and every learner has its tokens."""
+    machines, learners = summary["machines"].values(), summary["learners"]
+    moved = {way: sum(each[f"{way}_bytes"] for each in machines) for way in ("up", "down")}
+    assert moved == summary["bytes"]
+    assert sum(each["cost"] for each in machines) == pytest.approx(1e-6 * sum(moved.values()))
+    assert [*learners] == ["eu-west-0", "us-east-0"]
+    assert sum(each["share"] for each in learners.values()) == pytest.approx(1.0)
+    assert sum(each["merged"] for each in learners.values()) == pytest.approx(
+        summary["tokens"]["merged"], abs=2
+    )
+    assert all(0.0 < each["busy_share"] <= 1.0 for each in learners.values())
+
+
 def steps(count: int) -> tuple[str, str]:
     return "--set", f"spec.steps={count}"
 
@@ -31,14 +48,25 @@ def merged(out: Path) -> set[str]:
     return {part["slot"] for part in found[-1]["participants"]} if found else set()
 
 
-def test_two_machines_train_one_model_over_tls_and_keep_their_keys(tmp_path: Path) -> None:
+def test_two_machines_train_one_model_over_tls_and_one_hears_of_its_end_late(
+    tmp_path: Path,
+) -> None:
     with commands_in(tmp_path) as here:
-        server = here.serve(TINY, *TWO, *steps(80))
+        server = here.serve(TINY, *TWO, *steps(200), "--price-per-gb", "1000")
         line = server.says("--token")
         us = here.join(line, "house-1", "--region", "us-east")
         eu = here.join(line, "house-2", "--region", "eu-west")
-        assert (us.end(), eu.end(), server.end()) == (0, 0, 0), server.logs()
+        server.until(lambda: len(merged(server.out)) == 2, "merges of both")
+        eu.process.send_signal(signal.SIGKILL)  # and it is off when the job completes
+        eu.process.wait()
+        assert (us.end(), server.end()) == (0, 0), server.logs()
         assert "house-1 has entered" in server.text()
+        assert "house-2 has not heard that the job is complete; `atoll serve " in server.text()
+        again = here.atoll(server.out, "serve", server.out)
+        again.says("Ctrl-C ends the wait")
+        eu = here.join("", "house-2")
+        assert (eu.end(), again.end()) == (0, 0), again.logs()
+        assert "job tiny is complete: its model is in the server's folder" in eu.text()
         assert list((server.out / "export").glob("*.safetensors"))
         both = {part["slot"] for each in commits(server.out) for part in each["participants"]}
         assert both == {"us-east-0", "eu-west-0"}
@@ -46,6 +74,7 @@ def test_two_machines_train_one_model_over_tls_and_keep_their_keys(tmp_path: Pat
         assert summary["result"] == "Complete"
         assert summary["tokens"]["merged"] > 0
         assert summary["without_work"] == []
+        check_is_accounted(summary)
         seen = read_machines(server.out)
         assert seen is not None
         assert [(x.name, x.region, x.address) for x in sorted(seen.machines, key=name_of)] == [

@@ -18,6 +18,7 @@ from atoll_operator.local.show.run_summary import (
     summarise,
     uptime,
 )
+from atoll_operator.sizing.prices import Prices
 from atoll_protos.job.run_file import GraceLimit
 from local.law import balanced
 
@@ -146,6 +147,57 @@ def test_that_little_was_merged_is_explained(merged: int, rest: dict[str, int], 
     }
     assert little_merged(found).startswith(said)
     assert bool(little_merged(found)) == bool(said)
+
+
+def test_learners_elsewhere_have_what_they_have_told_the_shards(tmp_path: Path) -> None:
+    told: dict[str, dict[str, float]]
+    told = {"a-0": {"tokens": 5}, "b-0": {"tokens": 40, "step_seconds": 0.5, "busy_share": 0.75}}
+    before = {**commit(1, 10, "b-0"), "learners": {"b-0": {**told["b-0"], "tokens": 20}}}
+    newest = {**commit(2, 20, "b-0"), "learners": told}
+    of_law = [commit(0, 10), before, newest, commit(3, 10, "c-0")]
+    slots = frozenset({"a-0", "b-0", "c-0", "d-0"})
+    found = summary_of(tmp_path, {"a-0": [start(), step(30), END]}, of_law, slots=slots)
+    assert found["learners"]["a-0"] == pytest.approx(
+        {
+            "busy_share": 0.9,
+            "blocked_share": 0.1,
+            "step_seconds": 0.9,
+            "trained": 30,
+            "merged": 10,
+            "share": 0.2,
+        }
+    )
+    assert found["learners"]["b-0"] == pytest.approx(
+        {
+            "busy_share": 0.75,
+            "blocked_share": 0.25,
+            "step_seconds": 0.5,
+            "trained": 40,
+            "merged": 30,
+            "share": 0.6,
+        }
+    )
+    assert found["learners"]["c-0"] == {"trained": 0, "merged": 10, "share": 0.2}
+    assert found["without_work"] == ["d-0"]
+    tokens = {"trained": 10, "overlap": 9, "late": 0, "lost": 0, "pending": 0}
+    said = little_merged({**found, "goodput": 0.1, "tokens": tokens})
+    assert said.startswith("10% merged: steps of 700 ms")
+
+
+def test_bytes_of_machines_and_their_costs_are_told(tmp_path: Path) -> None:
+    moved = {"eu": {"house": (2_000_000_000, 500)}, "us": {"gone": (0, 1_000_000_000)}}
+    tape = [{**commit(0, 10), "bytes_up": 1, "machines": moved}]
+    found = summary_of(tmp_path, {}, tape)
+    assert found["machines"] == {
+        "house": {"region": "eu", "up_bytes": 2_000_000_000, "down_bytes": 500},
+        "gone": {"region": "us", "up_bytes": 0, "down_bytes": 1_000_000_000},
+    }
+    assert "cost" not in sentence(found)
+    prices = Prices(by_region={"eu": 0.5}, other=0.25)
+    found = summarise(tmp_path, "Complete", 12.0, 2, prices=prices, home="us")
+    assert found["machines"]["house"]["cost"] == pytest.approx(1.000000125)
+    assert found["machines"]["gone"]["cost"] == 0.25
+    assert sentence(found).endswith("; bytes between machines cost 1.25")
 
 
 def test_where_no_learner_wrote_here_nothing_is_said_of_how_long_a_step_was() -> None:

@@ -14,7 +14,6 @@ from atoll_operator.local.progress.machines import (
     MachinesFile,
     MachineTraffic,
     Moved,
-    Prices,
     ShownMachine,
     moved_by_machines,
     priced,
@@ -24,6 +23,7 @@ from atoll_operator.local.progress.machines import (
 from atoll_operator.local.show.live import json_line, picture
 from atoll_operator.local.show.machine_table import machine_rows, of_slots
 from atoll_operator.local.show.top_table import Answer, table
+from atoll_operator.sizing.prices import Prices
 from unit.local.test_local_status import reply, snapshot
 
 HOUSE = Ends("eu", "house")

@@ -15,6 +15,12 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
 from atoll_operator.client import shards
 from atoll_operator.local.progress import poller as local_shards
+from atoll_operator.local.progress.machines import (
+    MACHINES_FILE,
+    MachinesFile,
+    ShownMachine,
+    to_json,
+)
 from atoll_operator.local.show.top_table import Answer, table
 from atoll_protos.errors import SpecError
 
@@ -164,12 +170,21 @@ def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
         return [reply()]
 
     monkeypatch.setattr(local_shards, "ask", ask)
-    with (tmp_path / "run.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shown = atoll("top", tmp_path)
+    house = ShownMachine(name="house", region="us-east", up_bytes=2 * 10**9, down_bytes=10**9)
+    (tmp_path / MACHINES_FILE).write_text(to_json(MachinesFile(home="eu", machines=(house,))))
+
+    def shown_with(*words: str) -> str:
+        with (tmp_path / "run.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return atoll("top", tmp_path, *words).strip()
+
+    shown = shown_with()
     assert asked == [["127.0.0.1:7|127.0.0.1:8"]]
+    assert "house    us-east" in shown
     assert "NODE" not in shown
     assert "us-east-0  Training" in shown
+    assert "COST" not in shown
+    assert shown_with("--price-per-gb", "us-east=0.5", "--price-per-gb", "2").endswith("  3.00")
     monkeypatch.undo()
     assert local_shards.ask(["127.0.0.1:1"]) == [None]  # a silent one costs its row alone
 

@@ -21,7 +21,6 @@ from atoll_operator.authority.job_authority import make_anchor, make_request
 from atoll_operator.cli.tokens import TokenWanted, listed, made, revoked
 from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE, SLOTS_FILE, STATUS_FILE
 from atoll_operator.local.progress import last_status, local_status
-from atoll_operator.local.progress.machines import ShownMachine, read_machines
 from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.machines import server_link
@@ -269,38 +268,6 @@ def test_the_end_of_the_job_reaches_machines_that_ask(served: Served, tmp_path: 
     watcher.look()
     assert (watcher.reply.state, watcher.reply.why) == (pb.JOB_FAILED, "a shard has lost its state")
     assert not served.server.now.untold(0.0)
-
-
-def test_the_server_shows_where_its_machines_are_and_how_far(
-    served: Served, tmp_path: Path
-) -> None:
-    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
-    watcher = Watcher(folder, machine, served.said.append)
-    begun = time.time()
-
-    def seen() -> ShownMachine:
-        status = local_status.status(job(), [None, None], NOW)
-        found = Poller(job(), ("127.0.0.1:1",)).resting(status, 1.0)
-        served.server.shown_at = -10.0
-        served.server.tell(found, final=False, complete=False)
-        (one,) = served.server.machines()
-        return one
-
-    watcher.look()
-    watcher.trips.extend((0.5, 0.25, 0.75, 0.25, 0.5))  # of which the least is told
-    assert len(watcher.trips) == 5
-    watcher.look()
-    one = seen()
-    assert (one.name, one.region, one.slots) == ("house", "us", ("us-0",))
-    assert (one.address, one.round_trip_seconds) == ("127.0.0.1", 0.25)
-    assert one.heard_at >= begun
-    assert 0.0 < watcher.trips[-1] < 0.25
-    kept = read_machines(served.out)
-    assert kept is not None
-    assert (kept.home, kept.machines) == ("us", (one,))
-    revoked(served.out, "house")
-    with pytest.raises(ValueError, match="not enough values"):
-        seen()  # it has moved nothing, so nothing of it stays
 
 
 def test_a_machine_finds_its_folder_by_name_and_by_the_servers_certificate(

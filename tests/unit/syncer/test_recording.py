@@ -1,4 +1,4 @@
-"""Whose bytes the tape tells of: by region, and by the machine that a certificate names."""
+"""Whose bytes and tokens the tape tells of: by region, machine and learner."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry
 
 from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.duties.recording import LinkEnd, Recording
+from atoll_syncer.model.effects import TapeLine
+from unit.syncer.shard_side import begun
 
 Line = dict[str, Any]
 
@@ -50,3 +52,17 @@ def test_bytes_are_counted_by_region_and_by_machine() -> None:
             "machines": {"a": {"far": (1, 0), "house": (5, 7)}},
         },
     ]
+
+
+def test_a_commit_says_what_each_learner_has_trained_and_how_it_works() -> None:
+    one, sessions = begun("a-0", "a-1", steps=200)
+    for t_m in range(1, 12):
+        one.now += 1.0
+        one.report(sessions[0], t_m, tokens=10 * t_m, step_seconds=0.5, busy_share=0.75)
+        one.report(sessions[1], t_m, tokens=0)
+        for session, call in one.sent("call"):
+            one.offer(session, call.slice, t_m)
+    first = next(x.record for x in one.take(TapeLine) if x.record["event"] == "commit")
+    assert {slot: each["busy_share"] for slot, each in first["learners"].items()} == {"a-0": 0.75}
+    assert first["learners"]["a-0"]["step_seconds"] == 0.5
+    assert first["learners"]["a-0"]["tokens"] == first["tokens"] > 0

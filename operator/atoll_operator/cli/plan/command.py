@@ -10,6 +10,7 @@ import typer
 from atoll_operator.api.job.spec import Spec
 from atoll_operator.cli.manifest_file import read_job
 from atoll_operator.cli.plan import flags, model_size, tables
+from atoll_operator.cli.region_values import by_region
 from atoll_operator.sizing import expected
 from atoll_operator.sizing.needs import Chips, needs
 from atoll_operator.sizing.traffic import Given
@@ -103,12 +104,12 @@ def plan(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     given = Given(
         parameters=_parameters(job.spec, parameters, model, safetensors),
         step_seconds=_step_seconds(job.spec, step_time),
-        links=expected.links(job.spec) | flags.by_region(flags.link, link or ()),
+        links=expected.links(job.spec) | by_region(flags.link, link or ()),
     )
     found = needs(
         job.spec,
         given,
-        prices=flags.by_region(flags.price, egress or ()),
+        prices=by_region(flags.price, egress or ()),
         tokens_per_step=flags.count("--tokens-per-step", tokens_per_step)
         if tokens_per_step
         else None,

@@ -1,17 +1,16 @@
 """The text of a flag becomes a number, a link or a price. Each raises SpecError."""
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Final
 
+from atoll_operator.cli import region_values
+from atoll_operator.cli.region_values import DECIMAL
 from atoll_operator.sizing.traffic import RegionLink
 from atoll_protos.errors import SpecError
 
 NUMBER: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kMBT]?)")
 TIMES: Final = {"": 1, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-DECIMAL: Final = r"\d{1,9}(?:\.\d{1,9})?"
 REGION: Final = re.compile(rf"([^=]+)=({DECIMAL})(?:,({DECIMAL}))?")
-Value = TypeVar("Value")
 
 
 def count(flag: str, text: str) -> int:
@@ -31,17 +30,6 @@ def positive(flag: str, text: str, example: str) -> float:
     return number
 
 
-def by_region(read: Callable[[str], tuple[str, Value]], texts: Iterable[str]) -> dict[str, Value]:
-    """A flag that comes once for each region."""
-    found: dict[str, Value] = {}
-    for text in texts:
-        name, value = read(text)
-        if name in found:
-            raise SpecError(text, f"{name} is given twice", "give each region once")
-        found[name] = value
-    return found
-
-
 def link(text: str) -> tuple[str, RegionLink]:
     found = REGION.fullmatch(text)
     if found is None or not float(found[2]):
@@ -54,9 +42,4 @@ def link(text: str) -> tuple[str, RegionLink]:
 
 
 def price(text: str) -> tuple[str, float]:
-    found = REGION.fullmatch(text)
-    if found is None or found[3]:
-        raise SpecError(
-            "--egress", f"{text!r} is no price", "give REGION=PRICE of a GB as in eu-west=0.08"
-        )
-    return found[1], float(found[2])
+    return region_values.price("--egress", text)

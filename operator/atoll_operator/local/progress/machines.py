@@ -8,19 +8,19 @@ import dataclasses
 import json
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.folder.run_files import ends_of_starts
+from atoll_operator.sizing.prices import Prices
 from atoll_protos.errors import SpecError
 from atoll_protos.job.strict_json import parse
 
 MACHINES_FILE: Final = "machines.json"
 RATE_SECONDS: Final = 10.0  # over which a rate is a mean: transfers come in bursts
-GIGABYTE: Final = 1e9
 
 
 class Ends(NamedTuple):
@@ -64,33 +64,13 @@ class MachinesFile:
     machines: tuple[ShownMachine, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """Money for 10^9 bytes that leave a region, and `other` for regions without a price here."""
+def priced(machines: Sequence[ShownMachine], home: str, prices: Prices) -> tuple[ShownMachine, ...]:
+    """The same with what their bytes cost; `home` is the region of the shards."""
 
-    by_region: Mapping[str, float] = field(default_factory=dict)
-    other: float | None = None
+    def cost(each: ShownMachine) -> float | None:
+        return prices.cost(each.region, home, each.up_bytes, each.down_bytes)
 
-    def cost(self, region: str, home: str, moved: Moved) -> float | None:
-        """Up leaves the region of the machine, down that of the shards; None: no price is known."""
-        known = [
-            each_bytes / GIGABYTE * price
-            for where, each_bytes in ((region, moved.up), (home, moved.down))
-            if (price := self.by_region.get(where, self.other)) is not None
-        ]
-        return sum(known) if known else None
-
-
-FREE: Final = Prices()
-
-
-def priced(machines: Sequence[ShownMachine], home: str, prices: Prices) -> list[ShownMachine]:
-    return [
-        dataclasses.replace(
-            each, cost=prices.cost(each.region, home, Moved(each.up_bytes, each.down_bytes))
-        )
-        for each in machines
-    ]
+    return tuple(dataclasses.replace(each, cost=cost(each)) for each in machines)
 
 
 def moved_by_machines(tapes: Iterable[list[dict[str, Any]]]) -> dict[Ends, Moved]:

@@ -4,7 +4,7 @@ For every incarnation of every slot, and every slice, the token law holds (rule 
 merged + overlap + late + lost + pending.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+from atoll_operator.api.status.condition_facts import some_of
 from atoll_operator.api.status.reasons import REMEDIES
 from atoll_operator.local.folder.run_files import (
     ends_of_starts,
@@ -20,6 +21,8 @@ from atoll_operator.local.folder.run_files import (
     read_tapes,
     runs_of,
 )
+from atoll_operator.local.progress.machines import moved_by_machines
+from atoll_operator.sizing.prices import FREE, Prices
 
 LITTLE_MERGED: Final = 0.7  # of the trained tokens: below, a line says what became of the rest
 STALL_SECONDS: Final = 2.0  # as rule 6 has it
@@ -112,8 +115,13 @@ def summarise(
     wall_seconds: float,
     steps: int | None,
     slots: frozenset[str] = frozenset(),
+    prices: Prices = FREE,
+    home: str = "",
 ) -> dict[str, Any]:
-    """What the run of these slots came to. Token counts are means over slices."""
+    """What the run of these slots came to. Token counts are means over slices.
+
+    `prices` are of bytes that leave a region; `home` is that of the shards.
+    """
     tapes = read_tapes(out)
     *lost, run = [each["run"] for each in runs_of(tapes[0] if tapes else [])] or [""]
     learners = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
@@ -140,13 +148,60 @@ def summarise(
         "uptime": _told_uptime(commits) if away else uptime(learners.values()),
         "commits": len(commits),
         "bytes": moved(tapes),
-        "learners": {slot: _shares(lines) for slot, lines in learners.items()},
+        "machines": _machines(tapes, prices, home),
+        "learners": _by_learner(learners, commits, law),
         "without_work": sorted((slots | learners.keys()) - merged),
         "left_out": _left_out(tape),
         "warnings": _warnings(learners),
         "wall_seconds": wall_seconds,
         "outer_loss": {"start": losses[0], "end": losses[-1]},
     }
+
+
+def _by_learner(
+    learners: Mapping[str, list[dict[str, Any]]],
+    commits: list[dict[str, Any]],
+    law: Mapping[Key, Tokens],
+) -> dict[str, dict[str, float]]:
+    """How each learner worked, and its tokens: of those elsewhere as they have told the shards."""
+    told: dict[str, dict[str, float]] = {}
+    for slot, each in chain.from_iterable(x.get("learners", {}).items() for x in commits):
+        if slot not in told or each["tokens"] >= told[slot]["tokens"]:
+            told[slot] = each
+    merged, own = Counter[str](), Counter[str]()
+    parts = _merged(commits)
+    for key, tokens in parts.items():
+        merged[key[0]] += sum(tokens.values())
+    for key, counts in law.items():
+        own[key[0]] += counts.trained
+    slices = len({key[2:] for key in (*parts, *law)}) or 1
+    found: dict[str, dict[str, float]] = {}
+    for slot in sorted(learners.keys() | told.keys() | merged.keys()):
+        found[slot] = _shares(learners[slot]) if slot in learners else _told_shares(told.get(slot))
+        trained = max(round(own[slot] / slices), told.get(slot, {}).get("tokens", 0))
+        share = merged[slot] / (merged.total() or 1)
+        found[slot] |= {"trained": trained, "merged": round(merged[slot] / slices), "share": share}
+    return found
+
+
+def _told_shares(told: Mapping[str, float] | None) -> dict[str, float]:
+    """Of the newest process of a learner, as it has reported; empty: it has not."""
+    if not told or not told["step_seconds"]:
+        return {}
+    busy = told["busy_share"]
+    return {"busy_share": busy, "blocked_share": 1 - busy, "step_seconds": told["step_seconds"]}
+
+
+def _machines(
+    tapes: Iterable[list[dict[str, Any]]], prices: Prices, home: str
+) -> dict[str, dict[str, Any]]:
+    """What went between each machine and the shards, up from it and down to it."""
+    found: dict[str, dict[str, Any]] = {}
+    for (region, name), moved in sorted(moved_by_machines(tapes).items()):
+        found[name] = {"region": region, "up_bytes": moved.up, "down_bytes": moved.down}
+        cost = prices.cost(region, home, moved.up, moved.down)
+        found[name] |= {} if cost is None else {"cost": cost}
+    return found
 
 
 def _means(law: Mapping[Key, Tokens]) -> dict[str, int]:
@@ -207,8 +262,11 @@ def sentence(found: dict[str, Any]) -> str:
         said += f", {late:.0%} too late"
     if loss["end"] is not None:
         said += f", held-out loss {loss['start']:.3f} -> {loss['end']:.3f}"
-    if without := ", ".join(found["without_work"]):
+    if without := some_of(found["without_work"]):
         said += f"; no work of {without} was merged"
+    costs = [each["cost"] for each in found["machines"].values() if "cost" in each]
+    if costs:
+        said += f"; bytes between machines cost {sum(costs):,.2f}"
     if found["lost_runs"]:
         said += "; all of an earlier run was lost, and is not in these numbers"
     warnings = found["warnings"].items()
@@ -222,7 +280,8 @@ def little_merged(found: dict[str, Any]) -> str:
     most = max(rest, key=lambda name: rest[name])
     if not tokens["trained"] or share >= LITTLE_MERGED or most == "late":
         return ""
-    seconds = [each["step_seconds"] for each in found["learners"].values()]
+    known = found["learners"].values()
+    seconds = [each["step_seconds"] for each in known if "step_seconds" in each]
     step = f"steps of {1000 * sum(seconds) / len(seconds):.3g} ms" if seconds else "steps"
     why = {
         "overlap": f"{step} are short against a slice's way to its shard and back;"

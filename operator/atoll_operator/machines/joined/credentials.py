@@ -143,6 +143,10 @@ class ShardWatcher(Watcher):
     def place(self) -> str:
         return f"shard 0 at {self.joined.endpoints[0]}"
 
+    @property
+    def remedy(self) -> str:
+        return "if the job is over or was deleted, end this"
+
     def ask(self) -> None:
         """Raises UnreachableError, also for a refusal: other credentials may be brought."""
         if self._takes() and self._links is not None:

@@ -53,6 +53,9 @@ def join(place: JoinOptions, wanted: Wanted, say: Say) -> RunResult:
         watcher.look()
         if watcher.refusal is not None:
             raise watcher.refusal
+        if watcher.reply.state == pb.JOB_COMPLETE:
+            say(f"job {machine.job} is complete: its model is in the server's folder")
+            return RunResult.COMPLETE
         endpoints = dialled(watcher.reply.endpoints, machine.server) or machine.endpoints
         return _trained(watcher, replace(machine, endpoints=endpoints), wanted, meeting)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import due_at, make_request
+from atoll_operator.local.show.status_text import duration
 from atoll_operator.machines.joined import folder as joined_folder
 from atoll_operator.machines.joined.folder import TLS_FOLDER, Joined
 from atoll_operator.machines.server_link import ServerLink, UnreachableError
@@ -18,6 +19,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError
 
 WATCH_SECONDS: Final = 2.0
+SILENT_SECONDS: Final = 60.0  # then a line says how this machine stands
 TRIPS: Final = 5  # of which the shortest is told: a busy machine makes the others longer
 
 
@@ -35,7 +37,8 @@ class Watcher:
     trips: deque[float] = field(default_factory=lambda: deque(maxlen=TRIPS))  # seconds
     refusal: SpecError | None = None
     _over: threading.Event = field(default_factory=threading.Event)
-    _said: str = ""
+    _failed_at: float | None = None  # since when, in monotonic seconds
+    _said_after: float = 0.0
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="watch", daemon=True).start()
@@ -52,21 +55,27 @@ class Watcher:
         try:
             self.ask()
         except (UnreachableError, OSError) as error:  # the disk may be full
-            if not self._said:
-                self.say(f"{error}; learners train on, and it is asked again and again")
-            self._said = str(error)
+            self._fails(error, time.monotonic())
             return
         except SpecError as error:
             self.refusal = error
             return
-        if self._said:
+        if self._failed_at is not None:
             self.say(f"{self.place} answers again")
-        self._said = ""
+        self._failed_at = None
 
     @property
     def place(self) -> str:
         """Who is asked, in words."""
         return self.joined.server
+
+    @property
+    def remedy(self) -> str:
+        """What to do when nobody has answered for long."""
+        return (
+            "if the job is complete, end this, or `atoll serve DIR` on the server's machine tells"
+            " it; if the server has another address, `atoll join HOST:PORT`"
+        )
 
     def ask(self) -> None:
         """Raises UnreachableError, OSError, and SpecError for a refusal."""
@@ -79,6 +88,17 @@ class Watcher:
 
     def heard(self, reply: pb.WatchReply) -> None:
         self.reply, self.heard_at = reply, time.monotonic()
+
+    def _fails(self, error: Exception, now: float) -> None:
+        """Said at once, and how this machine stands after 1, 2, 4, ... minutes."""
+        if self._failed_at is None:
+            self._failed_at, self._said_after = now, SILENT_SECONDS
+            self.say(f"{error}; learners train on, and it is asked again and again")
+        elif now - self._failed_at >= self._said_after and isinstance(error, UnreachableError):
+            silent = now - self._failed_at
+            self._said_after = 2 * silent
+            alone = f"{self.place} has not answered for {duration(silent)}; learners go on alone"
+            self.say(f"{alone}: {self.remedy}")
 
     def _run(self) -> None:
         while not self._over.wait(WATCH_SECONDS) and self.refusal is None:

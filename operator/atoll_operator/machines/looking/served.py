@@ -15,7 +15,7 @@ from pathlib import Path
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.folder import run_lock
-from atoll_operator.local.progress.machines import ShownMachine, read_machines
+from atoll_operator.local.progress.machines import MachinesFile, read_machines
 from atoll_operator.machines.looking import kept
 from atoll_operator.machines.server_link import (
     CHECK,
@@ -57,7 +57,7 @@ class Served:
             yield folder
             copy.check()
 
-    def shards(self) -> tuple[list[pb.ShardAnswer], Sequence[ShownMachine]]:
+    def shards(self) -> tuple[list[pb.ShardAnswer], MachinesFile | None]:
         """What they say of themselves, and the machines as the server sees them."""
         asked = pb.LookRequest(sight=pb.SIGHT_SHARDS)
         with (
@@ -67,7 +67,7 @@ class Served:
             copy = Copy(Path(name), pb.SIGHT_SHARDS, ExitStack())
             copy.begin(replies)
             seen = read_machines(copy.folder)
-        return copy.shards, seen.machines if seen else ()
+        return copy.shards, seen
 
     def model(self) -> Iterator[bytes]:
         """The pieces of a tar with the model as it is now."""

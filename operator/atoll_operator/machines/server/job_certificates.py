@@ -64,8 +64,13 @@ class JobCertificates:
             return self._read().bundle
 
     def _read(self) -> Authorities:
-        texts = json_text.mapping((self.folder / AUTHORITY_FILE).read_text(encoding="utf-8"))
-        return Authorities.from_files({name: str(each).encode() for name, each in texts.items()})
+        path = self.folder / AUTHORITY_FILE
+        try:
+            texts = json_text.mapping(path.read_text(encoding="utf-8"))
+        except ValueError:
+            texts = {}  # damaged: the words of one that is not there have the remedy
+        files = {name: str(each).encode() for name, each in texts.items()}
+        return Authorities.from_files(files, kept=str(path))
 
     def _turned(self, now: float) -> tuple[Authorities, str]:
         if not (self.folder / AUTHORITY_FILE).exists():

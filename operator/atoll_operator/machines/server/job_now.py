@@ -37,6 +37,8 @@ class JobNow:
     def heard(self, machine: str, heard: Heard) -> tuple[int, int, str]:
         """State, tick and reason for a machine that asks."""
         with self.lock:
+            if not heard.round_trip_seconds and (before := self.machines.get(machine)) is not None:
+                heard = replace(heard, round_trip_seconds=before.round_trip_seconds)
             self.machines[machine] = replace(heard, told=self.state)
             return self.state, self.tick, self.why
 
@@ -45,6 +47,12 @@ class JobNow:
         with self.lock:
             asked = [(name, x) for name, x in self.machines.items() if x.at > since]
             return [name for name, each in asked if each.told != self.state]
+
+    def unaware(self, names: Iterable[str]) -> list[str]:
+        """Machines that have not heard that the job is complete."""
+        with self.lock:
+            known = {name for name, each in self.machines.items() if each.told == pb.JOB_COMPLETE}
+        return [each for each in names if each not in known]
 
     def remember(self, machines: Iterable[ShownMachine]) -> None:
         """What an earlier server of this folder has heard."""

@@ -7,15 +7,18 @@ the authority of the job, the credentials of processes here, and the register.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.spec import Job
+from atoll_operator.api.status.condition_facts import some_of
 from atoll_operator.authority.job_authority import Authority
+from atoll_operator.local.atoll_run import terminated_like_interrupted
 from atoll_operator.local.elsewhere import Elsewhere
+from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import (
     MACHINES_FOLDER,
     OBSERVER_FOLDER,
@@ -93,7 +96,7 @@ class MachineServer(Elsewhere):
     now: JobNow = field(default_factory=JobNow)
     traffic: MachineTraffic = field(default_factory=MachineTraffic)
     kept_at: float = -KEEP_SECONDS
-    shown: Sequence[ShownMachine] = ()
+    shown: tuple[ShownMachine, ...] = ()
     shown_at: float = -SHOWN_SECONDS
 
     @property
@@ -133,9 +136,11 @@ class MachineServer(Elsewhere):
         self.traffic = MachineTraffic(moved_by_machines(read_tapes(self.out)))
         if (before := read_machines(self.out)) is not None:
             self.now.remember(before.machines)
+        self._was_complete = self.now.state == pb.JOB_COMPLETE
         port = open_port(joined(self.listen, self.server.port), self.anchor, servicer)
         try:
-            say(self._invitation())
+            if not self._was_complete:
+                say(self._invitation())
             yield
             self._tell_the_end()
             self._write_machines()
@@ -187,7 +192,7 @@ class MachineServer(Elsewhere):
     def _write_machines(self) -> None:
         home = self.job.spec.syncer_region
         self.shown = priced(self.now.shown(self.book.read(), self.traffic), home, self.prices)
-        text = to_json(MachinesFile(home=home, machines=tuple(self.shown)))
+        text = to_json(MachinesFile(home=home, machines=self.shown))
         self._files.write(MACHINES_FILE, text)
 
     def _secured(self, planned: Planned) -> Planned:
@@ -215,13 +220,33 @@ class MachineServer(Elsewhere):
         line = line_with(token, self.out)
         return f"On each machine with learners, within {DAY_HOURS:.0f} hours:\n\n  {line}\n"
 
+    def tell_the_rest(self, say: Callable[[str], None]) -> None:
+        """Of a job that is complete: answers until every machine has heard it, or Ctrl-C."""
+        self.now.tell(pb.JOB_COMPLETE, 0)
+        with run_lock.running(self.out), self.open(say):
+            pass
+
     def _tell_the_end(self) -> None:
         begun = time.time()
         if self.now.state in (pb.JOB_COMPLETE, pb.JOB_FAILED):
             while time.time() - begun < TOLD_SECONDS_MAX:
                 if not self.now.untold(begun - RECENT_SECONDS):
-                    return
+                    break
                 time.sleep(LOOK_SECONDS)
+        if self.now.state == pb.JOB_COMPLETE and (away := self._unaware()):
+            names = f"{some_of(away)} {'has' if len(away) == 1 else 'have'}"
+            if not self._was_complete:
+                tells = f"`atoll serve {shown(self.out)}` tells them when they ask"
+                self._files.say(f"{names} not heard that the job is complete; {tells}")
+                return
+            self._files.say(f"{names} not heard that the job is complete; Ctrl-C ends the wait")
+            with suppress(KeyboardInterrupt), terminated_like_interrupted():
+                while self._unaware():
+                    time.sleep(SHOWN_SECONDS)
+
+    def _unaware(self) -> list[str]:
+        """Machines of the job that have not heard that it is complete."""
+        return self.now.unaware(each.name for each in self.book.read().machines)
 
 
 def serving_in(

@@ -38,6 +38,7 @@ def commit(state: ShardState, entry: Committed, each: Round, now: float) -> dict
         training_seconds=state.sessions.uptime.training_seconds,
         norms=_rounded(each.found.norms),
         cosines=_rounded(each.found.cosines),
+        learners=_learners(state),
         losses=[
             {"slot": part.slot, "incarnation": part.incarnation, "loss": loss}
             for part in entry.participants
@@ -53,6 +54,19 @@ def _rounded(found: Mapping[str, float]) -> dict[str, float]:
 def _counts(state: ShardState, now: float) -> dict[str, int]:
     said = counts(state, now)
     return {each.name: getattr(said, each.name) for each in said.DESCRIPTOR.fields}
+
+
+def _learners(state: ShardState) -> dict[str, dict[str, float]]:
+    """By slot: the tokens of all its processes, and how its newest one works, as it has said."""
+    return {
+        name: {
+            "tokens": slot.tokens,
+            "step_seconds": slot.report.step_seconds,
+            "busy_share": slot.report.busy_share,
+        }
+        for name, slot in sorted(state.sessions.slots.items())
+        if slot.tokens
+    }
 
 
 def _loss(state: ShardState, slot: str) -> float | None:

@@ -1,0 +1,141 @@
+"""What a server sees of its machines and tells them, and what they say when it is silent."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.cli.tokens import revoked
+from atoll_operator.local.progress import local_status
+from atoll_operator.local.progress.machines import ShownMachine, read_machines
+from atoll_operator.local.progress.poller import Poller
+from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.machines.joined.entering import enter
+from atoll_operator.machines.joined.watching import Watcher
+from atoll_operator.machines.server.job_certificates import AUTHORITY_FILE
+from atoll_operator.machines.server.serving import serving_in
+from atoll_operator.machines.server_link import UnreachableError
+from atoll_protos.errors import SpecError
+from unit.local.test_local_status import NOW, job
+from unit.machines.test_join_port import Served
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    found = Served(tmp_path / "served")
+    with found.server.open(found.said.append):
+        yield found
+
+
+def test_the_server_shows_where_its_machines_are_and_how_far(
+    served: Served, tmp_path: Path
+) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    watcher = Watcher(folder, machine, served.said.append)
+    begun = time.time()
+
+    def seen() -> ShownMachine:
+        status = local_status.status(job(), [None, None], NOW)
+        found = Poller(job(), ("127.0.0.1:1",)).resting(status, 1.0)
+        served.server.shown_at = -10.0
+        served.server.tell(found, final=False, complete=False)
+        (one,) = served.server.machines()
+        return one
+
+    watcher.look()
+    watcher.trips.extend((0.5, 0.25, 0.75, 0.25, 0.5))  # of which the least is told
+    assert len(watcher.trips) == 5
+    watcher.look()
+    one = seen()
+    assert (one.name, one.region, one.slots) == ("house", "us", ("us-0",))
+    assert (one.address, one.round_trip_seconds) == ("127.0.0.1", 0.25)
+    assert one.heard_at >= begun
+    assert 0.0 < watcher.trips[-1] < 60.0
+    kept = read_machines(served.out)
+    assert kept is not None
+    assert (kept.home, kept.machines) == ("us", (one,))
+    Watcher(folder, machine, served.said.append).look()  # started again, it knows none yet
+    assert seen().round_trip_seconds == 0.25
+    revoked(served.out, "house")
+    with pytest.raises(ValueError, match="not enough values"):
+        seen()  # it has moved nothing, so nothing of it stays
+
+
+def test_a_damaged_authority_is_named_with_its_file(served: Served) -> None:
+    path = served.out / "machines" / AUTHORITY_FILE
+    had = path.read_text()
+    for text in ("", "{", json.dumps({**json.loads(had), "tls.key": "x"})):
+        path.write_text(text)
+        with pytest.raises(SpecError, match=f"delete {path}: a new authority is made"):
+            served.server.certificates.keep(time.time())
+    path.unlink()
+    served.server.certificates.keep(time.time())
+    assert path.read_text() != had
+
+
+def test_a_silent_server_is_spoken_of_ever_more_rarely(served: Served, tmp_path: Path) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    said = list[str]()
+    watcher = Watcher(folder, machine, said.append)
+    away = UnreachableError("away")
+    for minute in range(9):
+        watcher._fails(away, 60.0 * minute)
+        watcher._fails(OSError("full"), 60.0 * minute + 1.0)
+    assert len(said) == 5, said
+    assert said[0] == "away; learners train on, and it is asked again and again"
+    assert [each.split("has not answered for ")[1].split(";")[0] for each in said[1:]] == [
+        *("60 s", "2 min", "4 min", "8 min"),
+    ]
+    assert "if the job is complete, end this" in said[-1]
+    watcher.look()
+    assert said[-1] == f"{machine.server} answers again"
+
+
+def test_a_machine_that_was_off_hears_of_the_end_from_the_next_server(
+    served: Served, tmp_path: Path
+) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    enter(replace(served.options(tmp_path / "b", served.token()), name="shed"))
+    watcher = Watcher(folder, machine, served.said.append)
+    served.server.now.machines.clear()  # both are off
+    served.server.now.tell(pb.JOB_COMPLETE, 60)
+    served.server._tell_the_end()
+    assert served.said[-1] == (
+        f"house, shed have not heard that the job is complete; `atoll serve {served.out}` tells"
+        " them when they ask"
+    )
+    served.server._was_complete = True
+    revoked(served.out, "shed")
+    asks = threading.Thread(target=watcher.look)
+
+    def say(text: str) -> None:
+        if text == "house has not heard that the job is complete; Ctrl-C ends the wait":
+            asks.start()
+
+    served.server._files.say = say
+    served.server._tell_the_end()
+    assert served.server._unaware() == []
+    asks.join(60.0)
+    assert watcher.reply.state == pb.JOB_COMPLETE
+    served.server._write_machines()
+    kept = read_machines(served.out)
+    assert kept is not None
+    assert [(each.name, each.knows_complete) for each in kept.machines] == [("house", True)]
+
+
+def test_what_a_server_has_told_the_next_one_knows(served: Served, tmp_path: Path) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    served.server.now.tell(pb.JOB_COMPLETE, 60)
+    Watcher(folder, machine, served.said.append).look()
+    served.server._write_machines()
+    again = serving_in(served.out, served.job, listen="", advertise="", here=[], now=time.time())
+    again.server = replace(again.server, port=free_ports(1)[0])
+    said = list[str]()
+    again.tell_the_rest(said.append)
+    assert said == []
+    assert again._unaware() == []
