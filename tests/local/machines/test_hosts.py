@@ -1,6 +1,8 @@
 """A learner of two machines: the numbers of one machine, and one learner whichever is lost."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,17 @@ from local.leftovers import check_none_is_left
 from local.lockstep_model import BATCH, PERIOD, ROUNDS
 from local.machines import two_hosts_script
 from local.machines.commands import Commands, Machine, commands_in
+from local.machines.nat import NAME, SERVER, START, V4, V6, WAIT, Space, missing
 from local.machines.test_equal import export, losses
+from wire.pods_side import space
 
 REGION, SLOT = "lab", "lab-0"
+PORT = 7700
+WIRE = """
+ip link add eth0 type veth peer name {name} netns {server}
+ip address add 203.0.113.{number}/24 dev eth0
+ip link set eth0 up
+"""
 HOSTS = ("--set", "spec.learner.hosts=2")
 
 
@@ -37,6 +47,26 @@ def joined(here: Commands, line: str) -> list[Machine]:
     second.says("lab-0, host 1 of 2, waits for host 0")
     first = here.join(line, "house-1", "--host", "0", *meet)
     return [first, second]
+
+
+@contextmanager
+def one_network(folder: Path) -> Iterator[list[Space]]:
+    """A server and two machines beside it, which do not know their own names' addresses."""
+    hosts = folder / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n{V4.public}1 {NAME}\n")
+    with ExitStack() as stack:
+
+        def made(name: str, script: str) -> Space:
+            return Space(
+                stack.enter_context(space(START.format(name=name, hosts=hosts) + script + WAIT))
+            )
+
+        found = [made(NAME, SERVER.format(v4=V4, v6=V6, number=1))]
+        for number in (1, 2):
+            name = f"house-{number}"
+            found.append(made(name, WIRE.format(name=name, server=found[0].pid, number=number + 1)))
+            found[0].run(f"ip link set {name} master wan up")
+        yield found
 
 
 def steps_of(house: Machine) -> list[dict[str, Any]]:
@@ -60,6 +90,28 @@ def test_a_learner_of_two_machines_equals_that_of_one(tmp_path: Path) -> None:
     counted = [x["tokens"] for x in steps_of(houses[0]) if x["t_m"] <= ROUNDS * PERIOD]
     assert sum(counted) == 2 * BATCH * ROUNDS * PERIOD  # lines of values taken have none
     assert not steps_of(houses[1])  # rank 0 speaks for the learner
+
+
+@pytest.mark.fresh
+@pytest.mark.skipif(bool(missing()), reason=f"needs {missing()}, for machines of one network")
+def test_two_machines_of_one_network_meet_whatever_their_names_say(tmp_path: Path) -> None:
+    job = written(tmp_path, PERIOD)
+    serve = ("serve", job, "--out", tmp_path / "served", "--output", "lines", *HOSTS)
+    with one_network(tmp_path) as (server, *places), commands_in(tmp_path) as here:
+        listen = f"0.0.0.0:{PORT}"
+        served = here.atoll(tmp_path / "served", *serve, "--listen", listen, within=server.enter)
+        line = served.says("--token").replace("0.0.0.0", NAME)
+        houses = [
+            here.join(line, f"house-{host + 1}", "--host", host, within=places[host].enter)
+            for host in (1, 0)
+        ]
+        assert [each.end() for each in (*houses, served)] == [0, 0, 0], served.logs()
+        assert f"meets the others at {V4.public}2:29400" in houses[1].text()
+        for house in houses:
+            check_none_is_left(house.out)
+            logs = "".join(path.read_text() for path in house.out.glob("logs/*.log"))
+            assert "will be noticed late" not in logs
+    assert list((tmp_path / "served" / "export").glob("*.safetensors"))
 
 
 @pytest.mark.long  # launchers start six times
