@@ -174,3 +174,10 @@ def test_a_silence_that_is_no_number_of_seconds_is_refused(given: str) -> None:
     assert silence_seconds({}) == 120.0
     with pytest.raises(SpecError, match=r"ATOLL_RANKS_SILENCE_SECONDS: is .* above 1"):
         silence_seconds({"ATOLL_RANKS_SILENCE_SECONDS": given})
+
+
+def test_the_head_is_where_torch_reaches_rank_0_whatever_its_name_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "203.0.113.2")
+    assert lifeline._address() == "203.0.113.2"
