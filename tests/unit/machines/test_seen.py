@@ -17,6 +17,7 @@ from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.machines.joined.entering import enter
 from atoll_operator.machines.joined.watching import Watcher
+from atoll_operator.machines.server.folder import ANCHOR_FILE, anchor_in
 from atoll_operator.machines.server.job_certificates import AUTHORITY_FILE
 from atoll_operator.machines.server.serving import serving_in
 from atoll_operator.machines.server_link import UnreachableError
@@ -76,6 +77,17 @@ def test_a_damaged_authority_is_named_with_its_file(served: Served) -> None:
     path.unlink()
     served.server.certificates.keep(time.time())
     assert path.read_text() != had
+
+
+def test_a_damaged_certificate_of_the_join_port_is_named_with_its_file(served: Served) -> None:
+    folder = served.out / "machines"
+    path, had = folder / ANCHOR_FILE, anchor_in(folder, time.time())
+    for text in ("", "{", "{}", json.dumps({"certificate": "x", "key": "y"})):
+        path.write_text(text)
+        with pytest.raises(SpecError, match=f"{path}: is damaged; put a copy of it back"):
+            anchor_in(folder, time.time())
+    path.unlink()
+    assert anchor_in(folder, time.time()) != had
 
 
 def test_a_silent_server_is_spoken_of_ever_more_rarely(served: Served, tmp_path: Path) -> None:

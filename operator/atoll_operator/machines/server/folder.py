@@ -113,14 +113,19 @@ def line_with(token: Token, out: Path, verb: str = "join") -> str:
 
 
 def anchor_in(folder: Path, now: float) -> Authority:
-    """The certificate of the join port, made once."""
+    """The certificate of the join port, made once. Raises SpecError for a damaged file."""
     path = folder / ANCHOR_FILE
     if not path.exists():
         new = make_anchor(SERVER_NAME, now, ANCHOR_DAYS * DAY_SECONDS)
         texts = {"certificate": new.certificate.decode(), "key": new.key.decode()}
         write_private(path, json.dumps(texts).encode())
-    found = json_text.mapping(path.read_text(encoding="utf-8"))
-    return Authority(str(found["certificate"]).encode(), str(found["key"]).encode())
+    try:
+        found = json_text.mapping(path.read_text(encoding="utf-8"))
+        ssl.PEM_cert_to_DER_cert(str(found["certificate"]))
+        return Authority(str(found["certificate"]).encode(), str(found["key"]).encode())
+    except (ValueError, KeyError) as error:
+        remedy = "put a copy of it back, or delete it: then each machine joins anew, with a token"
+        raise SpecError(str(path), "is damaged", remedy) from error
 
 
 def new_token(
