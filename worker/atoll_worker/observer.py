@@ -139,5 +139,7 @@ class Observer:
         with self._termination.leaving():
             replica, self._replica = self._replica, None
             if replica is not None:
-                log.info("leaving", job=self._job.run_file.job, reason=reason)
-                replica.leave(reason)
+                try:
+                    log.info("leaving", job=self._job.run_file.job, reason=reason)
+                finally:  # nobody may read the output any more
+                    replica.leave(reason)

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -160,6 +161,22 @@ def test_a_process_that_prints_to_a_full_disk_goes_on(tmp_path: Path) -> None:
     assert done.returncode == 0
     printing.communicate(timeout=60)
     assert printing.returncode == 0
+
+
+def test_a_signal_to_all_processes_leaves_the_log_to_those_that_still_write(tmp_path: Path) -> None:
+    """systemd and Slurm send it so, and the last words of a learner came to nobody."""
+    path = tmp_path / "a-0.log"
+    keeper = subprocess.Popen([sys.executable, log_keeper.__file__, path], stdin=subprocess.PIPE)
+    assert keeper.stdin is not None
+    keeper.stdin.write(b"trains\n")
+    keeper.stdin.flush()
+    while not (path.exists() and path.read_bytes()):
+        assert keeper.poll() is None
+        time.sleep(0.01)
+    keeper.terminate()
+    keeper.communicate(b"leaves\n", timeout=60)
+    assert keeper.returncode == 0
+    assert path.read_text() == "trains\nleaves\n"
 
 
 def test_whole_pieces_are_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import secrets
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,9 +55,10 @@ class FakeTransport:
 
     def next(self) -> Message:
         """The next message of the training process."""
-        link = self.end.link
+        link, deadline = self.end.link, time.monotonic() + SECONDS_MAX
         while (message := link.next()) is None:
             assert not link.closed, f"the link ended after {self.received}"
+            assert time.monotonic() < deadline, f"nothing came after {self.received}"
             link.wait(SECONDS_MAX)
             link.fill()
         self.received.append(message)

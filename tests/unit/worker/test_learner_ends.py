@@ -19,7 +19,7 @@ from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Boundary, Fail, Finished, Proceed, Tick
 from atoll_worker.ranks.peers import lost_error
 from atoll_worker.script.termination import Termination
-from atoll_worker.training import process
+from atoll_worker.training import loop, process
 from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.replica import Replica
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
@@ -79,6 +79,32 @@ def test_sigterm_leaves_the_job_and_exits_with_0() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert caught.value.code == 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_of_several_sigterms_the_first_alone_interrupts() -> None:
+    def end() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            cleaned.append(True)
+
+    cleaned = list[bool]()
+    learner = learner_of(*model_and_optimizer())
+    with pytest.raises(SystemExit), entered(learner, "terminated"):
+        end()
+    assert cleaned
+
+
+def test_it_leaves_also_where_nobody_reads_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_later(event: str, **_: object) -> None:
+        if event == "leaving":
+            raise BrokenPipeError
+
+    learner = learner_of(*model_and_optimizer())
+    monkeypatch.setattr(loop, "log", SimpleNamespace(info=broken_later))
+    with pytest.raises(BrokenPipeError), entered(learner, "terminated"):
+        signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_second_sigterm_does_not_end_a_process_that_leaves() -> None:

@@ -1,11 +1,13 @@
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from atoll_protos.errors import SpecError
+from atoll_worker import observer as watching
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Evaluated, Fail, Finished, Tick
 from atoll_worker.observer import Observer
@@ -102,6 +104,17 @@ def test_sigterm_ends_the_wait_for_a_snapshot() -> None:
     with playing(script), pytest.raises(SystemExit) as caught, observer_of(tiny()) as observer:
         next(observer.snapshots())
     assert caught.value.code == 0
+
+
+def test_it_leaves_also_where_nobody_reads_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(fake: FakeTransport) -> None:
+        assert fake.until_leaving().reason == "done"
+
+    def broken(*_: object, **_fields: object) -> None:
+        raise BrokenPipeError
+
+    with playing(script), pytest.raises(BrokenPipeError), observer_of(tiny()):
+        monkeypatch.setattr(watching, "log", SimpleNamespace(info=broken))
 
 
 def test_a_call_out_of_order_is_an_error_that_names_the_remedy() -> None:

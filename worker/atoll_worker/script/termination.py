@@ -3,6 +3,9 @@
 Kubernetes sends SIGTERM before it kills a pod. It becomes SystemExit(0) in the user's loop, and the
 exit of the Learner's `with` sends the Leave with its reason. Inside `deferred()`, while a message
 is half written or a capture half copied, it is only noted, and raised when the outermost one ends.
+
+A scheduler may send it several times within milliseconds, as Slurm does. The first one alone
+interrupts: another would cut short what the first has begun, up to the Leave itself.
 """
 
 import signal
@@ -53,6 +56,6 @@ class Termination:
             raise SystemExit(0)
 
     def _handle(self, *_: object) -> None:
-        self.requested = True
-        if not self.depth:
+        told, self.requested = self.requested, True
+        if not (told or self.depth):
             raise SystemExit(0)

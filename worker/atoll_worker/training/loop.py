@@ -266,9 +266,11 @@ class Loop:
                 # A fork (a worker of a data loader) ends without a word for its parent.
                 if self._replica is not None and self._open and presence.holds(self):
                     self._open = False
-                    self._say("leaving", reason=reason)
-                    self._send_logged(self._replica)
-                    self._replica.leave(reason)
+                    try:
+                        self._say("leaving", reason=reason)
+                        self._send_logged(self._replica)
+                    finally:  # nobody may read the output any more
+                        self._replica.leave(reason)
             finally:
                 if self._health is not None:  # last, since a driver may hang before that
                     self._health.close()

@@ -2,10 +2,13 @@
 
 A process that wrote its log itself would end where the disk is full: `print` raises OSError. This
 program keeps what the disk does not take, at most the newest 64 KiB, and tries again. It ends when
-all who write have ended. It imports only what Python has loaded anyway: each process has one.
+all who write have ended, and not by SIGTERM: systemd and Slurm may send it to all processes at
+once, and who writes then has its last words yet to say. It imports next to nothing: each process
+has one.
 """
 
 import os
+import signal
 import sys
 
 READ_BYTES = 65_536
@@ -32,4 +35,5 @@ def written(path: str, text: bytes) -> bytes:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     keep(sys.stdin.fileno(), sys.argv[1])
