@@ -61,6 +61,8 @@ def test_suspended_shards_wait_for_the_learners_of_other_clusters_but_not_for_ev
         (serving(eu_west_0="Left"), 5.0, 0),
         (serving(us_east_0="Training"), 5.0, 0),  # its own: its pods are gone
         (serving(eu_west_0="Training"), 31.0, 0),
+        (None, 5.0, None),  # it has not answered in time
+        (None, 31.0, 0),
     ):
         remembered = heard(registrar, suspended_seconds=seconds)
         one = there(durable, "spec.suspend=true", settings=US_EAST, children=live,

@@ -322,7 +322,7 @@ def _keeps_shards(case: Situation) -> bool:
         return True
     ephemeral = not job.spec.syncer.storage.outlives_pods
     return (ephemeral and restarts.has_run(seen)) or elsewhere.awaits_others(
-        seen.registrar, settings, seen.remembered.suspended_seconds
+        job, settings, seen.registrar, seen.remembered.suspended_seconds
     )
 
 

@@ -254,12 +254,15 @@ def lingers(status: Status, now: float) -> bool:
 
 
 def awaits_others(
-    registrar: pb.StatusReply | None, settings: Settings, halted_seconds: float
+    job: Job, settings: Settings, registrar: pb.StatusReply | None, halted_seconds: float
 ) -> bool:
-    """Whether a suspended job's shards wait for the last work of other clusters' learners."""
-    if registrar is None or halted_seconds >= LEAVE_SECONDS:
+    """Whether a suspended job's shards wait for the last work of other clusters' learners.
+
+    A shard that has not answered in time (None) may still have some.
+    """
+    if halted_seconds >= LEAVE_SECONDS or not has_other_clusters(job, settings):
         return False
-    return any(
+    return registrar is None or any(
         slot.state not in GONE and not settings.serves(split_slot(slot.slot)[0])
         for slot in registrar.slots
     )
