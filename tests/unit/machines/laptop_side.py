@@ -12,7 +12,7 @@ from atoll_operator import cli
 from atoll_operator.cli.tokens import TokenWanted, made
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import MANIFEST_FILE, STATUS_FILE
-from unit.machines.test_join_port import JOB, Served
+from unit.machines.served import JOB, Served
 
 STATUS = '{"conditions": [{"type": "Progressing", "status": "True", "reason": "Training"}]}'
 

@@ -1,6 +1,5 @@
 """A machine that has its state before it trains, by a token that is not on the command line."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,14 +7,7 @@ from typer.testing import CliRunner
 
 from atoll_operator import cli
 from atoll_operator.machines.joined import folder as joined_folder
-from unit.machines.test_join_port import Served
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    found = Served(tmp_path / "served")
-    with found.server.open(found.said.append):
-        yield found
+from unit.machines.served import Served
 
 
 def test_a_machine_enters_once_and_does_not_train(

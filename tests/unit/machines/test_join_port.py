@@ -16,64 +16,24 @@ from typer.testing import CliRunner
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
 from atoll_operator.api.job.parsing import parse
-from atoll_operator.api.job.process_inputs import expected, run_file
+from atoll_operator.api.job.process_inputs import expected
 from atoll_operator.authority.job_authority import make_anchor, make_request
 from atoll_operator.cli.tokens import TokenWanted, listed, made, revoked
-from atoll_operator.local.folder.run_files import MANIFEST_FILE, RUN_FILE, SLOTS_FILE, STATUS_FILE
+from atoll_operator.local.folder.run_files import MANIFEST_FILE, STATUS_FILE
 from atoll_operator.local.progress import last_status, local_status
 from atoll_operator.local.progress.poller import Poller
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.machines import server_link
-from atoll_operator.machines.joined.entering import JoinOptions, enter
+from atoll_operator.machines.joined.entering import enter
 from atoll_operator.machines.joined.watching import Watcher
-from atoll_operator.machines.server.folder import new_token
-from atoll_operator.machines.server.serving import MachineServer, serving_in
+from atoll_operator.machines.server.serving import serving_in
 from atoll_operator.machines.server_link import ServerLink, UnreachableError, proved
 from atoll_operator.machines.token import SERVER_NAME, Token
 from atoll_protos.errors import SpecError
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.credentials import Credentials
 from unit.local.test_local_status import NOW, job
-
-JOB = """
-apiVersion: atoll.dev/v1alpha1
-kind: DecoupledTrainingJob
-metadata: {name: tiny}
-spec:
-  steps: 60
-  regions: [{name: us, learners: 2}, {name: eu}, {name: here}]
-"""
-
-
-class Served:
-    """A server of a job, without its run."""
-
-    def __init__(self, out: Path) -> None:
-        job, (port,) = parse(JOB), free_ports(1)
-        out.mkdir(exist_ok=True)
-        (out / RUN_FILE).write_text(run_file(job).to_json())
-        (out / SLOTS_FILE).write_text(expected(job).to_json())
-        listen = f"127.0.0.1:{port}"
-        self.out, self.job, self.said = out, job, list[str]()
-        self.server: MachineServer = serving_in(
-            out, job, listen=listen, advertise="", here=["here"], now=time.time()
-        )
-        self.place = self.server.server.place
-
-    def token(self, hours: float = 1.0, uses: int | None = None, region: str = "us") -> Token:
-        now = time.time()
-        return new_token(self.out, region=region, uses=uses, hours=hours, now=now)
-
-    def options(self, state: Path, token: Token | None = None, **more: object) -> JoinOptions:
-        text = str(token or "")
-        return JoinOptions(server=self.place, token=text, name="house", state=state, **more)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    found = Served(tmp_path / "served")
-    with found.server.open(found.said.append):
-        yield found
+from unit.machines.served import JOB, Served
 
 
 def test_a_machine_enters_and_is_the_same_one_afterwards(served: Served, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from atoll_protos.network.channels import Folder, ServerFiles
 from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.services import Service, add_handlers
 from unit.machines.laptop_side import atoll, line, until, with_run
-from unit.machines.test_join_port import JOB, Served
+from unit.machines.served import JOB, Served
 
 SECRET = "DB_PASSWORD=hunter2"
 

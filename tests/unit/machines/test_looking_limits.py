@@ -19,7 +19,7 @@ from atoll_operator.machines.server_link import ServerLink, UnreachableError, pr
 from atoll_operator.machines.token import Token
 from atoll_protos.errors import SpecError
 from unit.machines.laptop_side import atoll, line, until, with_run
-from unit.machines.test_join_port import Served
+from unit.machines.served import Served
 
 
 @pytest.fixture

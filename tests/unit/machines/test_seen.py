@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,14 +22,7 @@ from atoll_operator.machines.server.serving import serving_in
 from atoll_operator.machines.server_link import UnreachableError
 from atoll_protos.errors import SpecError
 from unit.local.test_local_status import NOW, job
-from unit.machines.test_join_port import Served
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    found = Served(tmp_path / "served")
-    with found.server.open(found.said.append):
-        yield found
+from unit.machines.served import Served
 
 
 def test_the_server_shows_where_its_machines_are_and_how_far(

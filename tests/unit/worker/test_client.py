@@ -24,7 +24,7 @@ from atoll_worker.rules.validation import TEXT_LETTERS_MAX
 from atoll_worker.transport import bulk, transport
 from atoll_worker.transport.bulk import Bulk, Numbered, Outgoing
 from atoll_worker.transport.control_stream import Dialler, Outbox, ShardClient
-from unit.worker.test_transport import Rig
+from unit.worker.rig import Rig
 
 SECONDS_MAX = 60.0
 SHARDS = 8

@@ -23,8 +23,8 @@ from atoll_worker.link.messages import Adopt, Fail, Listening, Tick
 from atoll_worker.rules.effects import Command, Dial, PlaceValue, SendMessage
 from atoll_worker.transport import transport
 from atoll_worker.transport.held_values import PreparedParts
+from unit.worker.rig import KEY, Rig, full
 from unit.worker.test_client import turns
-from unit.worker.test_transport import KEY, Rig, full
 
 SECONDS_MAX = 60.0
 LONG = 1000.0

@@ -13,7 +13,7 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.transfer.division import Share
 from atoll_worker.hosts.lane_process import LaneProcess, LaneSession
 from atoll_worker.link.messages import Boundary
-from unit.worker.test_transport import KEY, Rig, full
+from unit.worker.rig import KEY, Rig, full
 
 CAPTURED = Boundary(
     own_steps=1, tokens=1, loss=0.0, step_seconds=0.0, blocked_seconds=0.0, cursor=0,

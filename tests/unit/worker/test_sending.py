@@ -13,7 +13,7 @@ from atoll_worker.hosts.lanes import Shared
 from atoll_worker.rules.effects import SendHeld, SendOffer, SendSeed
 from atoll_worker.transport.bulk import Outgoing
 from atoll_worker.transport.held_values import PreparedParts
-from unit.worker.test_transport import KEY, OFFER, Rig, full
+from unit.worker.rig import KEY, OFFER, Rig, full
 
 
 class Told:

@@ -17,7 +17,7 @@ from atoll_protos.network.identity import Role
 from atoll_worker.hosts import side
 from atoll_worker.hosts.side import Door, SideStream
 from unit.worker.fake_transport import RUN_FILE
-from unit.worker.test_transport import End
+from unit.worker.rig import End
 from wire.tls_side import Issuer, put
 
 SECONDS_MAX = 60.0

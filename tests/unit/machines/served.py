@@ -1,0 +1,46 @@
+"""A server of a job of three regions, at a real port."""
+
+import time
+from pathlib import Path
+
+from atoll_operator.api.job.parsing import parse
+from atoll_operator.api.job.process_inputs import expected, run_file
+from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
+from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.machines.joined.entering import JoinOptions
+from atoll_operator.machines.server.folder import new_token
+from atoll_operator.machines.server.serving import MachineServer, serving_in
+from atoll_operator.machines.token import Token
+
+JOB = """
+apiVersion: atoll.dev/v1alpha1
+kind: DecoupledTrainingJob
+metadata: {name: tiny}
+spec:
+  steps: 60
+  regions: [{name: us, learners: 2}, {name: eu}, {name: here}]
+"""
+
+
+class Served:
+    """A server of a job, without its run."""
+
+    def __init__(self, out: Path) -> None:
+        job, (port,) = parse(JOB), free_ports(1)
+        out.mkdir(exist_ok=True)
+        (out / RUN_FILE).write_text(run_file(job).to_json())
+        (out / SLOTS_FILE).write_text(expected(job).to_json())
+        listen = f"127.0.0.1:{port}"
+        self.out, self.job, self.said = out, job, list[str]()
+        self.server: MachineServer = serving_in(
+            out, job, listen=listen, advertise="", here=["here"], now=time.time()
+        )
+        self.place = self.server.server.place
+
+    def token(self, hours: float = 1.0, uses: int | None = None, region: str = "us") -> Token:
+        now = time.time()
+        return new_token(self.out, region=region, uses=uses, hours=hours, now=now)
+
+    def options(self, state: Path, token: Token | None = None, **more: object) -> JoinOptions:
+        text = str(token or "")
+        return JoinOptions(server=self.place, token=text, name="house", state=state, **more)  # type: ignore[arg-type]
