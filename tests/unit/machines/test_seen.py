@@ -5,6 +5,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,6 +58,20 @@ def test_the_server_shows_where_its_machines_are_and_how_far(
     revoked(served.out, "house")
     with pytest.raises(ValueError, match="not enough values"):
         seen()  # it has moved nothing, so nothing of it stays
+
+
+def test_a_shard_that_has_not_answered_may_still_have_learners_of_other_machines(
+    served: Served,
+) -> None:
+    def leaving(*replies: pb.StatusReply | None) -> bool:
+        return served.server.leaving(SimpleNamespace(replies=replies))  # type: ignore[arg-type]
+
+    there = pb.StatusReply(slots=[pb.SlotStatus(slot="us-0", state=pb.SLOT_TRAINING)])
+    left = pb.StatusReply(slots=[pb.SlotStatus(slot="us-0", state=pb.SLOT_LEFT)])
+    own = pb.StatusReply(slots=[pb.SlotStatus(slot="here-0", state=pb.SLOT_TRAINING)])
+    assert leaving(left, there)
+    assert leaving(left, None)
+    assert not leaving(left, own)
 
 
 def test_a_damaged_authority_is_named_with_its_file(served: Served) -> None:

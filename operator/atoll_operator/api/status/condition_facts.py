@@ -11,6 +11,7 @@ from atoll_protos.job.run_file import GraceLimit
 
 # Shards that ask nothing more of learners, and shards that do their work.
 ENDED: Final = frozenset({pb.SHARD_FINAL, pb.SHARD_COMPLETE})
+GONE: Final = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})  # without a session: nothing new is heard
 SERVING: Final = frozenset({pb.SHARD_SERVING, *ENDED})
 LEADING_MERGES: Final = 10  # in a row, of three or more learners, before it is reported
 NAMES_MAX: Final = 8  # that a message lists

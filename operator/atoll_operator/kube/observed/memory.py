@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.status.condition_facts import GONE
 from atoll_operator.kube.names import LEARNER_ROLE
 from atoll_operator.kube.observed import notes
 from atoll_operator.kube.observed.observation import (
@@ -26,7 +27,6 @@ from atoll_protos.network.credentials import Credentials
 
 REPLY_SECONDS_MAX = 12.0  # of age in a status; with the pause between writes it stays below 15 s
 LONG_AGO = -1e9
-GONE = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})  # without a session, so that nothing new is heard
 MINUTE_SECONDS = 60.0
 UNDELETED_SECONDS = 90.0  # for which a refused delete is said: it is tried again once a minute
 DELETED_SECONDS = 24 * 3600.0  # for which the deletion of a pod is remembered

@@ -10,10 +10,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.status.condition_facts import ENDED
+from atoll_operator.api.status.condition_facts import ENDED, GONE
 from atoll_operator.authority.job_authority import due_at
 from atoll_operator.local.folder.run_files import RUN_FILE, write_whole
 from atoll_operator.local.progress.poller import ShardLinks
@@ -33,8 +32,6 @@ from atoll_protos.network.credentials import (
     OutOfDateError,
 )
 from atoll_protos.network.identity import Identity, Role
-
-GONE: Final = (pb.SLOT_LOST, pb.SLOT_LEFT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

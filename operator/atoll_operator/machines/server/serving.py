@@ -14,7 +14,7 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.status.condition_facts import some_of
+from atoll_operator.api.status.condition_facts import GONE, some_of
 from atoll_operator.authority.job_authority import Authority
 from atoll_operator.local.atoll_run import terminated_like_interrupted
 from atoll_operator.local.elsewhere import Elsewhere
@@ -75,7 +75,6 @@ TOLD_SECONDS_MAX: Final = 10.0  # that the end of the job waits for machines tha
 RECENT_SECONDS: Final = 10.0  # a machine that has not asked for so long is not waited for
 LOOK_SECONDS: Final = 0.1
 SHOWN_SECONDS: Final = 1.0  # between two looks at what is shown of the machines
-GONE: Final = (pb.SLOT_LOST, pb.SLOT_LEFT)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,7 +164,7 @@ class MachineServer(Elsewhere):
         return self.shown
 
     def leaving(self, seen: RunSnapshot) -> bool:
-        return any(
+        return None in seen.replies or any(
             not each.finished and each.state not in GONE
             for reply in seen.replies
             if reply is not None

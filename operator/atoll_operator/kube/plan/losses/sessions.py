@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.spec import Job
+from atoll_operator.api.status.condition_facts import GONE
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_PORT, SHARD_ROLE
 from atoll_operator.kube.observed.observation import BUSY_STATES, Pod, with_hosts
 from atoll_operator.kube.plan.shard_processes import is_spare
 from atoll_protos.network import addresses
 
-DEAD_STATES = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
 ADMITTING_STATES = frozenset({pb.SHARD_SERVING, pb.SHARD_FINAL})  # of a registrar
 REPORT_SECONDS_MAX = 10.0  # reports come at least every 2 s
 ABSENT_SECONDS = 10.0  # after a registrar's restart learners join within seconds
@@ -77,7 +77,7 @@ def joined(registrar: pb.StatusReply | None, pods: Iterable[Pod]) -> frozenset[s
     """UIDs of pods whose learner has a session that is not dead. None: the registrar is silent."""
     if registrar is None:
         return None
-    live = frozenset(slot.uid for slot in registrar.slots if slot.state not in DEAD_STATES)
+    live = frozenset(slot.uid for slot in registrar.slots if slot.state not in GONE)
     return with_hosts(live, pods)
 
 
@@ -93,7 +93,7 @@ def held_elsewhere(
         young = pod.made_at is None or now - pod.made_at < HELD_SECONDS
         if slot is None or young or not pod.runs or not pod.is_head or pod.terminating:
             continue
-        if slot.state not in DEAD_STATES and slot.uid and slot.uid not in own:
+        if slot.state not in GONE and slot.uid and slot.uid not in own:
             found.append(f"{pod.name} waits for {pod.slot}, which pod {slot.uid} has")
     return tuple(found)
 
@@ -105,7 +105,7 @@ def _is_dead(pod: Pod, slot: pb.SlotStatus | None, absent_seconds: float) -> boo
         return True
     if not pod.is_head:
         return slot.state != pb.SLOT_TRAINING
-    return slot.state in DEAD_STATES or slot.uid != pod.uid
+    return slot.state in GONE or slot.uid != pod.uid
 
 
 def all_serve(replies: Sequence[pb.StatusReply | None]) -> bool:

@@ -19,6 +19,7 @@ from atoll_operator.api.job import unsupported
 from atoll_operator.api.job.process_inputs import field_of, run_file
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.status.condition_facts import (
+    GONE,
     HOME_FAILED,
     OTHER_MANIFEST,
     SUSPENDED_ELSEWHERE,
@@ -40,7 +41,6 @@ from atoll_protos.names import split_slot
 LINGER_SECONDS = 120.0  # for which the shards of a job that is over stay, to tell other clusters
 LEAVE_SECONDS = 30.0  # for which those of a suspended job wait for the learners of other clusters
 REFUSED_SECONDS = 120.0  # for which a refused peer is told; one that is refused dials again
-GONE = frozenset({pb.SLOT_LOST, pb.SLOT_LEFT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
