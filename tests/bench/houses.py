@@ -1,7 +1,7 @@
 """`atoll serve` and `atoll join` from houses behind NAT: share of time blocked, and seconds.
 
 In tests/: python -m bench.houses [--megabits N ...] [--milliseconds N] [--steps N]
-                                  [--step-seconds S]   (needs root)
+                                  [--step-seconds S] [--runs N]   (needs root)
 
 A job with a house for each rate, of a byte model of 4 million parameters with int4 up. The link of
 a house has so many Mbit/s up (tbf), and 0 is no limit; a round trip to it takes 60 ms. `used` is
@@ -113,36 +113,43 @@ def total(steps: Sequence[dict[str, Any]], name: str) -> float:
     return float(sum(each[name] for each in steps))
 
 
-def figures(houses: Sequence[Found], moments: Sequence[float]) -> Iterator[Figure]:
-    for each in houses:
-        for name in ("blocked", *PARTS):
-            share = 100 * getattr(each, name)
-            yield Figure(what=f"{each.name}: {name}", values=[share], unit="%")
-        yield Figure(what=f"{each.name}: a step", values=[each.step_seconds], unit="s")
-        yield Figure(what=f"{each.name}: used", values=[100 * each.used], unit="%")
-    for name, seconds in zip(MOMENTS, moments, strict=True):
-        yield Figure(what=name, values=[seconds], unit="s")
+def figures(runs: Sequence[tuple[list[Found], list[float]]]) -> Iterator[Figure]:
+    """A value of each for every run."""
+    for of_house in zip(*(houses for houses, _ in runs), strict=True):
+        house = of_house[0].name
+        for name in ("blocked", *PARTS, "used"):
+            shares = [100 * getattr(each, name) for each in of_house]
+            yield Figure(what=f"{house}: {name}", values=shares, unit="%")
+        steps = [each.step_seconds for each in of_house]
+        yield Figure(what=f"{house}: a step", values=steps, unit="s")
+    for name, *seconds in zip(MOMENTS, *(moments for _, moments in runs), strict=True):
+        yield Figure(what=name, values=seconds, unit="s")
 
 
 def main() -> None:
-    """Print a row for each house, and the moments of the job."""
+    """Print a row for each house of each run, and the moments of its job."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--megabits", type=float, nargs="+", default=[4.0, 20.0, 100.0, 0.0])
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--step-seconds", type=float, default=0.5)
     parser.add_argument("--milliseconds", type=float, default=60.0, help="of a round trip")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=3)
     option(parser)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        houses, moments = played(given, Path(folder))
+    runs = []
+    for _ in range(given.runs):
+        with tempfile.TemporaryDirectory() as folder:
+            runs.append(played(given, Path(folder)))
     shares = ("blocked", *PARTS, "used")
     rows = [
-        (x.name, *(f"{getattr(x, each):.2%}" for each in shares), x.step_seconds) for x in houses
+        (x.name, *(f"{getattr(x, each):.2%}" for each in shares), x.step_seconds)
+        for houses, _ in runs
+        for x in houses
     ]
     show("houses, int4 up", ("up", *shares, "a step"), rows)
-    show("seconds", MOMENTS, [[*map(round, moments)]])
-    publish(given, [*figures(houses, moments)], about=ABOUT)
+    show("seconds", MOMENTS, [[*map(round, moments)] for _, moments in runs])
+    publish(given, [*figures(runs)], about=ABOUT)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,12 @@ NAME: Final = "clocks.jsonl"
 
 
 def clocks() -> tuple[float, float, float]:
-    """Of this thread: wall time, on a core, and ready to run. In seconds."""
-    core, ready, _ = Path("/proc/thread-self/schedstat").read_text().split()
-    return time.monotonic(), int(core) / 1e9, int(ready) / 1e9
+    """Of this thread: wall time, on a core, and ready to run. In seconds.
+
+    schedstat has the time on a core as well, but only up to the last tick of the scheduler.
+    """
+    _, ready, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    return time.monotonic(), time.thread_time(), int(ready) / 1e9
 
 
 def note_steps(file: Path) -> None:
