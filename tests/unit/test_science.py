@@ -201,14 +201,11 @@ def test_other_cuts_of_the_model_have_every_value_once(cut: str) -> None:
     assert sum(each.element_count for each in slices) == 32928
 
 
-def test_one_learner_whose_merges_change_nothing_trains_as_if_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_learner_whose_merges_change_nothing_trains_as_if_alone() -> None:
     """Rate 1 without momentum takes its values as they are: capture, merge and adoption are true.
 
-    All that lies between is production's. Of the schedule, the job's tick comes a step late.
+    All that lies between is production's, and the inner rates are the same.
     """
-    monkeypatch.setattr("bench.science.training.warmup_then_cosine", lambda _: lambda _: 1.0)
     outer = {"learningRate": "1", "momentum": "0"}
     alone = replace(TINY, learners=1, steps=24)
     merged = replace(alone, sync={"preset": "DiLoCo", "period": 8, "outer": outer})
@@ -224,6 +221,14 @@ def test_equal_settings_give_equal_runs_and_the_merge_reaches_the_shard() -> Non
     mean = of_merge("Mean")
     assert of_merge("Mean") == mean
     assert of_merge("RadialDirectional") != mean
+
+
+@pytest.mark.parametrize("preset", ["DiLoCo", "StreamingDiLoCo"])
+def test_in_lock_step_speeds_and_links_change_no_bit_of_the_model_rule_15(preset: str) -> None:
+    """With a warm-up: the inner rate follows a learner's position, not the tick that it hears."""
+    even = replace(TINY, sync={"preset": preset, "period": 8})
+    uneven = replace(even, paces=(1.0, 1.4), spread=0.17, way=0.9)
+    assert train(uneven)["loss"] == train(even)["loss"]
 
 
 def test_a_lost_learner_comes_again_and_the_tokens_are_trained_all_the_same() -> None:

@@ -12,7 +12,7 @@ def test_an_observer_dials_all_shards_at_once_without_an_incarnation() -> None:
 
 
 def test_an_observer_adopts_values_and_sends_nothing() -> None:
-    side = learner_side(observer=True, lockstep=True, blend=0.5).play("join")
+    side = learner_side(observer=True, lockstep=True, blend=0.5).play("join; tick 3 => tick 3")
     side.seen.clear()
     for number in (3, 4):
         for shard, fragment in side.exchange.state.slices:

@@ -111,9 +111,7 @@ class Exchange:
 
     def boundary(self, boundary: Boundary, now: float) -> list[Effect]:
         state = self.state
-        if not boundary.again:
-            self._count(boundary)
-        effects: list[Effect] = []
+        effects = [] if boundary.again else self._count(boundary)
         records = []
         for shard, fragment, number in boundary.adopted:
             record, more = adoption.adopted(state, shard, fragment, number)
@@ -124,7 +122,7 @@ class Exchange:
         for key in boundary.captured:
             handover.captured(state, *key)
         if not boundary.again or records:
-            line = state.progress.telemetry(boundary, state.clock.tick, records)
+            line = state.progress.telemetry(boundary, state.tick, records)
             effects.append(TelemetryRecord(line))
         effects += [*joining.start(state), *self._hand_over(boundary, now)]
         return [*effects, *self._finish(), *self._report(now)]
@@ -141,8 +139,8 @@ class Exchange:
 
     def logged(self, values: Sequence[tuple[str, float]]) -> list[Effect]:
         """What the script logs belongs to the tick of the step lines around it."""
-        tick = self.state.clock.tick
-        return [TelemetryRecord({"event": "logged", "tick": tick, "values": dict(values)})]
+        record = {"event": "logged", "tick": self.state.tick, "values": dict(values)}
+        return [TelemetryRecord(record)]
 
     def troubled(self, trouble: str, now: float) -> list[Effect]:
         """What is wrong with this process's credentials, in one line (rule 37); empty: nothing."""
@@ -170,15 +168,16 @@ class Exchange:
 
     # ------------------------------------------------------------ what follows from them
 
-    def _count(self, boundary: Boundary) -> None:
+    def _count(self, boundary: Boundary) -> list[Effect]:
         """For this learner and for every slice, before anything else happens."""
-        state = self.state
+        state, before = self.state, self.state.tick
         state.progress.count(boundary)
         state.clock.reached += 1
         if state.sync.lockstep:
             handover.catch_up(state)
         for each in state.slices.values():
             each.count(boundary.tokens)
+        return self._moved_from(before)
 
     def _hand_over(self, boundary: Boundary, now: float) -> list[Effect]:
         state = self.state
@@ -232,11 +231,15 @@ class Exchange:
         return [*effects, *joining.start(state), *self._report(now)]
 
     def _tick(self, shard: int, tick: int, now: float) -> list[Effect]:
-        state, known = self.state, self.state.shards[shard]
+        state, known, before = self.state, self.state.shards[shard], self.state.tick
         known.tick = max(known.tick, tick)
         state.clock.reached = max(state.clock.reached, known.tick - 1)
-        moved = state.clock.move(min(each.tick for each in state.shards), now)
-        return [Command(Tick(tick=state.clock.tick))] if moved else []
+        state.clock.move(min(each.tick for each in state.shards), now)
+        return self._moved_from(before)
+
+    def _moved_from(self, tick: int) -> list[Effect]:
+        now = self.state.tick
+        return [Command(Tick(tick=now))] if now > tick else []
 
     def _hear(self, told: Length) -> list[Effect]:
         """Note a new length: a wait in step() may end, or a hand-over begin (rule 27)."""

@@ -174,6 +174,12 @@ class LearnerState:
         return [shard for shard, known in enumerate(self.shards) if known.welcomed]
 
     @property
+    def tick(self) -> int:
+        """Of the script. A learner in lock-step has its position, whenever ticks are heard."""
+        by_position = self.sync.lockstep and not self.configure.observer
+        return self.progress.position if by_position else self.clock.tick
+
+    @property
     def tick_seen(self) -> int:
         return max(each.tick for each in self.shards)
 

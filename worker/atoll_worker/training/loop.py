@@ -90,7 +90,10 @@ class Loop:
 
     @property
     def tick(self) -> int:
-        """The job's clock: the lowest tick over the shards, as last received. Never goes back."""
+        """The job's clock: the lowest tick over the shards, as last received. Never goes back.
+
+        In lock-step it is this learner's position, which grows by one in each step.
+        """
         return self._replica.tick if self._replica else 0
 
     @property
