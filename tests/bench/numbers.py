@@ -54,11 +54,16 @@ class Number:
         return f"{self.text} {self.unit}".strip()
 
     def equals(self, value: float, unit: str) -> bool:
-        """Whether it is this value, as rounded, and not in another unit."""
+        """Whether it is this value, as rounded, and not in another unit.
+
+        A share has its sign, and a whole number is a rounded value only in the row's own unit: else
+        "M = 2" would be a loss of 2.245.
+        """
         plain = self.text.replace(",", "")
         decimals = len(plain.partition(".")[2])
-        right = not self.unit or not unit or self.unit == unit
-        return right and f"{value:.{decimals}f}" == plain
+        right = self.unit == unit or (unit != "%" and not (self.unit and unit))
+        rounds = decimals or (unit and self.unit) or value.is_integer()
+        return bool(right and rounds) and f"{value:.{decimals}f}" == plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ TLS = Result(
     about="",
     figures=[
         Figure(what="ratio", values=[0.8172]),
+        Figure(what="late", values=[0.8172], unit="%"),
         Figure(what="with, without", values=[532.2, 651.4], unit="MiB/s"),
     ],
 )
@@ -99,6 +100,22 @@ TLS = Result(
 def test_a_figure_that_nobody_has_measured_is_found(words: str, found: list[str]) -> None:
     others = claims(words, {"tls": TLS}).others
     assert [str(each) for each in others if each.is_figure] == found
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ("M = 1", []),
+        ("0.82", ["ratio"]),
+        ("0.82%", ["ratio", "late"]),
+        ("1%", ["late"]),
+        ("532 of 651", []),
+        ("532 of 651 MiB/s", ["with, without"]),
+    ],
+)
+def test_a_whole_number_is_a_rounded_value_only_in_its_unit(words: str, rows: list[str]) -> None:
+    claimed = claims(f"[Here](numbers.md#tls): {words}.", {"tls": TLS}).rows["tls"]
+    assert [each.what for each in claimed] == rows
 
 
 def test_a_number_without_a_unit_is_no_figure() -> None:
