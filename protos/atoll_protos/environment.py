@@ -181,7 +181,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "2592000",
         "life of the certificates of jobs; each is renewed at two thirds of it",
     ),
-    _command(Env.TOKEN, "", "token for HOST:PORT of an `atoll serve`; default of --token"),
+    _command(Env.TOKEN, "", "token for HOST:PORT of an `atoll serve`, where none is given or kept"),
 )
 BY_NAME: Final[Mapping[str, Variable]] = {variable.name: variable for variable in VARIABLES}
 

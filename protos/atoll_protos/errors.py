@@ -12,6 +12,10 @@ class SpecError(Exception):
         return SpecError, (self.field, self.problem, self.remedy)  # between processes
 
 
+class AwayError(SpecError):
+    """What was asked does not answer now, or has no room; it may later."""
+
+
 def require(holds: bool, field: str, problem: str, remedy: str) -> None:
     if not holds:
         raise SpecError(field, problem, remedy)

@@ -3,7 +3,7 @@
 A module imports only what reading its arguments needs, and a verb the rest when it runs: `atoll
 --help`, `validate` and `status DIR` start without gRPC, Kubernetes' client, matplotlib or rich.
 
-    app.py        the verbs under their names, --version, exit code 2 for bad input
+    app.py        the verbs under their names, --version, exit codes of errors
     validate.py   checks a manifest without a cluster
     run.py        trains on this machine
     serve.py      the shards of a job, for learners on other machines

@@ -28,7 +28,8 @@ from atoll_operator.cli.tokens import tokens
 from atoll_operator.cli.top import top
 from atoll_operator.cli.validate import validate
 from atoll_operator.local.show.run_summary import RunResult
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
+from atoll_protos.exits import ExitCode
 
 PLUGIN = "kubectl atoll"
 FILES_TOO = ":0"  # kubectl's word for: names of files fit as well
@@ -82,7 +83,7 @@ def main() -> None:
         app(prog_name=PLUGIN if program == "kubectl-atoll" else None)
     except SpecError as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(RunResult.BAD_INPUT)
+        sys.exit(ExitCode.TRY_AGAIN if isinstance(error, AwayError) else RunResult.BAD_INPUT)
 
 
 def complete() -> None:

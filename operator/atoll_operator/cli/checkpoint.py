@@ -13,7 +13,7 @@ from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, fold
 from atoll_operator.local.folder.run_files import STORES_FOLDER
 from atoll_operator.local.progress.last_status import read_status
 from atoll_operator.machines.server.changing import RunFolder
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 
 if TYPE_CHECKING:
     from atoll_operator.machines.looking.served import Served
@@ -93,5 +93,5 @@ def _whole(which: str, look: Look, step: int, seconds: float) -> str:
             why = f": {found.reason}: {found.message}" if found else ""
             remedy = f"it may be yet: see `atoll status {which}` and the logs of the shards"
             problem = f"no checkpoint is whole after {seconds:g} s{why}"
-            raise SpecError(which, problem, remedy)
+            raise AwayError(which, problem, remedy)
         time.sleep(LOOK_SECONDS)

@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import Say, shown
@@ -22,6 +24,11 @@ DETACH: Final = "--detach"
 DASHES: Final = "--"
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS_MAX: Final = 60.0  # learners leave in order, and those that do not are killed
+
+Detach = Annotated[
+    bool, typer.Option(DETACH, help="Go on in the background, also without a terminal.")
+]
+Stop = Annotated[bool, typer.Option("--stop", help="End the one in the background, in order.")]
 
 
 def again(arguments: Sequence[str], without: Sequence[str], *more: str) -> list[str]:
@@ -39,9 +46,12 @@ def again(arguments: Sequence[str], without: Sequence[str], *more: str) -> list[
     return [*kept, *more, *arguments[at:]]
 
 
-def start(words: Sequence[str], folder: Path, log: Path, ready: str, say: Say) -> int:
-    """Start it; 0 once it has said `ready`, else its exit code. Raises SpecError if one runs."""
-    with run_lock.running(folder, "--state"):
+def start(words: Sequence[str], log: Path, say: Say, *ready: str) -> int:
+    """Start what runs in the folder of its log; 0 once it has said one of `ready`.
+
+    Else its exit code. Raises SpecError where one runs there.
+    """
+    with run_lock.running(log.parent, DETACH):
         before = log.stat().st_size if log.exists() else 0
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
         process = subprocess.Popen(
@@ -51,12 +61,15 @@ def start(words: Sequence[str], folder: Path, log: Path, ready: str, say: Say) -
             stderr=file,
             start_new_session=True,
         )
-    while (code := process.poll()) is None and ready not in tail(log, before):
+    while (code := process.poll()) is None:
+        if any(words in tail(log, before) for words in ready):
+            break
         time.sleep(LOOK_SECONDS)
     say(tail(log, before).rstrip())
     if code is None:
         process.returncode = 0  # it outlives this process, which does not wait for it
         say(f"goes on in the background as process {process.pid}; its output is in {shown(log)}")
+        say("the same command with --stop in place of --detach ends it")
     return code or 0
 
 

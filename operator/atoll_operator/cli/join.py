@@ -111,12 +111,8 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     enter_only: Annotated[
         bool, typer.Option("--enter-only", help="End then; started again with its state it trains.")
     ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Go on in the background, also without a terminal.")
-    ] = False,
-    stop: Annotated[
-        bool, typer.Option("--stop", help="End the one in the background, in order.")
-    ] = False,
+    detach: detached.Detach = False,
+    stop: detached.Stop = False,
 ) -> None:
     """Train on this machine for a job whose shards another machine serves, or a cluster.
 
@@ -153,7 +149,8 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     if credentials is None:
         place = JoinOptions(
             server=server,
-            token=token or os.environ.get(Env.TOKEN, ""),
+            token=token,
+            variable=os.environ.get(Env.TOKEN, ""),
             region=region,
             learners=learners,
             hosts=hosts,
@@ -165,7 +162,7 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
             enter_only=enter_only,
         )
         if detach or stop:
-            known = replace(place, token="") if stop else place
+            known = replace(place, token="", variable="") if stop else place
             raise typer.Exit(_in_background(enter(known)[0], say, ends=stop))
         raise typer.Exit(joined(place, wanted, say))
     brought = BroughtOptions(
@@ -190,10 +187,7 @@ def _in_background(folder: Path, say: Say, *, ends: bool) -> int:
         return 0
     own = ("--state", str(folder))
     words = detached.again(sys.argv[1:], ("--token", "--state"), *own)
-    code = detached.start(words, folder, folder / LOG_FILE, STARTED, say)
-    if not code:
-        say("the same command with --stop in place of --detach ends it")
-    return code
+    return detached.start(words, folder / LOG_FILE, say, STARTED)
 
 
 def _check_alone(first: str, given: Mapping[str, object]) -> None:

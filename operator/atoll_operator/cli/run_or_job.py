@@ -60,7 +60,7 @@ Token = Annotated[
     typer.Option(
         "--token",
         help="For HOST:PORT, from `atoll tokens`; needed once.",
-        show_default="$ATOLL_TOKEN, or as before",
+        show_default="as before, or $ATOLL_TOKEN",
     ),
 ]
 Namespace = Annotated[
@@ -91,7 +91,7 @@ def served_at(which: str, token: str, namespace: str, context: str) -> "Served |
         return None
     from atoll_operator.machines.looking.served import connect  # noqa: PLC0415 - needs gRPC
 
-    return connect(which, token or os.environ.get(Env.TOKEN, ""))
+    return connect(which, token, os.environ.get(Env.TOKEN, ""))
 
 
 @contextmanager

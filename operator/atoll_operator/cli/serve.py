@@ -3,11 +3,11 @@
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from atoll_operator.cli import region_values
+from atoll_operator.cli import detached, region_values
 from atoll_operator.cli.manifest_file import checked, read_text
 from atoll_operator.cli.region_values import PricePerGb
 from atoll_operator.cli.run import (
@@ -26,6 +26,8 @@ from atoll_operator.local.planning import run_manifest
 from atoll_operator.local.show.live import Output
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
+
+LOG_FILE: Final = "serve.log"  # of one in the background, in its run folder
 
 Manifest = Annotated[
     Path, typer.Argument(metavar="MANIFEST|DIR", help="A manifest, or the folder of its run.")
@@ -64,13 +66,15 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     output: Shown = Output.TABLE,
     allow_refused: AllowRefused = False,
     price_per_gb: PricePerGb = None,
+    detach: detached.Detach = False,
+    stop: detached.Stop = False,
 ) -> None:
     """Serve a job's shards to learners on other machines, with certificates of its own.
 
     Prints the line that brings a machine in. Started again with the same folder it is the same job.
     """
     from atoll_operator.local.atoll_run import train  # noqa: PLC0415 - only this verb needs gRPC
-    from atoll_operator.machines.server.serving import serving_in  # noqa: PLC0415
+    from atoll_operator.machines.server.serving import AWAITS, INVITES, serving_in  # noqa: PLC0415
 
     if what.suffix == ".py":
         problem = "is a script, and machines need to know the job's regions and length"
@@ -80,15 +84,28 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     changes = [*(change or ()), *(["spec.syncer.standby=true"] if standby else [])]
     document = changed(text, changes, what.resolve().parent, None, None)
     job = checked(document)
-    warn(job)
     folder = out or Path("runs") / job.name
     resume = (folder / RUN_FILE).exists()
     over = complete_in(job, folder) if resume else ""
     folder = checked_folder(job, folder, resume=resume and not over).resolve()
+    if stop:
+        detached.stop(folder, typer.echo)
+        return
+    if detach:
+        words = detached.again(sys.argv[1:], ())
+        raise typer.Exit(detached.start(words, folder / LOG_FILE, typer.echo, INVITES, AWAITS))
+    warn(job)
+    region_values.prices(price_per_gb or ())  # refused before it is kept
     serving = serving_in(
-        folder, job, listen=listen, advertise=advertise, here=here or (), now=time.time()
+        folder,
+        job,
+        listen=listen,
+        advertise=advertise,
+        here=here or (),
+        prices=price_per_gb or (),
+        now=time.time(),
     )
-    serving.prices = region_values.prices(price_per_gb or ())
+    serving.prices = region_values.prices(serving.server.prices)
     if over:
         typer.echo(over)
         serving.tell_the_rest(typer.echo)

@@ -29,7 +29,7 @@ from atoll_operator.api.status.reasons import REMEDIES, TYPES
 from atoll_operator.client.pod_logs import Line, Logs
 from atoll_operator.client.reach import CALL_SECONDS_MAX, REMEDY, message, reach, refused
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION, Annotation
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 
 __all__ = ["FailedError", "JobClient", "NotFoundError", "TrainingJob", "WaitTimeoutError"]
 
@@ -170,7 +170,7 @@ class JobClient:
         while True:
             try:
                 job = self.get(name)
-            except _AwayError as error:
+            except AwayError as error:
                 said = error.problem
             else:
                 if is_there(job, condition):
@@ -247,11 +247,7 @@ class JobClient:
             raise _refused(name, self.namespace, error) from error
         except urllib3.exceptions.HTTPError as error:
             problem = f"the cluster does not answer ({error})"
-            raise _AwayError(name, problem, REMEDY) from error
-
-
-class _AwayError(SpecError):
-    """The API server does not answer now."""
+            raise AwayError(name, problem, REMEDY) from error
 
 
 def is_there(job: TrainingJob, condition: str | Callable[[TrainingJob], bool]) -> bool:
@@ -305,7 +301,7 @@ def _refused(name: str, namespace: str, error: client.ApiException) -> SpecError
         remedy = "delete that one first, or choose another metadata.name"
         return SpecError(name, f"is there already in the namespace {namespace}", remedy)
     if error.status is not None and (error.status >= SERVER_ERROR or error.status == BUSY):
-        return _AwayError(name, f"the cluster says {error.status}: {said}", "try again")
+        return AwayError(name, f"the cluster says {error.status}: {said}", "try again")
     field = _field(error)
     if field:
         return SpecError(field, said, "change it in the manifest; docs/spec.md has every field")

@@ -19,7 +19,7 @@ from kubernetes.config.kube_config import (
     KubeConfigMerger,
 )
 
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 
 CALL_SECONDS_MAX = 20.0
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -86,4 +86,4 @@ def asking(what: str) -> Iterator[None]:
     except client.ApiException as error:
         raise refused(what, error) from error
     except urllib3.exceptions.HTTPError as error:
-        raise SpecError(what, f"the cluster does not answer ({error})", REMEDY) from error
+        raise AwayError(what, f"the cluster does not answer ({error})", REMEDY) from error

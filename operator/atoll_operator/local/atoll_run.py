@@ -109,7 +109,8 @@ def train(  # noqa: PLR0913 - each of them is what an option of the command says
         uid = {"uid": last_status.uid_in(out)}
         job, here = job.model_copy(update=uid), here.model_copy(update=uid)
         where = f"The run's folder is {shown(out)}." if new else ""
-        for line in filter(None, (where, *without_effect_here(job), gpus.advice(here, found))):
+        said = (where, *without_effect_here(job), gpus.advice(here, found), elsewhere.invitation())
+        for line in filter(None, said):
             view.say(line)
         files = Files(out, view.say)
         planned = links.through(elsewhere.through(places.planned(here, new=new)))

@@ -39,6 +39,10 @@ class Elsewhere:
         del say
         yield
 
+    def invitation(self) -> str:
+        """How machines enter, in words; empty: none can."""
+        return ""
+
     def edited(self, job: Job) -> None:
         """The job is another one now: its length, or its learners."""
 

@@ -5,7 +5,6 @@ Only then does gRPC dial, with that certificate as its only root, so nobody betw
 a secret or answer for the server.
 """
 
-import contextlib
 import socket
 import ssl
 import time
@@ -19,7 +18,7 @@ import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.machines.token import SERVER_NAME, digest_of
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.addresses import split
 from atoll_protos.network.channels import TARGET_NAME, control_options
@@ -29,22 +28,27 @@ CALL_SECONDS_MAX: Final = 10.0
 DIAL_SECONDS_MAX: Final = 10.0
 PLAIN: Final = "WRONG_VERSION_NUMBER"  # OpenSSL's word for an answer that is no TLS
 CHECK: Final = "check the address, that `atoll serve` runs there, and the firewalls between"
+AGAIN: Final = "try again"
 WHOSE: Final = "give the port of joining, which `atoll serve` prints, with a token of that job"
 
 
-class UnreachableError(Exception):
-    """The server does not answer now; it may later."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerLink:
-    """A proved server: `place` is HOST:PORT, `anchor` its certificate (PEM)."""
+    """A proved server: `place` is HOST:PORT, `anchor` its certificate (PEM).
+
+    Its connection stays open while calls succeed: a handshake costs the server more than a call.
+    """
 
     place: str
     anchor: str
+    _open: grpc.Channel | None = None
+
+    @property
+    def digest(self) -> str:
+        return digest_of(ssl.PEM_cert_to_DER_cert(self.anchor))
 
     def enter(self, request: pb.EnterRequest) -> pb.EnterReply:
-        """Raises UnreachableError, and SpecError for a refusal, as all of these do."""
+        """Raises AwayError, and SpecError for a refusal, as all of these do."""
         request.protocol, request.version = PROTOCOL, version("atoll")
         reply: pb.EnterReply = self._call("Enter", request)
         return reply
@@ -78,51 +82,52 @@ class ServerLink:
     def look(self, asked: pb.LookRequest) -> Iterator["Replies"]:
         """What comes, until the caller leaves."""
         asked.protocol, asked.version = PROTOCOL, version("atoll")
-        with self._channel() as channel:
-            try:
-                grpc.channel_ready_future(channel).result(CALL_SECONDS_MAX)
-            except grpc.FutureTimeoutError as error:
-                raise UnreachableError(f"{self.place} does not answer") from error
-            call = client_of(Service.MACHINES, channel).Look(asked)
-            try:
-                yield Replies(self.place, call)
-            finally:
-                call.cancel()
+        call = client_of(Service.MACHINES, self._dialled()).Look(asked)
+        try:
+            yield Replies(self.place, call)
+        finally:
+            call.cancel()
 
     def _call(self, method: str, request: Any) -> Any:
         return self._timed(method, request)[0]
 
     def _timed(self, method: str, request: Any) -> tuple[Any, float]:
         """The reply, and the seconds that it took on a connection that was open: a round trip."""
-        with self._channel() as channel:
-            try:
-                grpc.channel_ready_future(channel).result(CALL_SECONDS_MAX)
-                began = time.monotonic()
-                reply = getattr(client_of(Service.MACHINES, channel), method)(
-                    request, timeout=CALL_SECONDS_MAX
-                )
-                seconds = time.monotonic() - began
-            except grpc.FutureTimeoutError as error:
-                raise UnreachableError(f"{self.place} does not answer") from error
-            except grpc.RpcError as error:
-                raise _error(self.place, error) from error
+        call = getattr(client_of(Service.MACHINES, self._dialled()), method)
+        began = time.monotonic()
+        try:
+            reply = call(request, timeout=CALL_SECONDS_MAX)
+        except grpc.RpcError as error:
+            self._close()
+            raise _error(self.place, error) from error
+        seconds = time.monotonic() - began
         if reply.HasField("refusal"):
             raise _refused(reply.refusal)
         return reply, seconds
 
-    @contextmanager
-    def _channel(self) -> Iterator[grpc.Channel]:
-        with grpc.secure_channel(
-            self.place,
-            grpc.ssl_channel_credentials(self.anchor.encode()),
-            options=[*control_options(), (TARGET_NAME, SERVER_NAME)],
-        ) as channel:
-            yield channel
+    def _dialled(self) -> grpc.Channel:
+        if self._open is None:
+            self._open = grpc.secure_channel(
+                self.place,
+                grpc.ssl_channel_credentials(self.anchor.encode()),
+                options=[*control_options(), (TARGET_NAME, SERVER_NAME)],
+            )
+            try:
+                grpc.channel_ready_future(self._open).result(CALL_SECONDS_MAX)
+            except grpc.FutureTimeoutError as error:
+                self._close()
+                raise AwayError(self.place, "does not answer", CHECK) from error
+        return self._open
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """An open stream; raises UnreachableError, and SpecError for a refusal."""
+    """An open stream; raises AwayError, and SpecError for a refusal."""
 
     place: str
     call: Any
@@ -139,11 +144,16 @@ class Replies:
 
 def proved(place: str, digest: str) -> ServerLink:
     """The server at a place, whose certificate has this digest. Raises SpecError."""
-    certificate = certificate_at(place)
-    if digest_of(certificate) != digest:
+    link = link_to(place)
+    if link.digest != digest:
         problem = f"{place} is not the server of the token: it has another certificate"
         raise SpecError("--token", problem, WHOSE)
-    return ServerLink(place, ssl.DER_cert_to_PEM_cert(certificate))
+    return link
+
+
+def link_to(place: str) -> ServerLink:
+    """What answers there, believed for nothing: only its `digest` may be looked at yet."""
+    return ServerLink(place, ssl.DER_cert_to_PEM_cert(certificate_at(place)))
 
 
 def certificate_at(place: str) -> bytes:
@@ -160,7 +170,7 @@ def certificate_at(place: str) -> bytes:
             return _shown(context, plain, place)
     except OSError as error:  # also a name that does not resolve
         problem = f"nothing answers ({error.strerror or error})"
-        raise SpecError(place, problem, CHECK) from error
+        raise AwayError(place, problem, CHECK) from error
 
 
 def _shown(context: ssl.SSLContext, plain: socket.socket, place: str) -> bytes:
@@ -188,7 +198,9 @@ def _error(place: str, error: grpc.RpcError) -> Exception:
         problem = f"{place} does not know this call, and {mine}"
         return SpecError("atoll", problem, "install the same version on both")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return UnreachableError(f"{place} has had too many wrong tokens from here; wait a minute")
-    with contextlib.suppress(AttributeError):
-        return UnreachableError(f"{place} does not answer: {code.name if code else error}")
-    return UnreachableError(f"{place} does not answer")
+        return AwayError(place, "has had too many wrong tokens from here", "wait a minute")
+    if code is grpc.StatusCode.ABORTED:
+        return AwayError(place, error.details(), AGAIN)
+    if code is grpc.StatusCode.CANCELLED:
+        return AwayError(place, "has ended this, for others who look or for its own end", AGAIN)
+    return AwayError(place, f"does not answer: {code.name if code else error}", CHECK)

@@ -1,4 +1,4 @@
-"""Listening sockets, and plain HTTP on them.
+"""Listening sockets, plain HTTP on them, and the address of this machine.
 
 A pod has an IPv4 address, an IPv6 address, or both: one socket for both families listens on all
 addresses, of IPv4 alone where the kernel has no IPv6.
@@ -23,6 +23,14 @@ def listening_socket(host: str, port: int = 0, backlog: int | None = None) -> so
     return socket.create_server(
         ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
     )
+
+
+def own_address(host: str, port: int) -> str:
+    """Of this machine, where it dials another one. Nothing is sent. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as each:
+        each.connect(address)
+        return str(each.getsockname()[0])
 
 
 class _Server(ThreadingMixIn, TCPServer):

@@ -1,34 +1,67 @@
-"""A machine whose learners train in the background: no terminal, no token, one at a time."""
+"""A server and a machine in the background: no terminal, no token, one at a time in a folder."""
 
+import time
 from pathlib import Path
 
 from atoll_operator.local.folder import run_lock
+from atoll_operator.local.progress.machines import ShownMachine, read_machines
 from local.command import TINY, commits
 from local.leftovers import check_none_is_left, lives
-from local.machines.commands import commands_in
+from local.machines.commands import Machine, commands_in
 from local.machines.test_machines import TWO, steps
 
 
-def test_a_machine_trains_in_the_background_until_it_is_stopped(tmp_path: Path) -> None:
+def holder(found: Machine) -> int:
+    """The process in the background that a command has named."""
+    assert found.end() == 0, found.logs()
+    pid = run_lock.holder(found.out)
+    assert pid is not None
+    assert f"in the background as process {pid}" in found.text()
+    return pid
+
+
+def check_ended(found: Machine, pid: int) -> None:
+    assert found.end() == 0, found.logs()
+    assert not lives(pid)
+
+
+def heard_since(out: Path, at: float) -> list[ShownMachine]:
+    """Machines that the server in a folder has heard since then."""
+    found = read_machines(out)
+    return [each for each in found.machines if each.heard_at > at] if found else []
+
+
+def test_a_server_and_a_machine_train_in_the_background_until_they_are_stopped(
+    tmp_path: Path,
+) -> None:
+    out, state = tmp_path / "served", tmp_path / "house-1"
     with commands_in(tmp_path) as here:
-        server = here.serve(TINY, *TWO, *steps(100_000))
-        line = server.says("--token")
-        away = here.join(line, "house-1", "--region", "us-east", "--detach")
-        assert away.end() == 0, away.logs()
-        assert "house-1 of job tiny: us-east-0" in away.text()
-        pid = run_lock.holder(away.out)
-        assert pid is not None
-        assert f"in the background as process {pid}" in away.text()
         try:
-            words = Path(f"/proc/{pid}/cmdline").read_text()
-            assert "--token" not in words
-            server.until(lambda: commits(server.out), "commits of its work")
-            second = here.join("", "house-1", "--detach")
-            assert second.end() != 0
-            assert f"is in use by another atoll command (process {pid})" in second.text()
+            priced = ("--price-per-gb", 0.08, "--detach")
+            server = here.serve(TINY, *TWO, *steps(100_000), *priced)
+            serving = holder(server)
+            line = server.text()  # on the terminal, and machines may enter now
+            joining = holder(here.join(line, "house-1", "--region", "us-east", "--detach"))
+            assert "--token" not in Path(f"/proc/{joining}/cmdline").read_text()
+            other = here.join(line, "house-2", "--region", "eu-west")
+            other.until(lambda: commits(out), "commits of their work")
+            for pid, second in (
+                (serving, here.atoll(out, "serve", out, "--detach")),
+                (joining, here.join("", "house-1", "--detach")),
+            ):
+                assert second.end() != 0
+                assert f"is in use by another atoll command (process {pid})" in second.text()
+            check_ended(here.atoll(out, "serve", out, "--stop"), serving)
+            assert "interrupted" in (out / "serve.log").read_text()
+
+            again = time.time()
+            serving = holder(here.atoll(out, "serve", out, "--detach"))
+            other.until(lambda: heard_since(out, again), "a word of the machines")
+            assert all(each.cost is not None for each in heard_since(out, again))
         finally:
-            stopped = here.join("", "house-1", "--stop")
-            assert stopped.end() == 0, stopped.logs()
-        assert not lives(pid)
-        assert "learners leave in order" in (away.out / "join.log").read_text()
-        check_none_is_left(away.out)
+            stopping = [here.join("", "house-1", "--stop"), here.atoll(out, "serve", out, "--stop")]
+        for each, pid in zip(stopping, (joining, serving), strict=True):
+            check_ended(each, pid)
+        assert "learners leave in order" in (state / "join.log").read_text()
+        check_none_is_left(state)
+        check_none_is_left(out)

@@ -45,14 +45,14 @@ def test_it_runs_in_a_session_of_its_own_until_it_is_stopped(folder: Path) -> No
     said: list[str] = []
     log = folder / "log"
     log.write_text("ready, said an earlier one\n")
-    assert detached.start([str(folder)], folder, log, "ready", said.append) == 0
+    assert detached.start([str(folder)], log, said.append, "waits", "ready") == 0
     pid = run_lock.holder(folder)
     assert pid is not None
     assert os.getsid(pid) == pid != os.getsid(0)
     assert said[0] == "ready"
     assert f"process {pid}" in said[1]
     with pytest.raises(SpecError, match=f"is in use by another atoll command .process {pid}"):
-        detached.start([str(folder)], folder, log, "ready", said.append)
+        detached.start([str(folder)], log, said.append, "ready")
     detached.stop(folder, said.append)
     assert not run_lock.is_run(folder)
     with pytest.raises(SpecError, match="--stop: nothing runs in"):
@@ -62,7 +62,7 @@ def test_it_runs_in_a_session_of_its_own_until_it_is_stopped(folder: Path) -> No
 def test_what_cannot_start_is_shown_with_its_exit_code(folder: Path) -> None:
     said: list[str] = []
     words = ["--bad", str(folder)]
-    assert detached.start(words, folder, folder / "log", "ready", said.append) == 1
+    assert detached.start(words, folder / "log", said.append, "ready") == 1
     assert said == ["this cannot work"]
 
 

@@ -33,7 +33,7 @@ class Served:
         listen = f"127.0.0.1:{port}"
         self.out, self.job, self.said = out, job, list[str]()
         self.server: MachineServer = serving_in(
-            out, job, listen=listen, advertise="", here=["here"], now=time.time()
+            out, job, listen=listen, here=["here"], prices=["0.08"], now=time.time()
         )
         self.place = self.server.server.place
 

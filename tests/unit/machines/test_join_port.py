@@ -27,9 +27,9 @@ from atoll_operator.machines import server_link
 from atoll_operator.machines.joined.entering import enter
 from atoll_operator.machines.joined.watching import Watcher
 from atoll_operator.machines.server.serving import serving_in
-from atoll_operator.machines.server_link import ServerLink, UnreachableError, proved
+from atoll_operator.machines.server_link import ServerLink, proved
 from atoll_operator.machines.token import SERVER_NAME, Token
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.credentials import Credentials
 from unit.local.test_local_status import NOW, job
@@ -59,7 +59,7 @@ def test_the_endpoints_are_dialled_at_the_host_that_the_machine_dials(
 
 
 def test_the_same_folder_is_the_same_server(served: Served) -> None:
-    again = serving_in(served.out, served.job, listen="", advertise="", here=[], now=time.time())
+    again = serving_in(served.out, served.job, now=time.time())
     assert again.server == served.server.server
     assert (again.listen, again.regions) == ("127.0.0.1", frozenset({"here"}))
     assert again.anchor == served.server.anchor
@@ -126,9 +126,9 @@ def test_the_token_proves_the_server_before_anything_is_sent(
     other = Token(served.token().name, "s" * 32, "0" * 64)
     with pytest.raises(SpecError, match="is not the server of the token"):
         enter(served.options(tmp_path / "b", other))
-    assert not served.said[1:]
+    assert not served.said
     false = make_anchor(SERVER_NAME, time.time(), 1000.0)
-    with pytest.raises(UnreachableError):
+    with pytest.raises(AwayError):
         ServerLink(served.place, false.certificate.decode()).watch("house", "secret")
 
 
@@ -269,11 +269,12 @@ def test_a_server_that_is_away_is_asked_again_and_said_once(
     watcher.look()
     assert [each for each in said if "does not answer" in each] == said
     assert len(said) == 1
-    assert watcher.silent_seconds(time.monotonic()) == float("inf")
-    watcher.joined = machine
+    assert watcher.fails
+    watcher.link = ServerLink(machine.server, machine.anchor)
     monkeypatch.setattr(server_link, "CALL_SECONDS_MAX", 10.0)
     watcher.look()
-    assert said[1:] == [f"{machine.server} answers again"]
+    assert said[1:] == [f"{watcher.place} answers again"]
+    assert not watcher.fails
 
 
 def test_shards_are_told_which_slots_are_whose(served: Served, tmp_path: Path) -> None:
@@ -290,9 +291,7 @@ def test_a_region_cannot_come_here_while_a_machine_has_its_learners(
     enter(served.options(tmp_path / "a", served.token()))
     for here, words in (("us", "us has learners on machine house"), ("mars", "is no region")):
         with pytest.raises(SpecError, match=words):
-            serving_in(
-                served.out, served.job, listen="", advertise="", here=[here], now=time.time()
-            )
+            serving_in(served.out, served.job, here=[here], now=time.time())
 
 
 def test_the_server_tells_machines_that_ask(served: Served) -> None:

@@ -24,9 +24,7 @@ HOST = replace(
 
 
 def host_of(tmp_path: Path, reply: pb.WatchReply, said: list[str]) -> tuple[JoinedRun, Any]:
-    watcher: Any = SimpleNamespace(
-        refusal=None, reply=reply, heard_at=0.0, silent_seconds=lambda _: 0.0
-    )
+    watcher: Any = SimpleNamespace(refusal=None, reply=reply, heard_at=0.0, fails=False)
     place = JoinedHost(tmp_path, HOST, Wanted(command=("sleep", "60")), "")
     supervisor = Supervisor(place.known(), Files(tmp_path, said.append), said.append)
     return JoinedRun(watcher, supervisor, said.append, place), watcher

@@ -15,9 +15,9 @@ from atoll_operator.machines.joined.entering import enter
 from atoll_operator.machines.looking.served import connect
 from atoll_operator.machines.server import looking
 from atoll_operator.machines.server.looking import LOOKERS_MAX, STALLED_SECONDS, Looker, Lookers
-from atoll_operator.machines.server_link import ServerLink, UnreachableError, proved
+from atoll_operator.machines.server_link import ServerLink, proved
 from atoll_operator.machines.token import Token
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 from unit.machines.laptop_side import atoll, line, until, with_run
 from unit.machines.served import Served
 
@@ -65,7 +65,7 @@ def test_who_reads_nothing_gives_its_place_to_another(monkeypatch: pytest.Monkey
     places = Lookers(2)
     lazy, busy = (Looker(Context()) for _ in range(2))
     with places.one(lazy), places.one(busy):
-        lazy.sending_since = now[0]
+        lazy.rests_since = now[0]
         now[0] += STALLED_SECONDS - 1
         with (
             pytest.raises(SpecError, match="2 look at this at once"),
@@ -86,12 +86,12 @@ def test_a_reader_does_not_wait_while_the_server_has_nothing_for_it(served: Serv
             pass
 
         def is_active(self) -> bool:
-            seen.append(found.places._taken[0].sending_since)
+            seen.append(found.places._taken[0].rests_since)
             return False
 
     asked = pb.LookRequest(sight=pb.SIGHT_LOGS, follow=True)
     for _ in found.replies(asked, Ending(), lambda: None):
-        seen.append(found.places._taken[0].sending_since)
+        seen.append(found.places._taken[0].rests_since)
     assert seen[-1] is None
     assert None not in seen[:-1]
 
@@ -106,11 +106,29 @@ def test_machines_are_served_while_as_many_as_may_look_and_read_nothing(
     with ExitStack() as open_:
         for _ in range(LOOKERS_MAX):
             next(iter(open_.enter_context(link.look(asked))))
-        with pytest.raises(SpecError, match="8 look at this at once"):
+        with pytest.raises(AwayError, match="8 look at this at once"):
             atoll("status", served.place, "--token", str(token))
         enter(served.options(tmp_path / "a", served.token()))
     until(lambda: not served.server.looking.places._taken)
     atoll("status", served.place, "--token", str(token))
+
+
+def test_who_follows_and_hears_nothing_gives_its_place_to_another(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = line(served, look=True).split()[-1]
+    job, taken = connect(served.place, token), served.server.looking.places._taken
+    with ExitStack() as open_:
+        for _ in range(LOOKERS_MAX):
+            open_.enter_context(job.copy("logs", follow=True))
+        until(lambda: all(each.rests_since is not None for each in taken))
+        with pytest.raises(AwayError, match="8 look at this at once"):
+            atoll("status", served.place)
+        monkeypatch.setattr(looking, "STALLED_SECONDS", 0.0)
+        atoll("status", served.place)
+        served.server.looking.over.set()
+        with pytest.raises(AwayError, match="for others who look"):
+            open_.close()
 
 
 def test_wrong_secrets_are_limited_by_address_and_name(served: Served, tmp_path: Path) -> None:
@@ -126,7 +144,7 @@ def test_wrong_secrets_are_limited_by_address_and_name(served: Served, tmp_path:
         for _ in range(10):
             with pytest.raises(SpecError, match=r"wrong secret|not a token|is wrong"):
                 call()
-        with pytest.raises(UnreachableError, match="too many wrong tokens from here"):
+        with pytest.raises(AwayError, match="too many wrong tokens from here"):
             call()
     with pytest.raises(SpecError, match="too many wrong tokens"):
         atoll("status", served.place, "--token", str(token))

@@ -6,7 +6,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -20,8 +22,7 @@ from atoll_operator.machines.joined.watching import Watcher
 from atoll_operator.machines.server.folder import ANCHOR_FILE, anchor_in
 from atoll_operator.machines.server.job_certificates import AUTHORITY_FILE
 from atoll_operator.machines.server.serving import serving_in
-from atoll_operator.machines.server_link import UnreachableError
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 from unit.local.test_local_status import NOW, job
 from unit.machines.served import Served
 
@@ -58,6 +59,23 @@ def test_the_server_shows_where_its_machines_are_and_how_far(
     revoked(served.out, "house")
     with pytest.raises(ValueError, match="not enough values"):
         seen()  # it has moved nothing, so nothing of it stays
+
+
+def test_a_machine_asks_again_and_again_over_one_connection(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    dialled, dial = list[str](), grpc.secure_channel
+
+    def noted(place: str, *more: Any, **options: Any) -> grpc.Channel:
+        dialled.append(place)
+        return dial(place, *more, **options)
+
+    monkeypatch.setattr(grpc, "secure_channel", noted)
+    watcher = Watcher(folder, machine, served.said.append)
+    for _ in range(3):
+        watcher.look()
+    assert dialled == [machine.server]
 
 
 def test_a_shard_that_has_not_answered_may_still_have_learners_of_other_machines(
@@ -101,12 +119,12 @@ def test_a_silent_server_is_spoken_of_ever_more_rarely(served: Served, tmp_path:
     folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
     said = list[str]()
     watcher = Watcher(folder, machine, said.append)
-    away = UnreachableError("away")
+    away = AwayError("h:7700", "is away", "wait")
     for minute in range(9):
         watcher._fails(away, 60.0 * minute)
         watcher._fails(OSError("full"), 60.0 * minute + 1.0)
     assert len(said) == 5, said
-    assert said[0] == "away; learners train on, and it is asked again and again"
+    assert said[0] == "h:7700 is away; learners train on, and it is asked again and again"
     assert [each.split("has not answered for ")[1].split(";")[0] for each in said[1:]] == [
         *("60 s", "2 min", "4 min", "8 min"),
     ]
@@ -152,7 +170,7 @@ def test_what_a_server_has_told_the_next_one_knows(served: Served, tmp_path: Pat
     served.server.now.tell(pb.JOB_COMPLETE, 60)
     Watcher(folder, machine, served.said.append).look()
     served.server._write_machines()
-    again = serving_in(served.out, served.job, listen="", advertise="", here=[], now=time.time())
+    again = serving_in(served.out, served.job, now=time.time())
     again.server = replace(again.server, port=free_ports(1)[0])
     said = list[str]()
     again.tell_the_rest(said.append)

@@ -12,6 +12,7 @@ from atoll_operator.local import passes
 from atoll_operator.local.elsewhere import Elsewhere
 from atoll_operator.local.progress.local_status import RunSnapshot
 from atoll_operator.local.progress.poller import Poller
+from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.machines.joined.joining import JoinedRun
 from unit.local.test_atoll_run import training_of
 from unit.local.test_local_status import MANIFEST, reply
@@ -39,7 +40,7 @@ class Processes:
 
 def test_learners_leave_and_start_again_as_the_server_says() -> None:
     processes: Any = Processes()
-    watcher: Any = SimpleNamespace(refusal=None, silent_seconds=lambda _: 0.0, heard_at=0.0)
+    watcher: Any = SimpleNamespace(refusal=None, fails=False, heard_at=0.0)
     run = JoinedRun(watcher, processes, lambda _: None)
 
     def passes_with(*states: int) -> list[str]:
@@ -58,7 +59,7 @@ def test_an_answer_from_before_a_learner_ended_says_nothing_of_its_end() -> None
     """A learner that had finished was started again, and dialled shards that had gone."""
     processes: Any = Processes()
     reply = pb.WatchReply(state=pb.JOB_TRAINING, tick=5)
-    watcher: Any = SimpleNamespace(refusal=None, reply=reply, silent_seconds=lambda _: 1.0)
+    watcher: Any = SimpleNamespace(refusal=None, reply=reply, fails=False)
     run = JoinedRun(watcher, processes, lambda _: None)
     for now, heard_at in enumerate([None, 0.5, 0.5, 0.5, 3.5, 3.5]):
         watcher.heard_at = heard_at
@@ -68,7 +69,7 @@ def test_an_answer_from_before_a_learner_ended_says_nothing_of_its_end() -> None
 
 def test_a_machine_says_the_length_that_the_server_has_said_last() -> None:
     processes: Any = Processes()
-    watcher: Any = SimpleNamespace(refusal=None, silent_seconds=lambda _: 0.0, heard_at=0.0)
+    watcher: Any = SimpleNamespace(refusal=None, fails=False, heard_at=0.0)
     said: list[str] = []
     run = JoinedRun(watcher, processes, said.append)
     for now, length in ((100.0, 0), (200.0, 60), (300.0, 90), (400.0, 0)):
@@ -76,6 +77,28 @@ def test_a_machine_says_the_length_that_the_server_has_said_last() -> None:
         assert run.advance(now) is None
     # Of a server that was away at the start, and of a job that was edited while it ran.
     assert said == ["tick 7", "tick 7 of 60", "tick 7 of 90", "tick 7 of 90"]
+
+
+def test_a_machine_ends_at_once_when_its_learners_have_finished_and_the_server_has_gone() -> None:
+    processes: Any = Processes()
+    record = SimpleNamespace(last=SimpleNamespace(left="finished", code=0))
+    learner = SimpleNamespace(
+        planned=SimpleNamespace(role="learner"),
+        process=object(),
+        record=record,
+        given_up="",
+        after="",
+        done=True,
+    )
+    processes.children = [learner]
+    reply = pb.WatchReply(state=pb.JOB_FINAL, tick=5)
+    watcher: Any = SimpleNamespace(refusal=None, reply=reply, fails=False, heard_at=0.0)
+    run = JoinedRun(watcher, processes, lambda _: None)
+    assert run.advance(1.0) is None
+    watcher.fails = True
+    assert run.advance(2.0) is None  # its learner runs
+    learner.process = None
+    assert run.advance(3.0) is RunResult.COMPLETE
 
 
 class Machines(Elsewhere):

@@ -21,8 +21,7 @@ from atoll_operator.machines.brought import FLAG, Brought
 from atoll_operator.machines.joined import folder as joined_folder
 from atoll_operator.machines.joined.folder import TLS_FOLDER, Joined
 from atoll_operator.machines.joined.watching import Watcher
-from atoll_operator.machines.server_link import UnreachableError
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.names import slot_name, split_slot
 from atoll_protos.network import diagnosis
 from atoll_protos.network.credentials import (
@@ -145,7 +144,7 @@ class ShardWatcher(Watcher):
         return "if the job is over or was deleted, end this"
 
     def ask(self) -> None:
-        """Raises UnreachableError, also for a refusal: other credentials may be brought."""
+        """Raises AwayError, also for a refusal: other credentials may be brought."""
         if self._takes() and self._links is not None:
             self._links.close()
             self._links = None
@@ -153,7 +152,7 @@ class ShardWatcher(Watcher):
         self._links = self._links or ShardLinks(self.joined.endpoints, str(folder))
         replies = self._links.ask()
         if replies[0] is None:
-            raise UnreachableError(self._silence(self._links))
+            raise AwayError(self.place, self._silence(self._links), self.remedy)
         self.seen = replies[0]
         self.heard(told(replies))
 
@@ -196,7 +195,7 @@ class ShardWatcher(Watcher):
         endpoint = self.joined.endpoints[0]
         seen = None if links.refusal else asyncio.run(diagnosis.look(endpoint, credentials))
         why = links.refusal or diagnosis.judge(seen, credentials, self.clock())
-        return f"{self.place} {f'refuses: {why}' if why else 'does not answer'}"
+        return f"refuses: {why}" if why else "does not answer"
 
 
 def told(replies: Sequence[pb.StatusReply | None]) -> pb.WatchReply:

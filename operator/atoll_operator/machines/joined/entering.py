@@ -13,12 +13,11 @@ from atoll_operator.machines.joined.folder import Joined
 from atoll_operator.machines.joined.learners import dialled
 from atoll_operator.machines.server_link import (
     ServerLink,
-    UnreachableError,
-    certificate_at,
+    link_to,
     proved,
 )
-from atoll_operator.machines.token import Token, digest_of
-from atoll_protos.errors import SpecError
+from atoll_operator.machines.token import Token
+from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.network.credentials import Credentials
 
 TOKEN: Final = "--token"
@@ -28,11 +27,13 @@ TOKEN: Final = "--token"
 class JoinOptions:
     """Where and as what a machine joins; `state` None: a folder below the user's state folder.
 
-    `enter_only`: it is to have its state folder, and nothing trains yet.
+    `variable` is a token for a machine that is not known here. `enter_only`: it is to have its
+    state folder, and nothing trains yet.
     """
 
     server: str
     token: str = ""
+    variable: str = ""
     region: str = ""
     learners: int | None = None
     hosts: int | None = None  # machines of its learner, and which of them this is
@@ -49,6 +50,9 @@ def enter(place: JoinOptions) -> tuple[Path, Joined, bool]:
     token = Token.parse(place.token) if place.token else None
     hosts.checked(place.rendezvous)
     found = _kept(place, token)
+    if token is None and place.variable:
+        other = Token.parse(place.variable)
+        token = None if found is not None and found[1].digest != other.digest else other
     if found is not None:
         folder, machine = found
         _same(place, token, folder, machine)
@@ -70,7 +74,7 @@ def _kept(place: JoinOptions, token: Token | None) -> tuple[Path, Joined] | None
         return joined_folder.find(place.server, place.name, token.digest)
     found = joined_folder.find(place.server, place.name)
     if found is None:
-        digest = digest_of(certificate_at(place.server))
+        digest = link_to(place.server).digest
         found = joined_folder.find(place.server, place.name, digest)
     return found
 
@@ -103,7 +107,7 @@ def _is_out(machine: Joined, server: str) -> bool:
     """Whether the server says that it is no machine of the job any more."""
     try:
         ServerLink(server, machine.anchor).watch(machine.name, machine.secret)
-    except UnreachableError:
+    except AwayError:
         return False
     except SpecError:
         return True
@@ -124,10 +128,7 @@ def _entered(place: JoinOptions, token: Token) -> tuple[Path, Joined]:
         host=place.host,
         slot=place.slot,
     )
-    try:
-        reply = link.enter(asked)
-    except UnreachableError as error:
-        raise SpecError(place.server, str(error), "try again") from error
+    reply = link.enter(asked)
     credentials = Credentials(reply.certificate, key, reply.authorities)
     default = joined_folder.default_folder(reply.job, credentials.identity.uid, reply.name)
     folder = place.state or default

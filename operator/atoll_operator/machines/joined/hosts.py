@@ -15,6 +15,7 @@ from typing import Final
 from atoll_operator.machines.joined.folder import Joined
 from atoll_protos.errors import SpecError
 from atoll_protos.network.addresses import joined, split
+from atoll_protos.network.listening import own_address
 from atoll_protos.torchrun import MEETING_PORT
 
 GLOO: Final = "GLOO_SOCKET_IFNAME"  # else gloo takes the address of the host's name: 127.0.1.1
@@ -38,16 +39,7 @@ def place_of(machine: Joined) -> str:
     """Where the hosts meet, as far as this one knows; empty: host 0 was not heard of yet."""
     if machine.host or machine.rendezvous:
         return machine.rendezvous
-    return joined(own_address(machine.server), MEETING_PORT)
-
-
-def own_address(place: str) -> str:
-    """Of this machine, where it dials a HOST:PORT. Nothing is sent."""
-    found = socket.getaddrinfo(*split(place), type=socket.SOCK_DGRAM)
-    family, _, _, _, address = found[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as each:
-        each.connect(address)
-        return str(each.getsockname()[0])
+    return joined(own_address(*split(machine.server)), MEETING_PORT)
 
 
 def environment(place: str) -> dict[str, str]:
@@ -55,7 +47,7 @@ def environment(place: str) -> dict[str, str]:
     if GLOO in os.environ:
         return {}
     with suppress(OSError):
-        name = interface_of(own_address(place))
+        name = interface_of(own_address(*split(place)))
         return {GLOO: name} if name else {}
     return {}
 

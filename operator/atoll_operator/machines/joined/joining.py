@@ -153,7 +153,7 @@ class JoinedRun:
             self.say(f"stopping: {self.watcher.refusal}")
             return RunResult.FAILED
         new = self.watcher.heard_at != self.heard_at
-        reply, silent = self.watcher.reply, self.watcher.silent_seconds(now)
+        reply = self.watcher.reply
         if reply.state == pb.JOB_FAILED:
             self.say(f"the job has failed: {reply.why}")
             return RunResult.FAILED
@@ -161,7 +161,7 @@ class JoinedRun:
             return None
         self.supervisor.steps = reply.length or self.supervisor.steps  # it may be edited
         self._meet(reply.rendezvous, now)
-        complete = reply.state == pb.JOB_COMPLETE or self._finished_alone(silent)
+        complete = reply.state == pb.JOB_COMPLETE or self._finished_alone()
         self.supervisor.supervise(
             now,
             final=complete or reply.state == pb.JOB_FINAL,
@@ -204,10 +204,10 @@ class JoinedRun:
         self.suspended = wanted
         return wanted
 
-    def _finished_alone(self, silent: float) -> bool:
+    def _finished_alone(self) -> bool:
         """The server is gone, and every learner has said that the job is over."""
         return (
-            silent > LEAVING_SECONDS_MAX
+            self.watcher.fails
             and bool(self.supervisor.children)
             and all(
                 child.process is None and child.record.last and child.record.last.left == FINISHED

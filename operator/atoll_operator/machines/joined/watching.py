@@ -14,8 +14,8 @@ from atoll_operator.authority.job_authority import due_at, make_request
 from atoll_operator.local.show.status_text import duration
 from atoll_operator.machines.joined import folder as joined_folder
 from atoll_operator.machines.joined.folder import TLS_FOLDER, Joined
-from atoll_operator.machines.server_link import ServerLink, UnreachableError
-from atoll_protos.errors import SpecError
+from atoll_operator.machines.server_link import ServerLink
+from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError
 
 WATCH_SECONDS: Final = 2.0
@@ -36,9 +36,13 @@ class Watcher:
     heard_at: float | None = None  # in monotonic seconds
     trips: deque[float] = field(default_factory=lambda: deque(maxlen=TRIPS))  # seconds
     refusal: SpecError | None = None
+    link: ServerLink = field(init=False)
     _over: threading.Event = field(default_factory=threading.Event)
     _failed_at: float | None = None  # since when, in monotonic seconds
     _said_after: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.link = ServerLink(self.joined.server, self.joined.anchor)
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="watch", daemon=True).start()
@@ -46,15 +50,16 @@ class Watcher:
     def stop(self) -> None:
         self._over.set()
 
-    def silent_seconds(self, now: float) -> float:
-        """Since the last answer, or since never: infinite."""
-        return float("inf") if self.heard_at is None else now - self.heard_at
+    @property
+    def fails(self) -> bool:
+        """Whether the last attempt had no answer."""
+        return self._failed_at is not None
 
     def look(self) -> None:
         """Ask once, and renew what is due. A refusal is kept, for good."""
         try:
             self.ask()
-        except (UnreachableError, OSError) as error:  # the disk may be full
+        except (AwayError, OSError) as error:  # the disk may be full
             self._fails(error, time.monotonic())
             return
         except SpecError as error:
@@ -78,13 +83,12 @@ class Watcher:
         )
 
     def ask(self) -> None:
-        """Raises UnreachableError, OSError, and SpecError for a refusal."""
-        link = ServerLink(self.joined.server, self.joined.anchor)
+        """Raises AwayError, OSError, and SpecError for a refusal."""
         name, secret = self.joined.name, self.joined.secret
-        reply, seconds = link.watch(name, secret, min(self.trips, default=0.0), self.meeting)
+        reply, seconds = self.link.watch(name, secret, min(self.trips, default=0.0), self.meeting)
         self.heard(reply)
         self.trips.append(seconds)
-        self._renew(link)
+        self._renew()
 
     def heard(self, reply: pb.WatchReply) -> None:
         self.reply, self.heard_at = reply, time.monotonic()
@@ -93,8 +97,9 @@ class Watcher:
         """Said at once, and how this machine stands after 1, 2, 4, ... minutes."""
         if self._failed_at is None:
             self._failed_at, self._said_after = now, SILENT_SECONDS
-            self.say(f"{error}; learners train on, and it is asked again and again")
-        elif now - self._failed_at >= self._said_after and isinstance(error, UnreachableError):
+            why = f"{error.field} {error.problem}" if isinstance(error, AwayError) else error
+            self.say(f"{why}; learners train on, and it is asked again and again")
+        elif now - self._failed_at >= self._said_after and isinstance(error, AwayError):
             silent = now - self._failed_at
             self._said_after = 2 * silent
             alone = f"{self.place} has not answered for {duration(silent)}; learners go on alone"
@@ -104,11 +109,11 @@ class Watcher:
         while not self._over.wait(WATCH_SECONDS) and self.refusal is None:
             self.look()
 
-    def _renew(self, link: ServerLink) -> None:
+    def _renew(self) -> None:
         if not self._is_due():
             return
         key, request = make_request()
-        new = link.renew(self.joined.name, self.joined.secret, request)
+        new = self.link.renew(self.joined.name, self.joined.secret, request)
         credentials = Credentials(new.certificate, key, new.authorities)
         joined_folder.keep_credentials(self.folder, credentials)
 

@@ -1,6 +1,7 @@
 """The token of each server that this user has looked at: one file each, for this user alone.
 
-Found by HOST:PORT, else by the server's certificate: its address may be another one now.
+The file has the name of HOST:PORT, and the token the digest of the server's certificate, by which
+it is found where the address is another one now.
 """
 
 from pathlib import Path
@@ -16,17 +17,15 @@ FOLDER: Final = "tokens"
 
 def keep(place: str, token: Token) -> None:
     """In place of the one that was kept for HOST:PORT. Raises SpecError and OSError."""
-    if kept(place) != token:
-        write_private(make_private(_folder()) / quote(place, safe=""), f"{token}\n".encode())
+    path = _file(place)
+    if _read(path) != token:
+        make_private(path.parent)
+        write_private(path, f"{token}\n".encode())
 
 
-def kept(place: str) -> Token | None:
-    return _read(_folder() / quote(place, safe=""))
-
-
-def kept_for(digest: str) -> Token | None:
-    """One for the server with this certificate, at any address."""
-    found = map(_read, sorted(_folder().glob("*")))
+def kept_for(place: str, digest: str) -> Token | None:
+    """That of the server with this certificate at HOST:PORT, else at any address."""
+    found = map(_read, (_file(place), *sorted(_folder().glob("*"))))
     return next((each for each in found if each is not None and each.digest == digest), None)
 
 
@@ -35,6 +34,10 @@ def _read(path: Path) -> Token | None:
         return Token.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, SpecError):
         return None
+
+
+def _file(place: str) -> Path:
+    return _folder() / quote(place, safe="")
 
 
 def _folder() -> Path:

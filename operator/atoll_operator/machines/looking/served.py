@@ -8,26 +8,29 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.progress.machines import MachinesFile, read_machines
 from atoll_operator.machines.looking import kept
 from atoll_operator.machines.server_link import (
-    CHECK,
     WHOSE,
     ServerLink,
-    UnreachableError,
-    certificate_at,
+    link_to,
     proved,
 )
 from atoll_operator.machines.sights import shows
-from atoll_operator.machines.token import Token, digest_of
+from atoll_operator.machines.token import Token
+from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Served:
     """One job at HOST:PORT, whose server is proved. All methods raise SpecError."""
 
     link: ServerLink
-    token: Token
+    tokens: list[Token]  # to be asked with in turn, until one is not refused
 
     @contextmanager
     def copy(self, of: str, *, follow: bool = False, tail: int | None = None) -> Iterator[Path]:
@@ -98,24 +101,31 @@ class Served:
         self._change(pb.ChangeRequest(decision=decision, checkpoint_step=step))
 
     def _change(self, asked: pb.ChangeRequest) -> Sequence[str]:
-        asked.token, asked.secret = self.token.name, self.token.secret
-        with _reached(self.link.place):
-            lines = self.link.change(asked)
-        kept.keep(self.link.place, self.token)
-        return lines
+        return self._with_token(asked, lambda: self.link.change(asked))
 
     @contextmanager
     def _look(self, asked: pb.LookRequest) -> Iterator[Iterator[pb.LookReply]]:
-        asked.token, asked.secret = self.token.name, self.token.secret
-        with _reached(self.link.place), self.link.look(asked) as replies:
-            yield self._kept(iter(replies))
+        with ExitStack() as open_:
 
-    def _kept(self, replies: Iterator[pb.LookReply]) -> Iterator[pb.LookReply]:
-        """The token is kept once it has shown something."""
-        for number, each in enumerate(replies):
-            if not number:
-                kept.keep(self.link.place, self.token)
-            yield each
+            def begun() -> Iterator[pb.LookReply]:
+                replies = iter(open_.enter_context(self.link.look(asked)))
+                return chain([*islice(replies, 1)], replies)
+
+            yield self._with_token(asked, begun)
+
+    def _with_token(self, asked: pb.LookRequest | pb.ChangeRequest, call: Callable[[], T]) -> T:
+        """What comes of a call with the first token that is not refused, which is kept."""
+        token = self.tokens[0]
+        asked.token, asked.secret = token.name, token.secret
+        try:
+            found = call()
+        except SpecError as error:
+            if error.field != "--token" or len(self.tokens) == 1:
+                raise
+            del self.tokens[0]
+            return self._with_token(asked, call)
+        kept.keep(self.link.place, token)
+        return found
 
 
 @dataclass(slots=True)
@@ -145,7 +155,7 @@ class Copy:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises UnreachableError and SpecError where it has not ended in order."""
+        """Raises SpecError where it has not ended in order."""
         if self._ended is not None:
             raise self._ended
 
@@ -158,7 +168,7 @@ class Copy:
         try:
             for each in replies:
                 self._write(each.file)
-        except (UnreachableError, SpecError, OSError) as error:
+        except (SpecError, OSError) as error:
             self._ended = error
         finally:
             self.lock.close()
@@ -174,21 +184,22 @@ class Copy:
         os.utime(path, (changed, changed))
 
 
-def connect(place: str, text: str) -> Served:
-    """The job at HOST:PORT, by a token or the one that is kept. Raises SpecError."""
-    token = Token.parse(text) if text else kept.kept(place)
-    if token is None:
-        token = kept.kept_for(digest_of(certificate_at(place)))
-    if token is None:
-        problem = f"is missing, and none is kept for {place}"
+def connect(place: str, given: str, variable: str = "") -> Served:
+    """The job at HOST:PORT, by a token. Raises SpecError.
+
+    Where none is given the one that is kept is asked for, and that of a variable where the server
+    refuses it or none is kept. Only tokens of that server count.
+    """
+    if given:
+        token = Token.parse(given)
+        return Served(proved(place, token.digest), [token])
+    link = link_to(place)
+    others = Token.parse(variable) if variable else None
+    tokens = [kept.kept_for(place, link.digest), others]
+    found = [each for each in tokens if each is not None and each.digest == link.digest]
+    if not found:
+        more = f", and {Env.TOKEN} has that of another server" if others else ""
+        problem = f"is missing: none is kept for {place}{more}"
         remedy = "on the server's machine `atoll tokens DIR --look` prints the whole line"
         raise SpecError("--token", problem, remedy)
-    return Served(proved(place, token.digest), token)
-
-
-@contextmanager
-def _reached(place: str) -> Iterator[None]:
-    try:
-        yield
-    except UnreachableError as error:
-        raise SpecError(place, str(error).removeprefix(f"{place} "), CHECK) from error
+    return Served(link, found)

@@ -29,7 +29,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.job.strict_json import parse
 from atoll_protos.network.addresses import split
 from atoll_protos.network.identity import Identity, JobIdentity, Role
-from atoll_protos.network.listening import listening_socket
+from atoll_protos.network.listening import listening_socket, own_address
 
 NAMESPACE: Final = "machines"  # of the identities: no cluster has the object of the job
 SERVER_FILE: Final = "server.json"
@@ -39,15 +39,15 @@ PORT: Final = 7700
 PORT_MAX: Final = 65_535
 DAY_HOURS: Final = 24.0
 # Addresses of documentation (RFC 5737 and 3849): asking the kernel for a route sends nothing.
-NOWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+NOWHERE: Final = ("192.0.2.1", "2001:db8::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFile:
     """`port` is that of joining, `ports` those of the shards as `endpoints_at` takes them.
 
-    `host` and `advertise` are what the flags said last, `here` the regions with learners on this
-    machine, `place` HOST:PORT as it was printed.
+    `host`, `advertise` and `prices` are what the flags said last, `here` the regions with learners
+    on this machine, `place` HOST:PORT as it was printed.
     """
 
     uid: str
@@ -56,6 +56,7 @@ class ServerFile:
     host: str = ""
     advertise: str = ""
     here: tuple[str, ...] = ()
+    prices: tuple[str, ...] = ()
     place: str = ""
 
 
@@ -68,7 +69,12 @@ def check(job: Job, here: Sequence[str]) -> None:
 
 
 def server_file(
-    folder: Path, job: Job, listen: str, advertise: str, here: Sequence[str]
+    folder: Path,
+    job: Job,
+    listen: str,
+    advertise: str,
+    here: Sequence[str],
+    prices: Sequence[str],
 ) -> ServerFile:
     """As it is in the folder, changed by flags that are given; else new. Raises SpecError."""
     host, port = address("--listen", listen, 0)
@@ -81,13 +87,13 @@ def server_file(
             remedy = "start with the number of shards and the standby that the job began with"
             raise SpecError("spec.syncer", problem, remedy)
         host, port = (host, port or had.port) if listen else (had.host, had.port)
-        advertise, here = advertise or had.advertise, tuple(here) or had.here
+        advertise, here, prices = advertise or had.advertise, here or had.here, prices or had.prices
         found = dataclasses.replace(had, port=port, host=host)
     else:
         first = port or PORT
         ports = _free_ports(host, first + 1, count)
         found = ServerFile(uid=str(uuid.uuid4()), port=first, ports=ports, host=host)
-    return dataclasses.replace(found, advertise=advertise, here=tuple(here))
+    return dataclasses.replace(found, advertise=advertise, here=tuple(here), prices=tuple(prices))
 
 
 def write_server(folder: Path, server: ServerFile) -> None:
@@ -175,12 +181,11 @@ def address(flag: str, text: str, port: int) -> tuple[str, int]:
         raise SpecError(flag, str(error), remedy) from error
 
 
-def own_address() -> str:
-    """That of this machine's interface with the default route, else its name."""
-    for family, nowhere in NOWHERE:
-        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as each:
-            each.connect((nowhere, 9))
-            return str(each.getsockname()[0])
+def own_host() -> str:
+    """The address of this machine's interface with the default route, else its name."""
+    for each in NOWHERE:
+        with suppress(OSError):
+            return own_address(each, 9)
     return socket.gethostname()
 
 

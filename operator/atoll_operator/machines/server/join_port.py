@@ -38,7 +38,7 @@ from atoll_operator.machines.server.register import (
     known,
 )
 from atoll_operator.machines.token import hash_of, new_secret
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.channels import server_options
 from atoll_protos.network.identity import Identity, Role
@@ -100,6 +100,8 @@ class JoinPort:
             self._allowed(request, May.LOOK, context)
             again = partial(self._allowed, request, May.LOOK, context)
             yield from self.looking.replies(request, context, again)
+        except AwayError as error:
+            context.abort(grpc.StatusCode.ABORTED, error.problem)
         except SpecError as error:
             yield pb.LookReply(refusal=_refusal(error))
 

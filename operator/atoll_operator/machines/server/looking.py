@@ -2,8 +2,8 @@
 
 A stream has a thread and a place of its own; there are few, so that machines are never without a
 thread. gRPC takes the next piece when the last one is on its way: who reads slowly holds up only
-itself, and loses its place to another one when it has taken nothing for a while. A token that is
-revoked ends its streams.
+itself. Who has taken nothing for a while loses its place to another one, and so does who follows
+and for whom nothing has come. A token that is revoked ends its streams.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from atoll_operator.local.folder.run_files import STATUS_FILE
 from atoll_operator.local.progress.poller import ask
 from atoll_operator.machines.server.file_sights import PIECE_BYTES, FileSight
 from atoll_operator.machines.sights import FILES
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import AwayError, SpecError
 
 LOOKERS_MAX: Final = 8
 EXPORTS_MAX: Final = 1  # each has a copy of the model on this machine's disk
@@ -40,10 +40,10 @@ Check = Callable[[], object]  # raises SpecError where the caller may not look a
 
 @dataclass(slots=True, eq=False)
 class Looker:
-    """One open stream; `sending_since`: its reader is to take something, in monotonic seconds."""
+    """One open stream; `rests_since`: its reader is to take something, or nothing comes for it."""
 
     context: Any
-    sending_since: float | None = None
+    rests_since: float | None = None  # monotonic seconds
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Lookers:
 
     @contextmanager
     def one(self, looker: Looker) -> Iterator[None]:
-        """Raises SpecError where all are taken by callers that read."""
+        """Raises AwayError where all are taken by callers that read."""
         with self._lock:
             if len(self._taken) >= self.most:
                 self._free(time.monotonic())
@@ -68,10 +68,10 @@ class Lookers:
                 self._taken.remove(looker)
 
     def _free(self, now: float) -> None:
-        slowest = min(self._taken, key=lambda each: each.sending_since or now)
-        if now - (slowest.sending_since or now) < STALLED_SECONDS:
+        slowest = min(self._taken, key=lambda each: each.rests_since or now)
+        if now - (slowest.rests_since or now) < STALLED_SECONDS:
             problem = f"{len(self._taken)} look at this at once, and more may not"
-            raise SpecError("atoll", problem, "try again when one of them is ready")
+            raise AwayError("atoll", problem, "try again when one of them is ready")
         self._taken.remove(slowest)
         slowest.context.cancel()
 
@@ -96,9 +96,11 @@ class Looking:
                     check()
                     checked_at = time.monotonic()
                 if reply is not None:
-                    looker.sending_since = time.monotonic()
+                    looker.rests_since = time.monotonic()
                     yield reply
-                    looker.sending_since = None
+                    looker.rests_since = None
+                elif looker.rests_since is None:
+                    looker.rests_since = time.monotonic()
 
     def _seen(self, asked: pb.LookRequest, looker: Looker) -> Iterator[pb.LookReply | None]:
         """None: there is nothing just now."""
@@ -112,7 +114,7 @@ class Looking:
 
     def _files(self, asked: pb.LookRequest, context: Any) -> Iterator[pb.LookReply | None]:
         if asked.sight == pb.SIGHT_STATUS and not (self.out / STATUS_FILE).exists():
-            raise SpecError("atoll", "the job has no status yet", "try again in some seconds")
+            raise AwayError("atoll", "the job has no status yet", "try again in some seconds")
         tail = asked.tail if asked.HasField("tail") else None
         files = FileSight(out=self.out, sight=asked.sight, tail=tail)
         files.check()
@@ -165,4 +167,4 @@ class Looking:
                 said.seek(0)
                 lines = said.read().decode(errors="replace").strip().splitlines()
                 problem = lines[-1] if lines else f"it ended with {process.returncode}"
-                raise SpecError("atoll export", problem, "try again while the job trains")
+                raise AwayError("atoll export", problem, "try again while the job trains")

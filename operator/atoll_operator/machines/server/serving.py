@@ -52,7 +52,7 @@ from atoll_operator.machines.server.folder import (
     leaf_folder,
     line_with,
     new_token,
-    own_address,
+    own_host,
     server_file,
     write_server,
 )
@@ -75,6 +75,8 @@ TOLD_SECONDS_MAX: Final = 10.0  # that the end of the job waits for machines tha
 RECENT_SECONDS: Final = 10.0  # a machine that has not asked for so long is not waited for
 LOOK_SECONDS: Final = 0.1
 SHOWN_SECONDS: Final = 1.0  # between two looks at what is shown of the machines
+INVITES: Final = "On each machine with learners, within"
+AWAITS: Final = "not heard that the job is complete; Ctrl-C ends the wait"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,8 +140,6 @@ class MachineServer(Elsewhere):
         self._was_complete = self.now.state == pb.JOB_COMPLETE
         port = open_port(joined(self.listen, self.server.port), self.anchor, servicer)
         try:
-            if not self._was_complete:
-                say(self._invitation())
             yield
             self._tell_the_end()
             self._write_machines()
@@ -214,10 +214,10 @@ class MachineServer(Elsewhere):
             for each in self.certificates.keep(time.time()):
                 say(each)
 
-    def _invitation(self) -> str:
+    def invitation(self) -> str:
         token = new_token(self.out, region="", uses=None, hours=DAY_HOURS, now=time.time())
         line = line_with(token, self.out)
-        return f"On each machine with learners, within {DAY_HOURS:.0f} hours:\n\n  {line}\n"
+        return f"{INVITES} {DAY_HOURS:.0f} hours:\n\n  {line}\n"
 
     def tell_the_rest(self, say: Callable[[str], None]) -> None:
         """Of a job that is complete: answers until every machine has heard it, or Ctrl-C."""
@@ -238,7 +238,7 @@ class MachineServer(Elsewhere):
                 tells = f"`atoll serve {shown(self.out)}` tells them when they ask"
                 self._files.say(f"{names} not heard that the job is complete; {tells}")
                 return
-            self._files.say(f"{names} not heard that the job is complete; Ctrl-C ends the wait")
+            self._files.say(f"{names} {AWAITS}")
             with suppress(KeyboardInterrupt), terminated_like_interrupted():
                 while self._unaware():
                     time.sleep(SHOWN_SECONDS)
@@ -249,19 +249,26 @@ class MachineServer(Elsewhere):
 
 
 def serving_in(
-    out: Path, job: Job, *, listen: str, advertise: str, here: Sequence[str], now: float
+    out: Path,
+    job: Job,
+    *,
+    listen: str = "",
+    advertise: str = "",
+    here: Sequence[str] = (),
+    prices: Sequence[str] = (),
+    now: float,
 ) -> MachineServer:
     """The server of the job in a run folder, as it was or new. Raises SpecError.
 
     Empty flags leave what the folder has.
     """
     folder = make_private(out / MACHINES_FOLDER)
-    server = server_file(folder, job, listen, advertise, here)
+    server = server_file(folder, job, listen, advertise, here, prices)
     host, here = server.host, server.here
     check(job, here)
     _check_entered(Book(folder).read(), here)
     advertised, advertised_port = address("--advertise", server.advertise, 0)
-    shown_host = advertised or (own_address() if host in EVERYWHERE else host)
+    shown_host = advertised or (own_host() if host in EVERYWHERE else host)
     server = replace(server, place=joined(shown_host, advertised_port or server.port))
     write_server(folder, server)
     local = LOOPBACK if host in EVERYWHERE else host
