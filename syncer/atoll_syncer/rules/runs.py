@@ -218,14 +218,11 @@ def note_join(state: ShardState, join: pb.Join, now: float) -> None:
     """A learner's Join names the run that it holds, whether or not it will be admitted."""
     if join.protocol != PROTOCOL or join.run_hash != state.run_file.hash:
         return  # it is of another job, or may mean another thing
-    if not join.observer and validation.of_slot(state, join.slot):
-        return  # a name that is no slot is not kept
-    if not join.observer:
-        state.run.heard.add(join.slot)
-        state.run.heard_at = now if state.run.heard_at is None else state.run.heard_at
-    if state.history.run or join.observer:
-        return
-    if not join.run:
+    if join.observer or validation.of_slot(state, join.slot):
+        return  # it holds nothing that a run could go on with; a name that is no slot is not kept
+    state.run.heard.add(join.slot)
+    state.run.heard_at = now if state.run.heard_at is None else state.run.heard_at
+    if state.history.run or not join.run:
         return
     if any(each.version.number > 0 for each in join.held):
         state.run.trained.add(join.run)

@@ -5,6 +5,7 @@ Every module raises the errors of `store`: full and unavailable are worth trying
 and corrupt are losses.
 
     store      durable names and bytes: conditional create, and objects named by their digest
+    folders    folders and names that survive a power cut
     files      files that appear whole under their name
     checksums  JSON documents with a checksum
     buckets    how buckets are opened, and how they fail

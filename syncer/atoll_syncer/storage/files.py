@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.storage.store import StoreCorrupt, make_folder, storage_errors, sync_folder
+from atoll_syncer.storage.folders import make_folder, sync_folder
+from atoll_syncer.storage.store import StoreCorrupt, storage_errors
 
 READ_BYTES = 4 << 20
 INDEX = ".safetensors.index.json"  # how the name of a model's index ends

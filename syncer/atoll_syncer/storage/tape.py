@@ -16,7 +16,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from atoll_protos import json_text
-from atoll_syncer.storage.store import StoreError, make_folder, storage_errors, sync_folder
+from atoll_syncer.storage.folders import make_folder, sync_folder
+from atoll_syncer.storage.store import StoreError, storage_errors
 
 WAITING_LINES_MAX = 4096
 READ_BYTES = 64 << 10
