@@ -7,6 +7,7 @@ The walk is run as it is printed, in two parts: the chart's commands make what a
 
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -127,7 +128,7 @@ def progress(job: Job) -> list[object]:
     return [shown[name] for name in ("step", "tokens", "progressPercentage")]
 
 
-def test_a_machine_outside_of_every_cluster_trains_is_lost_and_comes_back(
+def test_a_machine_outside_of_every_cluster_trains_is_lost_and_shut_out_alone(
     installs: None, clusters: list[Kubectl], namespace: str, tmp_path: Path
 ) -> None:
     """No cluster serves the region `house`; its machine dials the node's port."""
@@ -136,15 +137,16 @@ def test_a_machine_outside_of_every_cluster_trains_is_lost_and_comes_back(
     home.kube.apply(namespace, apart.manifest())
     apart.shown_endpoints()
     until("us-east trains", lambda: set(home.training()) == {"us-east-0"})
-    words = ("credentials", "apart", "-n", namespace, "--region", "house", "--files", str(files))
+    credentials = ("credentials", "apart", "-n", namespace)
+    words = (*credentials, "--region", "house", "--machine", "one", "--files", str(files))
     apart.typed(*words)
     shutil.copy(light.__file__, tmp_path)
     with commands_in(tmp_path) as here:
 
-        def joins() -> Machine:
+        def joins(name: str = "state", brought: Path = files) -> Machine:
             """With the command and arguments of the manifest."""
-            state = tmp_path / "state"
-            return here.atoll(state, "join", "--credentials", files, "--state", state)
+            state = tmp_path / name
+            return here.atoll(state, "join", "--credentials", brought, "--state", state)
 
         machine = joins()
         home.trains(2)
@@ -168,6 +170,14 @@ def test_a_machine_outside_of_every_cluster_trains_is_lost_and_comes_back(
         machine.says("the job is suspended")
         home.patch(suspend=False)
         machine.says("the job goes on")
+        home.trains(2)
+        apart.typed(*credentials, "--revoke", "house", "--machine", "one")
+        machine.says("a machine that is on the job's list")
+        until("it is out", lambda: set(home.training()) == {"us-east-0"})
+        machine.finish(signal.SIGTERM)
+        other = tmp_path / "other"
+        apart.typed(*words[:-3], "two", "--files", str(other))
+        machine = joins("two", other)
         home.trains(2)
         home.patch(steps=home.answer().tick + 20)
         assert machine.end() == 0, machine.logs()

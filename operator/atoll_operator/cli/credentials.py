@@ -16,8 +16,23 @@ Region = Annotated[str, typer.Option("--region", help="Whose learners are to joi
 Revoke = Annotated[
     str,
     typer.Option(
-        "--revoke", metavar="REGION", help="Shut out all certificates that it has so far."
+        "--revoke",
+        metavar="REGION",
+        help="Shut out all certificates that it has so far, or with --machine that one alone.",
     ),
+]
+MachineName = Annotated[
+    str,
+    typer.Option(
+        "--machine",
+        metavar="NAME",
+        help="With --files: make them for this machine and its slots alone.",
+        show_default="any machine of the region",
+    ),
+]
+Learners = Annotated[
+    int | None,
+    typer.Option(min=1, help="With --machine: how many it brings.", show_default="as before, or 1"),
 ]
 Files = Annotated[
     Path | None,
@@ -32,11 +47,13 @@ Days = Annotated[
 ]
 
 
-def credentials(
+def credentials(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     job: JobArgument,
     region: Region = "",
     files: Files = None,
     revoke: Revoke = "",
+    machine: MachineName = "",
+    learners: Learners = None,
     namespace: Namespace = "",
     context: Context = "",
     days: Days = 30.0,
@@ -46,20 +63,30 @@ def credentials(
     Ask the cluster where the syncer runs, and apply what is printed in the cluster of the region.
     It holds private keys. Apply a new one before it expires: running learners take it without a
     restart. With --files a folder is written instead, which brings a machine without Kubernetes
-    into the job. With --revoke no certificate that the region has so far is believed any more;
-    those that are made from then on are.
+    into the job; with --machine it can be shut out alone. With --revoke no certificate that the
+    region has so far is believed any more; those that are made from then on are.
     """
     import yaml  # noqa: PLC0415 - slow, as the next one
 
-    from atoll_operator.client.credentials import credentials_of, revoked  # noqa: PLC0415
+    from atoll_operator.client.credentials import (  # noqa: PLC0415
+        OneMachine,
+        credentials_of,
+        revoked,
+    )
 
     if bool(region) == bool(revoke):
         raise SpecError("--region", "or --revoke: exactly one is needed", "give one of the two")
+    if machine and not (files or revoke):
+        raise SpecError("--machine", "is for a machine without Kubernetes", "add --files DIR")
+    if learners is not None and (revoke or not machine):
+        remedy = "leave it out: `atoll join --credentials DIR --learners N` says it there"
+        raise SpecError("--learners", "is for --machine", remedy)
     place = {"namespace": namespace, "context": context}
     if revoke:
-        typer.echo(revoked(job, revoke, **place), err=True)
+        typer.echo(revoked(job, revoke, machine, **place), err=True)
         return
-    made = credentials_of(job, region, **place, days=days, now=time.time())
+    one = OneMachine(name=machine, learners=learners) if machine else None
+    made = credentials_of(job, region, one, **place, days=days, now=time.time())
     if files is None:
         typer.echo(yaml.safe_dump(made.secret, sort_keys=False), nl=False)
     else:
@@ -83,6 +110,7 @@ def _written(folder: Path, made: "RegionCredentials", region: str) -> str:
         endpoints=made.endpoints,
         container=container_elsewhere(job, region),
         run_file=run_file(job).to_json(),
+        slots=made.slots,
     )
     write(folder, brought, made.learner)
     return (

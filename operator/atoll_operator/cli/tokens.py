@@ -1,16 +1,15 @@
 """`atoll tokens`: who may bring a machine into a job of `atoll serve`, look at it or edit it."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from atoll_operator.local.folder.run_files import MACHINES_FOLDER, SLOTS_FILE
+from atoll_operator.local.folder.run_files import MACHINES_FOLDER
+from atoll_operator.local.planning import edits
 from atoll_protos.errors import SpecError
-from atoll_protos.job.expected import Expected
 
 PERSON_HOURS: Final = 720.0  # that a token to look or to edit lasts
 
@@ -61,7 +60,7 @@ class TokenWanted:
     look: bool = False
     edit: bool = False
 
-    def check(self, regions: Sequence[str]) -> None:
+    def check(self, out: Path) -> None:
         """Raises SpecError."""
         if self.look and self.edit:
             raise SpecError("--look", "is given with --edit, which may look, too", "use one")
@@ -69,7 +68,10 @@ class TokenWanted:
             problem = "is of a token that brings machines in"
             option = "--region" if self.region else "--uses"
             raise SpecError(option, problem, "leave it out with --look and --edit")
-        if self.region and self.region not in regions:
+        if not self.region:
+            return
+        regions = [each.name for each in edits.job_of(out).spec.regions]  # soon also of the run
+        if self.region not in regions:
             problem = f"{self.region} is no region of the job"
             raise SpecError("--region", problem, f"use one of {', '.join(regions)}")
 
@@ -85,8 +87,7 @@ def made(out: Path, wanted: TokenWanted, now: float) -> str:
     from atoll_operator.machines.server.register import May  # noqa: PLC0415
 
     read_server(out / MACHINES_FOLDER)
-    regions = Expected.from_json((out / SLOTS_FILE).read_text(encoding="utf-8")).regions
-    wanted.check([each.name for each in regions])
+    wanted.check(out)
     may = May.EDIT if wanted.edit else May.LOOK if wanted.look else May.JOIN
     usual = DAY_HOURS if may is May.JOIN else PERSON_HOURS
     token = new_token(

@@ -6,7 +6,8 @@ what is made holds private keys.
 
 import base64
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,15 +30,17 @@ from atoll_operator.kube.names import (
 )
 from atoll_operator.kube.observed.observation import Object
 from atoll_operator.kube.plan.certificates import region_secret
-from atoll_operator.kube.plan.owner import generations
+from atoll_operator.kube.plan.owner import generations, machines
 from atoll_protos.errors import SpecError
+from atoll_protos.names import split_slot
 from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import JobIdentity
+from atoll_protos.network.identity import PART, JobIdentity
 
 DAY_SECONDS = 86_400
 DAYS_MIN = 0.001
 DAYS_MAX = AUTHORITY_DAYS // 6  # so long an authority that signs lives on, at least (`turned`)
 NOT_FOUND = 404
+SOON = "when the kubelet has shown them that, within two minutes"
 NO_OTHER = "the job has no region in another cluster, and needs no credentials"
 
 
@@ -47,6 +50,7 @@ class RegionCredentials:
 
     job: Job
     shown_endpoints: tuple[str, ...]  # by shard, as the syncer's cluster shows them; may be empty
+    slots: tuple[str, ...] = ()  # of a machine; empty: any of the region
     secret: Object = field(repr=False)
 
     @property
@@ -65,10 +69,28 @@ class RegionCredentials:
         return region_secret.credentials_of(self.secret)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneMachine:
+    """Of a region. `learners` None: as many as it has, else one."""
+
+    name: str
+    learners: int | None = None
+
+
 def credentials_of(
-    job: str, region: str, *, namespace: str, context: str, days: float, now: float
+    job: str,
+    region: str,
+    machine: OneMachine | None = None,
+    *,
+    namespace: str,
+    context: str,
+    days: float,
+    now: float,
 ) -> RegionCredentials:
-    """New ones, which live for `days`. `now` is in UNIX seconds. Raises SpecError."""
+    """New ones, which live for `days`. `now` is in UNIX seconds. Raises SpecError.
+
+    Those of one machine alone count for its slots alone, which the job's object has from then on.
+    """
     if not DAYS_MIN <= days <= DAYS_MAX:
         problem = f"{days:g} days are not possible"
         remedy = f"give {DAYS_MIN} (86 seconds) to {DAYS_MAX}: the authority may not live longer"
@@ -78,6 +100,12 @@ def credentials_of(
         raw = _job(here, job)
         found = from_object(raw, stored=True)
         _check(found, region)
+        annotations, slots = raw["metadata"].get("annotations") or {}, tuple[str, ...]()
+        if machine is not None:
+            known = machines(annotations)
+            slots = slots_of(machine, region, found, known)
+            if known.get(machine.name) != slots:
+                _annotate(here, raw, Annotation.MACHINES, {**known, machine.name: slots})
         secret = client.CoreV1Api(here.api).read_namespaced_secret(
             authority_name(job), here.namespace, _request_timeout=CALL_SECONDS_MAX
         )
@@ -90,17 +118,47 @@ def credentials_of(
         credentials_name(job, region),
         now,
         days * DAY_SECONDS,
-        generations(raw["metadata"].get("annotations") or {}).get(region, 0),
+        generations(annotations).get(region, 0),
+        machine.name if machine else "",
     )
     syncer = Status.read(raw.get("status")).syncer
     shown = tuple((syncer.endpoints if syncer else None) or ())
-    return RegionCredentials(job=found, shown_endpoints=shown, secret=made)
+    return RegionCredentials(job=found, shown_endpoints=shown, slots=slots, secret=made)
 
 
-def revoked(job: str, region: str, *, namespace: str, context: str) -> str:
-    """Shut out the certificates a region has so far; what was done, in words. Raises SpecError.
+def slots_of(
+    machine: OneMachine, region: str, job: Job, known: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """Those that it has, or free ones; `known` are those of all machines. Raises SpecError."""
+    name, had = machine.name, known.get(machine.name)
+    if re.fullmatch(PART, name) is None:
+        raise SpecError("--machine", f"{name!r} is no name", "use letters, digits, inner dashes")
+    if had == ():
+        remedy = "give another name: a machine that was shut out does not come back with its own"
+        raise SpecError("--machine", f"{name} was shut out", remedy)
+    if had is not None and split_slot(had[0])[0] != region:
+        problem = f"{name} has {', '.join(had)}, and not slots of region {region}"
+        raise SpecError("--machine", problem, "give each machine a name of its own")
+    if job.spec.learner.hosts > 1:
+        problem = "is for learners of one machine each, and spec.learner.hosts is more"
+        raise SpecError("--machine", problem, "leave it out")
+    every = next(each.slots for each in job.spec.regions if each.name == region)
+    own = [slot for slot in had or () if slot in every]
+    taken = {slot for slots in known.values() for slot in slots}
+    usable = [*own, *(slot for slot in every if slot not in taken)]
+    wanted = machine.learners or len(own) or 1
+    if wanted > len(usable):
+        problem = f"{wanted} wanted, and machines have all but {len(usable)} of region {region}"
+        remedy = f"atoll edit {job.name} --learners {region}={len(every) + wanted - len(usable)}"
+        raise SpecError("--learners", problem, remedy)
+    return tuple(usable[:wanted])
 
-    The operator tells the shards within seconds; they read it when the kubelet shows the list.
+
+def revoked(job: str, region: str, machine: str = "", *, namespace: str, context: str) -> str:
+    """Shut out the certificates a region has so far, or those of one machine of it.
+
+    Returns what was done, in words. Raises SpecError. The operator tells the shards within
+    seconds; they read it when the kubelet shows the list.
     """
     here = reach("", namespace, context)
     with _asking(job, here.namespace):
@@ -113,21 +171,19 @@ def revoked(job: str, region: str, *, namespace: str, context: str) -> str:
         if found.spec.syncer.tls.mode is TlsMode.DISABLED:
             problem = "is Disabled: its processes talk in plain text and have no certificates"
             raise SpecError("spec.syncer.tls.mode", problem, "take the region out of the manifest")
-        known = generations(raw["metadata"].get("annotations") or {})
+        annotations = raw["metadata"].get("annotations") or {}
+        if machine:
+            entered = machines(annotations)
+            own = [x for x in entered.get(machine, ()) if split_slot(x)[0] == region]
+            if not own:
+                there = [name for name, slots in entered.items() if slots]
+                remedy = f"{_one_of(there)}; one without a name has those of the whole region"
+                raise SpecError("--machine", f"{machine} is none of region {region}", remedy)
+            _annotate(here, raw, Annotation.MACHINES, {**entered, machine: ()})
+            return f"machine {machine} is shut out {SOON}; {', '.join(own)} can go to another one"
+        known = generations(annotations)
         known[region] = known.get(region, 0) + 1
-        metadata = {
-            "annotations": {Annotation.REVOKED: json.dumps(known, sort_keys=True)},
-            "resourceVersion": raw["metadata"]["resourceVersion"],  # a second one meanwhile: 409
-        }
-        client.CustomObjectsApi(here.api).patch_namespaced_custom_object(
-            GROUP,
-            VERSION,
-            here.namespace,
-            PLURAL,
-            job,
-            {"metadata": metadata},
-            _request_timeout=CALL_SECONDS_MAX,
-        )
+        _annotate(here, raw, Annotation.REVOKED, known)
     again = (
         "learners there get new ones by themselves"
         if region == found.spec.syncer_region
@@ -135,7 +191,24 @@ def revoked(job: str, region: str, *, namespace: str, context: str) -> str:
     )
     return (
         f"the certificates that region {region} has so far are revoked: shards end their sessions"
-        f" when the kubelet has shown them that, within two minutes; {again}"
+        f" {SOON}; {again}"
+    )
+
+
+def _annotate(here: ClusterReach, raw: Any, annotation: str, value: Mapping[str, Any]) -> None:
+    """Write it on the job as it was read; of two persons at a time, the second one gets a 409."""
+    metadata = {
+        "annotations": {annotation: json.dumps(value, sort_keys=True)},
+        "resourceVersion": raw["metadata"]["resourceVersion"],
+    }
+    client.CustomObjectsApi(here.api).patch_namespaced_custom_object(
+        GROUP,
+        VERSION,
+        here.namespace,
+        PLURAL,
+        raw["metadata"]["name"],
+        {"metadata": metadata},
+        _request_timeout=CALL_SECONDS_MAX,
     )
 
 

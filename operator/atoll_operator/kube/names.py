@@ -46,7 +46,7 @@ OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 
 
 class Annotation:
-    """Annotations of children, and RETRY, CHECKPOINT, REVOKED and RELEASE_HOLD of a job."""
+    """Annotations of children, and from RETRY on those of a job, which a person sets."""
 
     APPLIED: Final = (
         f"{GROUP}/applied"  # hash of what was applied: tells an edit of the job from a revert
@@ -64,6 +64,7 @@ class Annotation:
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     CHECKPOINT: Final = f"{GROUP}/checkpoint"  # the step of one that `atoll checkpoint` asks for
     REVOKED: Final = f"{GROUP}/revoked"  # {region: generation}, by `atoll credentials --revoke`
+    MACHINES: Final = f"{GROUP}/machines"  # {name: slots}, by `atoll credentials --machine`
     RELEASE_HOLD: Final = f"{GROUP}/release-hold"  # replace pods in spite of NodeLossHeld
 
 

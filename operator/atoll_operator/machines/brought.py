@@ -32,6 +32,7 @@ class Brought:
     endpoints: tuple[str, ...]  # by shard
     container: str  # of the learners, JSON
     run_file: str
+    slots: tuple[str, ...] = ()  # of a machine with certificates of its own; else any of the region
 
 
 def write(folder: Path, brought: Brought, credentials: Credentials) -> None:

@@ -69,6 +69,7 @@ class Needed:
     job: str | None = None
     uid: str | None = None
     region: str | None = None
+    machine: str | None = None
     roles: Collection[Role] = ()
 
     def unmet(self, found: Identity) -> str:
@@ -78,9 +79,10 @@ class Needed:
             ("job", found.job, self.job),
             ("UID", found.uid, self.uid),
             ("region", found.region, self.region),
+            ("machine", found.machine, self.machine),
         ):
             if need is not None and have != need:
-                return f"is that of {word} {have}, and {word} {need} is needed"
+                return f"is that of {word} {have or '-'}, and {word} {need or '-'} is needed"
         if self.roles and found.role not in self.roles:
             needed = " or ".join(sorted(self.roles))
             return f"is that of role {found.role}, and {needed} is needed"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.local.folder.run_files import MANIFEST_FILE, read_lines
+from atoll_operator.local.planning import edits
 from atoll_operator.local.progress.last_status import read_status
 from local.background import Running, running
 from local.command import ATOLL, LIGHT, TINY, TWO_LEARNERS, ended, run_atoll, tapes
@@ -12,6 +13,7 @@ from local.leftovers import check_none_is_left, lives
 
 ENDLESS = 1_000_000
 MORE_STEPS = 60
+REGIONS = "spec.regions=[{name: us-east}, {name: eu-west}]"
 STEPS = ("--set", f"spec.steps={ENDLESS}")
 TOGETHER = ("--set", "spec.sync={preset: DiLoCo, period: 4}")  # a merge has the work of all
 
@@ -39,14 +41,18 @@ def test_learners_come_and_go_and_the_run_pauses_and_is_stopped(tmp_path: Path) 
         run.until(lambda: merged_last(run) == both, "merges of two")
         names: tuple[str | int, ...] = (*sorted(both), 0, 1)
         before = {name: run.row(name) for name in names}
-        assert "eu-west has 2 learners, it had 1" in edit(run, "edit", "--learners", "eu-west=2")
-        run.until(lambda: merged_last(run) == {*both, "eu-west-1"}, "merges of three")
-        pid = run.row("eu-west-1")["pid"]
-        edit(run, "edit", "--learners", "eu-west=1", "--steps", f"{ENDLESS + 1}")
-        run.until(lambda: not lives(pid), "the end of the third")
-        assert reasons(run, "eu-west-1") == ["terminated"]
-        three = len(run.commits(0))
-        run.until(lambda: len(run.commits(0)) > three + 4, "more merges")
+        said = edit(run, "edit", "--learners", "eu-west=2", "--learners", "asia=1")
+        assert "eu-west has 2 learners, it had 1" in said
+        assert "asia is a new region; its learners: 1" in said
+        newcomers = ("eu-west-1", "asia-0")
+        run.until(lambda: merged_last(run) == {*both, *newcomers}, "merges of four")
+        pids = [run.row(name)["pid"] for name in newcomers]
+        edits.edit(out, [REGIONS])
+        edit(run, "edit", "--steps", f"{ENDLESS + 1}")
+        run.until(lambda: not any(map(lives, pids)), "the end of the newcomers")
+        assert [reasons(run, name) for name in newcomers] == [["terminated"]] * 2
+        four = len(run.commits(0))
+        run.until(lambda: len(run.commits(0)) > four + 4, "more merges")
         assert merged_last(run) == both
         assert {name: run.row(name) for name in names} == before, "nobody has started again"
 

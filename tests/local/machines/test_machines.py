@@ -9,6 +9,7 @@ import pytest
 
 from atoll_operator.local.progress.machines import ShownMachine, read_machines
 from local.command import LIGHT, TINY, commits
+from local.law import check_law
 from local.leftovers import check_none_is_left
 from local.machines.commands import commands_in
 
@@ -96,6 +97,27 @@ def test_two_machines_train_one_model_over_tls_and_one_hears_of_its_end_late(
         assert not [path for path in secret if path.stat().st_mode & PRIVATE]
         keys = {path.read_bytes() for path in server.out.rglob("*.key")}
         assert not keys & {path.read_bytes() for path in us.out.rglob("*.key")}
+
+
+def test_a_region_is_new_while_the_job_trains_and_a_machine_brings_its_learner(
+    tmp_path: Path,
+) -> None:
+    with commands_in(tmp_path) as here:
+        server = here.serve(TINY, *TWO, *steps(100_000), "--here", "us-east")
+        eu = here.join(server.says("--token"), "house-1", "--region", "eu-west")
+        server.until(lambda: len(merged(server.out)) == 2, "merges of both")
+        before = [server.row(name) for name in ("us-east-0", 0, 1)]
+        assert here.atoll(tmp_path, "edit", server.out, "--learners", "asia=1").end() == 0
+        server.says("asia is a new region; its learners: 1")
+        made = here.atoll(tmp_path, "tokens", server.out, "--region", "asia")
+        assert made.end() == 0, made.text()
+        asia = here.join(made.text(), "house-2")
+        server.until(lambda: len(merged(server.out)) == 3, "merges of three")
+        assert [server.row(name) for name in ("us-east-0", 0, 1)] == before
+        assert here.atoll(tmp_path, "stop", server.out).end() == 0
+        assert [each.end() for each in (eu, asia, server)] == [0, 0, 0], server.logs()
+        assert list((server.out / "export").glob("*.safetensors"))
+        check_law(server.out, eu.out, asia.out)
 
 
 def test_a_machine_that_is_revoked_is_out_at_once_and_one_that_leaves_comes_back(

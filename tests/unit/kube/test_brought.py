@@ -15,12 +15,15 @@ from atoll_operator.authority import job_authority
 from atoll_operator.authority.job_authority import Authorities
 from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.effects.secrets import HURRY_SECONDS
-from atoll_operator.kube.names import TLS_VOLUME, authority_name, credentials_name
+from atoll_operator.kube.names import TLS_VOLUME, Annotation, authority_name, credentials_name
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import Certificates, SecretSeen, ShardRefusal
 from atoll_operator.kube.plan.certificates import region_secret
 from atoll_operator.kube.plan.certificates.issuing import work_of_region_secrets
+from atoll_operator.kube.plan.owner import JobOwner, generations, machines
+from atoll_operator.kube.plan.workloads import configs
 from atoll_operator.machines import brought
+from atoll_protos.job.expected import Expected, ListedMachine
 from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.identity import JobIdentity, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
@@ -389,3 +392,63 @@ def test_a_folder_that_cannot_be_written_is_named(stored: dict[str, Any], tmp_pa
     (tmp_path / "file").write_text("")
     refused = str(typed("--region", "eu-west", "--files", str(tmp_path / "file/x")).exception)
     assert refused == f"{tmp_path}/file/x: Not a directory; give a writable folder"
+
+
+def test_each_machine_of_a_region_may_have_certificates_and_slots_of_its_own(
+    stored: dict[str, Any], tmp_path: Path
+) -> None:
+    stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]
+    stored["spec"]["regions"][1]["learners"] = 3
+
+    def made(name: str, *more: str) -> tuple[str, tuple[str, ...]]:
+        """The machine that its certificate names, and its slots."""
+        words = ("--region", "eu-west", "--machine", name, "--files", str(tmp_path / name), *more)
+        done = typed(*words)
+        assert done.exit_code == 0, done.exception
+        found = Credentials.read(tmp_path / name).identity
+        assert (found.role, found.region) == (Role.LEARNER, "eu-west")
+        return found.machine, brought.read(tmp_path / name).slots
+
+    assert made("one", "--learners", "2") == ("one", ("eu-west-0", "eu-west-1"))
+    assert made("two") == ("two", ("eu-west-2",))
+    version = stored["metadata"]["annotations"][Annotation.MACHINES]
+    assert made("one") == ("one", ("eu-west-0", "eu-west-1"))  # renewed, and the job is as it was
+    assert stored["metadata"]["annotations"][Annotation.MACHINES] == version
+    three = ("--region", "eu-west", "--machine", "three", "--files", str(tmp_path / "three"))
+    refused = str(typed(*three).exception)
+    assert "1 wanted, and machines have all but 0 of region eu-west" in refused
+    assert refused.endswith("atoll edit bytes --learners eu-west=4")
+    done = typed("--revoke", "eu-west", "--machine", "one")
+    assert done.stderr.startswith("machine one is shut out when the kubelet has shown them that")
+    listed = configs.slots_map(JobOwner.of(stored, "bytes"), job(), 1)["data"]["slots.json"]
+    two = ListedMachine(name="two", slots=("eu-west-2",))
+    assert Expected.from_json(listed).machines == (two,)
+    again = ("--region", "eu-west", "--machine", "one", "--files", str(tmp_path / "one"))
+    assert "one was shut out; give another name" in str(typed(*again).exception)
+    assert made("three") == ("three", ("eu-west-0",))
+    assert not (generations(stored["metadata"]["annotations"]))  # the region's stay
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--region", "eu-west", "--machine", "m"], "--machine: is for a machine without"),
+        (
+            ["--region", "eu-west", "--files", "x", "--learners", "2"],
+            "is for --machine",
+        ),
+        (["--region", "eu-west", "--files", "x", "--machine", "a/b"], "'a/b' is no name"),
+        (["--revoke", "eu-west", "--machine", "m"], "--machine: m is none of region eu-west"),
+        (["--revoke", "us-east", "--machine", "m"], "--machine: m is none of region us-east"),
+    ],
+)
+def test_a_machine_that_cannot_be_named_is_refused(words: list[str], said: str) -> None:
+    assert said in str(typed(*words).exception)
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["", "{", "[]", '{"one": "eu-west-0"}', '{"one": [1]}', '{"one": null}', 7]
+)
+def test_a_spoilt_annotation_of_machines_counts_as_none(spoilt: object) -> None:
+    assert machines({Annotation.MACHINES: spoilt}) == {}

@@ -113,7 +113,10 @@ def test_other_volumes_or_another_place_may_follow_what_was_neither() -> None:
     [
         ("spec.learner.template={spec: {containers: [{name: learner}]}}", "spec.learner.template"),
         ("spec.regions.b.podOverrides={args: [x]}", "spec.regions[b].podOverrides"),
-        ("spec.regions=[{name: a, learners: 2}, {name: b}, {name: c}]", "spec.regions"),
+        (
+            "spec.regions=[{name: c}, {name: a, learners: 2, placement: Anywhere}]",
+            "spec.regions[a].placement",
+        ),
         ("spec.syncer.standby=true", "spec.syncer.standby"),
         ("spec.evaluator={}", "spec.evaluator"),
     ],
@@ -129,24 +132,38 @@ def test_what_processes_were_started_with_changes_when_nothing_runs(
     assert parse((folder / MANIFEST_FILE).read_text()) == parse(MANIFEST, (change,))
 
 
+def test_regions_come_and_go_while_it_runs_but_not_that_of_the_syncer(folder: Path) -> None:
+    def edited(change: str) -> list[str]:
+        found = edits.edit(folder, [change])
+        return edits.differences(found.before, found.after)
+
+    with run_lock.running(folder):
+        lines = edited("spec.regions=[{name: a, learners: 2}, {name: c, learners: 3}]")
+        assert lines == ["c is a new region; its learners: 3", "b is no region any more"]
+        with pytest.raises(SpecError, match="must be a region of this job"):
+            edited("spec.regions=[{name: c, learners: 3}]")
+
+
 # ---------------------------------------------------------------- the command
 
 
 def test_an_edit_is_in_the_manifest_and_says_what_is_another(folder: Path) -> None:
-    words = ("edit", folder, "--learners", "b=3", "--learners", "a=0", "--steps", "20000")
+    learners = ("--learners", "b=3", "--learners", "a=0", "--learners", "c=2")
+    words: tuple[str | Path, ...] = ("edit", folder, *learners, "--steps", "20000")
     with run_lock.running(folder):
         lines = atoll(*words).output.splitlines()
         again = atoll(*words).output
     assert lines == [
         f"{folder}: a has 0 learners, it had 2",
         f"{folder}: b has 3 learners, it had 1",
+        f"{folder}: c is a new region; its learners: 2",
         f"{folder}: it is 20,000 steps long, it was 200",
     ]
     assert again == ""
     text = (folder / MANIFEST_FILE).read_text()
     assert text.startswith(f"{run_manifest.HEADER}:\n")  # what it was made from stays on top
     spec = parse(text).spec
-    assert (spec.steps, [each.learners for each in spec.regions]) == (20_000, [0, 3])
+    assert (spec.steps, [each.learners for each in spec.regions]) == (20_000, [0, 3, 2])
 
 
 def test_without_a_run_the_next_one_has_the_edit(folder: Path) -> None:
@@ -160,7 +177,8 @@ def test_without_a_run_the_next_one_has_the_edit(folder: Path) -> None:
     [
         ([], "nothing is to change; give --learners"),
         (["--learners", "3"], "is no number of a region; write it as eu=3"),
-        (["--learners", "c=3"], "the list has no entry c; give a number below 2, or a name: a, b"),
+        (["--learners", "c=0"], "the list has no entry c; give a number below 2, or a name: a, b"),
+        (["--learners", "syncers=3"], "spec.regions: a name begins with syncer or evaluator"),
         (["--learners", "a=0", "--learners", "b=1"], "spec.sync.quorum: must not be more than"),
         (["--tokens", "9"], "spec.steps: steps and tokens are both given"),
     ],
@@ -253,16 +271,19 @@ def test_the_files_say_an_edit_before_a_learner_starts(run: Any) -> None:
     write_whole(run.out / LENGTH_FILE, edits.next_length(run.out, 200, None))
     run.training.advance(1.0)
     assert run.done == ["pass"]
-    edits.edit(run.out, ["spec.regions.b.learners=2", "spec.steps=300"])
+    edits.edit(
+        run.out, ["spec.regions.b.learners=2", "spec.regions.+c.learners=1", "spec.steps=300"]
+    )
     run.training.advance(2.0)
-    assert run.done[1:] == [(["a-0", "a-1", "b-0", "b-1"], 300), "pass"]
-    assert "b-1" in Expected.from_json((run.out / SLOTS_FILE).read_text()).slots
+    assert run.done[1:] == [(["a-0", "a-1", "b-0", "b-1", "c-0"], 300), "pass"]
+    assert {"b-1", "c-0"} < Expected.from_json((run.out / SLOTS_FILE).read_text()).slots
     written = RunFile.from_json((run.out / RUN_FILE).read_text())
+    assert written.slots[-1] == "c-0"  # which its learner looks for
     assert written.steps == 300
     assert written.checkpoint is not None, "checkpoints go where they went"
     assert length.read((run.out / LENGTH_FILE).read_text()).steps == 300
     assert length.read((run.out / LENGTH_FILE).read_text()).revision == 2
-    edits.edit(run.out, ["spec.regions.b.learners=1"])
+    edits.edit(run.out, ["spec.regions=[{name: a, learners: 2}, {name: b}]"])
     run.training.advance(3.0)
     assert length.read((run.out / LENGTH_FILE).read_text()).revision == 2  # it is no other length
     run.training.advance(4.0)

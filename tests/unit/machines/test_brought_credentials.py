@@ -50,10 +50,15 @@ BROUGHT = Brought(
 
 
 def credentials(
-    owner: JobIdentity = OWNER, role: Role = Role.LEARNER, region: str = REGION, age: float = 0.0
+    owner: JobIdentity = OWNER,
+    role: Role = Role.LEARNER,
+    region: str = REGION,
+    age: float = 0.0,
+    machine: str = "",
 ) -> Credentials:
     """Made `age` days ago, for 30 days."""
-    return leaf(ISSUERS, identity(role, region, owner), time.time() - age * DAY)
+    who = replace(identity(role, region, owner), machine=machine)
+    return leaf(ISSUERS, who, time.time() - age * DAY)
 
 
 @pytest.fixture
@@ -79,6 +84,14 @@ def test_a_machine_has_the_first_slot_or_those_that_were_said_and_keeps_them(
     assert machine(replace(place, learners=1)).slots == ("eu-west-0",)
     default = machine_of(replace(place, state=None), time.time())[0]
     assert default.name == f"bytes-{OWNER.uid}-house"
+
+
+def test_a_machine_with_certificates_of_its_own_has_their_slots(place: BroughtOptions) -> None:
+    brought.write(place.folder, replace(BROUGHT, slots=("eu-west-2",)), credentials())
+    assert machine(place).slots == ("eu-west-2",)
+    for said in (replace(place, learners=2), replace(place, first_slot=0)):
+        with pytest.raises(SpecError, match="is given, and the credentials are for eu-west-2"):
+            machine(said)
 
 
 def test_learners_read_files_of_the_state_folder_alone(place: BroughtOptions) -> None:
@@ -255,6 +268,23 @@ def test_new_credentials_are_taken_and_those_of_another_run_are_not(watcher: Sha
     (line,) = said_by(watcher)[1:]
     assert "is that of UID 0b-2, and UID 0b-1 is needed" in line
     assert line.endswith("; the former credentials stay")
+
+
+def test_those_of_one_machine_are_renewed_by_its_own(watcher: ShardWatcher) -> None:
+    one, two = (credentials(machine=each) for each in ("one", "two"))
+    joined_folder.keep_credentials(watcher.folder, one)
+    brought.write(watcher.source, BROUGHT, two)
+    watcher.look()
+    watcher.look()
+    (line,) = said_by(watcher)
+    assert "tls.crt: is that of machine two, and machine one is needed" in line
+    new = credentials(machine="one", age=21)
+    brought.write(watcher.source, BROUGHT, new)
+    watcher.look()
+    watcher.look()
+    assert Credentials.read(watcher.folder / "tls") == new
+    how = f"--region eu-west --machine one --files {watcher.source}"
+    assert said_by(watcher)[-1].endswith(how)
 
 
 def test_files_that_are_being_copied_are_no_fault(watcher: ShardWatcher) -> None:

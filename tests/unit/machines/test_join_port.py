@@ -66,6 +66,21 @@ def test_the_same_folder_is_the_same_server(served: Served) -> None:
     assert again.certificates.bundle() == served.server.certificates.bundle()
 
 
+def test_a_region_of_this_machine_may_leave_the_job(served: Served) -> None:
+    """Started again, the server has its learners as little as anybody else."""
+    left = parse(JOB, ("spec.regions=[{name: us}, {name: eu}]",))
+    again = serving_in(served.out, left, now=time.time())
+    assert again.regions == frozenset()
+
+
+def test_a_token_is_for_the_regions_that_the_manifest_has_now(served: Served) -> None:
+    """The run has followed it before a person has brought the token to a machine."""
+    (served.out / MANIFEST_FILE).write_text(JOB.replace("{name: eu}", "{name: asia}"))
+    assert made(served.out, TokenWanted(region="asia"), time.time()).startswith("atoll join ")
+    with pytest.raises(SpecError, match="eu is no region of the job; use one of us, asia, here"):
+        made(served.out, TokenWanted(region="eu"), time.time())
+
+
 def test_whoever_is_not_let_in_hears_why(served: Served, tmp_path: Path) -> None:
     once = served.token(uses=1)
     enter(served.options(tmp_path / "a", once))

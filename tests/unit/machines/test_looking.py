@@ -276,8 +276,8 @@ def test_a_job_is_changed_from_afar_as_from_its_folder(served: Served) -> None:
     atoll("resume", served.place)
     assert "suspend: true" not in manifest.read_text()
     assert [each for each in served.said if "us has 3 learners" in each]
-    with pytest.raises(SpecError, match="has no entry mars"):
-        connect(served.place, "").edit({"mars": 1}, None, None)
+    lines = connect(served.place, "").edit({"mars": 1}, None, None)
+    assert lines[0] == "mars is a new region; its learners: 1"
     before = manifest.read_text()
     for region in ("us.image=x", "us.env", "../us", ""):
         with pytest.raises(SpecError, match="is no region"):

@@ -140,7 +140,13 @@ def _change(document: dict[str, Any], change: str) -> tuple[str, "ManifestEntry"
 
 
 def _index(entries: list[Any], name: str, path: str) -> int:
+    """Of an entry by its name or number; `+NAME` adds one where there is none of that name."""
     names = [each.get("name") if isinstance(each, dict) else None for each in entries]
+    if name.startswith("+"):
+        name = name.removeprefix("+")
+        if name not in names:
+            entries.append({"name": name})
+            return len(names)
     if name in names:
         return names.index(name)
     if name.isdecimal() and int(name) < len(entries):

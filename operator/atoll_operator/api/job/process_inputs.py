@@ -4,13 +4,13 @@ Both are derived from the manifest alone, so the operators of several clusters, 
 write the same bytes for the same manifest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from atoll_operator.api.job.smaller_fields import CheckpointSpec
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.sync_fields import AdoptMode
-from atoll_protos.job.expected import Expected, Limit
+from atoll_protos.job.expected import Expected, Limit, ListedMachine
 from atoll_protos.job.length import LengthFile
 from atoll_protos.job.run_file import (
     Checkpoints,
@@ -27,14 +27,19 @@ TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
 EVALUATE = ("-m", "atoll_worker", "bytegpt.observe:main")
 
 NONE_REVOKED: Final[Mapping[str, int]] = {}
+NO_MACHINES: Final[Mapping[str, Sequence[str]]] = {}
 
 
 def expected(
-    job: Job, generations: Mapping[str, int] = NONE_REVOKED, checkpoint: int = 0
+    job: Job,
+    generations: Mapping[str, int] = NONE_REVOKED,
+    checkpoint: int = 0,
+    machines: Mapping[str, Sequence[str]] = NO_MACHINES,
 ) -> Expected:
     """The list of a job's learners; `generations` by region: those below are revoked.
 
-    `checkpoint` is the step of one that somebody has asked for.
+    `checkpoint` is the step of one that somebody has asked for. `machines` are those with
+    certificates of their own, and their slots; without any it is shut out.
     """
     limits = (
         Limit(
@@ -49,6 +54,11 @@ def expected(
         start_seconds=job.spec.syncer.start_seconds,
         limits=tuple(each for each in limits if each != Limit(region=each.region)),
         checkpoint=checkpoint,
+        machines=tuple(
+            ListedMachine(name=name, slots=tuple(slots))
+            for name, slots in machines.items()
+            if slots
+        ),
     )
 
 

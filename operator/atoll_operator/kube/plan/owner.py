@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -25,6 +25,8 @@ class JobOwner:
     uid: str
     generations: Mapping[str, int] = field(default_factory=dict)
     """By region: the lowest generation of certificates that counts; others have been revoked."""
+    machines: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Those with certificates of their own, and their slots; without any: it is shut out."""
     checkpoint: int = 0  # the step of one that somebody has asked for
 
     @classmethod
@@ -37,6 +39,7 @@ class JobOwner:
             name=name,
             uid=metadata["uid"],
             generations=generations(annotations),
+            machines=machines(annotations),
             checkpoint=asked_checkpoint(annotations),
         )
 
@@ -84,9 +87,22 @@ def asked_checkpoint(annotations: Mapping[str, Any]) -> int:
 
 def generations(annotations: Mapping[str, Any]) -> dict[str, int]:
     """What `atoll credentials JOB --revoke REGION` has written; spoilt text counts as nothing."""
+    given = _mapping(annotations, Annotation.REVOKED).items()
+    return {region: n for region, n in given if type(n) is int and 0 < n <= GENERATION_MAX}
+
+
+def machines(annotations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What `atoll credentials JOB --machine NAME` has written; spoilt entries are left out."""
+    return {
+        name: tuple(slots)
+        for name, slots in _mapping(annotations, Annotation.MACHINES).items()
+        if isinstance(slots, list) and all(isinstance(each, str) for each in slots)
+    }
+
+
+def _mapping(annotations: Mapping[str, Any], name: str) -> dict[str, Any]:
     try:
-        found = json.loads(annotations.get(Annotation.REVOKED) or "{}")
+        found = json.loads(annotations.get(name) or "{}")
     except (TypeError, ValueError, RecursionError):
         found = {}
-    given = found.items() if isinstance(found, dict) else ()
-    return {region: n for region, n in given if type(n) is int and 0 < n <= GENERATION_MAX}
+    return found if isinstance(found, dict) else {}

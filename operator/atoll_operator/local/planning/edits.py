@@ -80,9 +80,14 @@ def job_of(out: Path) -> Job:
 def differences(before: Job, after: Job) -> list[str]:
     """Of learners and length, in words."""
     lines = []
-    for old, new in zip(before.spec.regions, after.spec.regions, strict=True):
-        if old.learners != new.learners:
-            lines.append(f"{new.name} has {new.learners} learners, it had {old.learners}")
+    had = {each.name: each.learners for each in before.spec.regions}
+    for new in after.spec.regions:
+        known = had.pop(new.name, None)
+        if known is None:
+            lines.append(f"{new.name} is a new region; its learners: {new.learners}")
+        elif known != new.learners:
+            lines.append(f"{new.name} has {new.learners} learners, it had {known}")
+    lines += [f"{name} is no region any more" for name in had]
     for field in ("steps", "tokens"):
         old_length, new_length = getattr(before.spec, field), getattr(after.spec, field)
         if old_length != new_length:
@@ -156,9 +161,10 @@ def _fields_that_differ(before: Model, after: Model, path: str) -> Iterator[tupl
             continue
         if isinstance(old, Model) and isinstance(new, Model):
             yield from _fields_that_differ(old, new, field)
-        elif name == "regions" and [x.name for x in old] == [x.name for x in new]:
-            for one, other in zip(old, new, strict=True):
-                for inner, _ in _fields_that_differ(one, other, f"{field}[]"):
+        elif name == "regions":  # of those that come or go, nothing else runs
+            stay = {each.name: each for each in new}
+            for one in (each for each in old if each.name in stay):
+                for inner, _ in _fields_that_differ(one, stay[one.name], f"{field}[]"):
                     yield inner, inner.replace("[]", f"[{one.name}]", 1)
         else:
             yield field, field

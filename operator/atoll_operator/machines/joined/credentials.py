@@ -81,8 +81,9 @@ def keep(folder: Path, place: BroughtOptions) -> None:
 
 
 def command(identity: Identity, folder: Path) -> str:
-    job, region = identity.job, identity.region
-    return f"atoll credentials {job} -n {identity.namespace} --region {region} --files {folder}"
+    of = f"--region {identity.region}"
+    of += f" --machine {identity.machine}" if identity.machine else ""
+    return f"atoll credentials {identity.job} -n {identity.namespace} {of} --files {folder}"
 
 
 def check_slots(machine: Joined, had: Joined | None, seen: pb.StatusReply | None) -> None:
@@ -106,6 +107,13 @@ def check_slots(machine: Joined, had: Joined | None, seen: pb.StatusReply | None
 
 
 def _slots(place: BroughtOptions, found: Brought, had: Joined | None) -> tuple[str, ...]:
+    if found.slots:
+        for option, value in (("--learners", place.learners), ("--first-slot", place.first_slot)):
+            if value is not None:
+                remedy = "leave it out, or bring others: `atoll credentials` has --learners, too"
+                problem = f"is given, and the credentials are for {', '.join(found.slots)}"
+                raise SpecError(option, problem, remedy)
+        return found.slots
     if had is not None and place.learners is None and place.first_slot is None:
         return had.slots
     first, count = place.first_slot or 0, place.learners or 1
@@ -216,11 +224,12 @@ def told(replies: Sequence[pb.StatusReply | None]) -> pb.WatchReply:
 
 
 def _same(had: Identity) -> Needed:
-    """Of the same run and region; the generation may be another one."""
+    """Of the same run, region and machine; the generation may be another one."""
     return Needed(
         namespace=had.namespace,
         job=had.job,
         uid=had.uid,
         region=had.region,
+        machine=had.machine,
         roles=[Role.LEARNER],
     )

@@ -85,7 +85,10 @@ def fields(learners: Mapping[str, int], steps: int | None, tokens: int | None) -
     for region in learners:
         if REGION_PATTERN.fullmatch(region) is None:  # a dot would lead to other fields
             raise SpecError("--learners", f"{region!r} is no region", "write it as eu=3")
-    changes = [f"spec.regions.{name}.learners={number}" for name, number in learners.items()]
+    changes = [  # a new region is one with learners
+        f"spec.regions.{'+' if number else ''}{name}.learners={number}"
+        for name, number in learners.items()
+    ]
     changes += [f"spec.steps={steps}"] if steps else []
     return changes + ([f"spec.tokens={tokens}"] if tokens else [])
 

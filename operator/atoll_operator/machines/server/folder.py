@@ -87,7 +87,9 @@ def server_file(
             remedy = "start with the number of shards and the standby that the job began with"
             raise SpecError("spec.syncer", problem, remedy)
         host, port = (host, port or had.port) if listen else (had.host, had.port)
-        advertise, here, prices = advertise or had.advertise, here or had.here, prices or had.prices
+        names = [each.name for each in job.spec.regions]  # some may have left it
+        here = here or [each for each in had.here if each in names]
+        advertise, prices = advertise or had.advertise, prices or had.prices
         found = dataclasses.replace(had, port=port, host=host)
     else:
         first = port or PORT

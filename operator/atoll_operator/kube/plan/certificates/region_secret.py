@@ -40,8 +40,12 @@ def secret(
     now: float,
     life: float,
     generation: int = 0,
+    machine: str = "",
 ) -> Object:
-    """The Secret of a region; its certificates live `life` seconds from `now` (UNIX seconds)."""
+    """The Secret of a region; its certificates live `life` seconds from `now` (UNIX seconds).
+
+    `machine`: the only one for which that of the learners is.
+    """
     learner, operator = (
         issue(
             authorities,
@@ -51,6 +55,7 @@ def secret(
                 uid=owner.uid,
                 region=region,
                 role=role,
+                machine=machine if role is Role.LEARNER else "",
                 generation=generation,
             ),
             now,

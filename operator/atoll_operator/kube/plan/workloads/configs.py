@@ -36,7 +36,7 @@ def slots_map(owner: JobOwner, job: Job, generation: int) -> Object:
     which of two lengths is newer.
     """
     name, labels = names.slots_name(job.name), owner.labels("run")
-    listed = expected(job, owner.generations, owner.checkpoint)
+    listed = expected(job, owner.generations, owner.checkpoint, owner.machines)
     data = {
         names.SLOTS_FILE: listed.to_json(),
         names.LENGTH_FILE: length(job, generation).to_json(),
