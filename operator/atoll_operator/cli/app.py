@@ -27,6 +27,7 @@ from atoll_operator.cli.store import store
 from atoll_operator.cli.tokens import tokens
 from atoll_operator.cli.top import top
 from atoll_operator.cli.validate import validate
+from atoll_operator.local.show.live import echo
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.exits import ExitCode
@@ -82,8 +83,22 @@ def main() -> None:
     try:
         app(prog_name=PLUGIN if program == "kubectl-atoll" else None)
     except SpecError as error:
-        sys.stderr.write(f"{error}\n")
+        echo(str(error), err=True)
         sys.exit(ExitCode.TRY_AGAIN if isinstance(error, AwayError) else RunResult.BAD_INPUT)
+    except OSError as error:  # such as a full disk; its text names the file
+        echo(f"atoll: {error}", err=True)
+        sys.exit(RunResult.FAILED)
+    finally:
+        _drop_unread_output()
+
+
+def _drop_unread_output() -> None:
+    """What nobody takes, for which Python would end with 120 in place of the command's code."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def complete() -> None:

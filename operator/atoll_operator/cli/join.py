@@ -14,6 +14,7 @@ import typer
 from atoll_operator.cli import detached
 from atoll_operator.cli.run import GpusPerLearner, ProcessesPerLearner
 from atoll_operator.local.folder.run_files import Say
+from atoll_operator.local.show.live import echo
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 
@@ -144,7 +145,7 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     name, state = name or socket.gethostname(), state and state.resolve()
 
     def say(text: str) -> None:
-        typer.echo(text, err=True)
+        echo(text, err=True)
 
     if credentials is None:
         place = JoinOptions(

@@ -21,9 +21,10 @@ from atoll_operator.cli.run import (
     of_folder,
     warn,
 )
+from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import RUN_FILE
 from atoll_operator.local.planning import run_manifest
-from atoll_operator.local.show.live import Output
+from atoll_operator.local.show.live import Output, echo
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
 
@@ -96,6 +97,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         raise typer.Exit(detached.start(words, folder / LOG_FILE, typer.echo, INVITES, AWAITS))
     warn(job)
     region_values.prices(price_per_gb or ())  # refused before it is kept
+    with run_lock.running(folder):
+        pass  # who is refused has changed nothing of what is in it
     serving = serving_in(
         folder,
         job,
@@ -108,7 +111,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     serving.prices = region_values.prices(serving.server.prices)
     if over:
         typer.echo(over)
-        serving.tell_the_rest(typer.echo)
+        serving.tell_the_rest(echo)
         raise typer.Exit(RunResult.COMPLETE)
     code = train(
         job,

@@ -12,6 +12,7 @@ from atoll_operator.local.planning import edits
 from atoll_protos.errors import SpecError
 
 PERSON_HOURS: Final = 720.0  # that a token to look or to edit lasts
+HOURS_MAX: Final = 87_600.0  # ten years, as the certificate whose digest a token has
 
 
 def tokens(
@@ -21,7 +22,10 @@ def tokens(
     hours: Annotated[
         float | None,
         typer.Option(
-            min=0.001, help="Make one that lasts so long.", show_default="24; to look or edit 720"
+            min=0.001,
+            max=HOURS_MAX,
+            help="Make one that lasts so long.",
+            show_default="24; to look or edit 720",
         ),
     ] = None,
     look: Annotated[

@@ -52,7 +52,7 @@ from atoll_operator.local.progress import last_status, local_status
 from atoll_operator.local.progress.poller import Poller, utc_now
 from atoll_operator.local.show import plots, run_summary
 from atoll_operator.local.show.curve_recorder import recording
-from atoll_operator.local.show.live import Output, view_for
+from atoll_operator.local.show.live import Output, echo, view_for
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.local.supervision.process_reports import (
@@ -224,7 +224,7 @@ def _outcome(training: LocalRun, each_pass: Callable[[], None]) -> tuple[RunResu
         training.fail(error)
         wrong = (EXITS[code].reason for code in (ExitCode.BAD_INPUT, ExitCode.RESTORE_REFUSED))
         bad_input = error.reason in wrong
-        sys.stderr.write(f"failed: {error}\n")
+        echo(f"failed: {error}", err=True)
         return (RunResult.BAD_INPUT if bad_input else RunResult.FAILED), "failed"
     except KeyboardInterrupt:
         training.view.say(STOPPING)
@@ -268,15 +268,18 @@ def _summarise(training: LocalRun, code: RunResult, outcome: str, seconds: float
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[Callable[[], None]]:
-    """SIGTERM acts like Ctrl-C inside; after that neither of them can cut the clean end short.
+    """SIGTERM acts like Ctrl-C inside, and so does the end of the terminal.
+
+    After that none of them can cut the clean end short.
 
     A handler raises in whatever code runs, and Python drops what is raised in a `__del__`. What
     this yields raises it again.
     """
     asked = False
     heard = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a shell's background job
-        heard.append(signal.SIGINT)
+    for each in (signal.SIGINT, signal.SIGHUP):  # a shell's background job and nohup ignore them
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            heard.append(each)
 
     def interrupt(*_: object) -> None:
         nonlocal asked
@@ -289,7 +292,7 @@ def terminated_like_interrupted() -> Iterator[Callable[[], None]]:
             raise KeyboardInterrupt
 
     def again(*_: object) -> None:
-        sys.stderr.write(f"{STOPPING}\n")
+        echo(STOPPING, err=True)
 
     def hear(handler: Callable[[int, Any], None]) -> None:
         for each in heard:

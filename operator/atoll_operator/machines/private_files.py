@@ -19,21 +19,39 @@ from atoll_protos.network.credentials import (
 )
 
 LOCK_FILE = "lock"
+TRIED_BYTES = 1 << 18  # more than a machine's state has, without its logs
 
 
 def state_root() -> Path:
-    """Where this user's machines and tokens are kept."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "atoll"
+    """Where this user's machines and tokens are kept. Raises SpecError."""
+    if given := os.environ.get("XDG_STATE_HOME"):
+        return Path(given) / "atoll"
+    try:
+        return Path.home() / ".local" / "state" / "atoll"
+    except RuntimeError as error:  # as in a container whose user has no entry
+        raise SpecError("HOME", "is not set", "set it, or XDG_STATE_HOME") from error
 
 
 def make_private(folder: Path) -> Path:
-    """Raises SpecError where it cannot be made."""
+    """A new one is for this user alone; one that is there stays as it is. Raises SpecError."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        _make_folder(folder)
     except OSError as error:
         raise SpecError(str(folder), f"{error.strerror}", "give a writable folder") from error
     return folder
+
+
+def must_take(folder: Path) -> None:
+    """Raise SpecError where a file of TRIED_BYTES cannot be written into the folder."""
+    trial = make_private(folder) / f"{secrets.token_hex(4)}.trial"
+    try:
+        write_private(trial, bytes(TRIED_BYTES))
+        trial.unlink()
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # who is refused leaves nothing behind
+    except OSError as error:
+        remedy = "make room, or give a writable folder"
+        raise SpecError(str(folder), f"{error.strerror}", remedy) from error
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -63,16 +81,24 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_credentials(folder: Path, credentials: Credentials) -> None:
-    """Put a set in a folder at once, as the kubelet does: a reader gets files of one set."""
-    make_private(folder)
+    """Put a set in a folder at once, as the kubelet does: a reader gets files of one set.
+
+    Raises OSError, also for a folder that cannot be made: who renews tries again.
+    """
+    _make_folder(folder)
     name = f"..{secrets.token_hex(8)}"
-    new = make_private(folder / name)
-    for file, data in (
-        (CERTIFICATE, credentials.certificate),
-        (KEY, credentials.key),
-        (AUTHORITY, credentials.authority),
-    ):
-        write_private(new / file, data)
+    new = folder / name
+    try:
+        _make_folder(new)
+        for file, data in (
+            (CERTIFICATE, credentials.certificate),
+            (KEY, credentials.key),
+            (AUTHORITY, credentials.authority),
+        ):
+            write_private(new / file, data)
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     link = folder / KUBERNETES_LINK
     turned = folder / f"{name}.link"
     turned.symlink_to(name)
@@ -80,3 +106,8 @@ def write_credentials(folder: Path, credentials: Credentials) -> None:
     for each in folder.iterdir():
         if each.name not in (name, KUBERNETES_LINK):
             shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink()
+
+
+def _make_folder(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)

@@ -168,8 +168,8 @@ def certificate_at(place: str) -> bytes:
     try:
         with socket.create_connection((host, port), DIAL_SECONDS_MAX) as plain:
             return _shown(context, plain, place)
-    except OSError as error:  # also a name that does not resolve
-        problem = f"nothing answers ({error.strerror or error})"
+    except (OSError, UnicodeError) as error:  # a name that does not resolve, or that is none
+        problem = f"nothing answers ({getattr(error, 'strerror', '') or error})"
         raise AwayError(place, problem, CHECK) from error
 
 
@@ -201,6 +201,8 @@ def _error(place: str, error: grpc.RpcError) -> Exception:
         return AwayError(place, "has had too many wrong tokens from here", "wait a minute")
     if code is grpc.StatusCode.ABORTED:
         return AwayError(place, error.details(), AGAIN)
+    if code is grpc.StatusCode.INTERNAL:
+        return AwayError(place, f"cannot do this now: {error.details()}", AGAIN)
     if code is grpc.StatusCode.CANCELLED:
         return AwayError(place, "has ended this, for others who look or for its own end", AGAIN)
     return AwayError(place, f"does not answer: {code.name if code else error}", CHECK)

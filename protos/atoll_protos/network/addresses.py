@@ -12,6 +12,7 @@ from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 
 OR: Final = "|"
+PORT_MAX: Final = 65_535
 
 
 def joined(host: str, port: int) -> str:
@@ -20,9 +21,13 @@ def joined(host: str, port: int) -> str:
 
 def split(address: str) -> tuple[str, int]:
     """Raises ValueError, also for an IPv6 address without brackets: its end may be no port."""
+    if "://" in address:
+        raise ValueError(f"{address!r} is a URL, and not host:port")
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()):
         raise ValueError(f"{address!r} is not host:port")
+    if int(port) > PORT_MAX:
+        raise ValueError(f"{address!r} has a port above {PORT_MAX}")
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)
     if ":" in host:

@@ -13,12 +13,15 @@ from unit.local.test_atoll_run import learner, training_of
 from unit.local.test_chaos_passes import stop_at_once
 from unit.local.test_local_status import job, reply, snapshot
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @contextmanager
 def no_interrupt_comes_out() -> Iterator[None]:
     """It would end pytest, and no test would have failed. Handlers are put back."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.getsignal(each) for each in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, lambda *_: None)
     try:
         yield
     except KeyboardInterrupt:
@@ -37,6 +40,15 @@ def test_a_second_interrupt_says_that_the_run_stops(capsys: pytest.CaptureFixtur
             signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
     assert capsys.readouterr().err.splitlines() == [atoll_run.STOPPING] * 2
+
+
+def test_the_end_of_the_terminal_ends_a_run_in_order_but_for_nohup() -> None:
+    with no_interrupt_comes_out():
+        with atoll_run.terminated_like_interrupted(), pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with atoll_run.terminated_like_interrupted():
+            signal.raise_signal(signal.SIGHUP)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -27,6 +27,16 @@ from unit.local.test_atoll_run import learner, training_of
 from unit.local.test_local_status import job
 
 
+def test_a_current_folder_that_is_deleted_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    assert run_files.shown(here / "a.log") == "a.log"
+    here.rmdir()
+    assert run_files.shown(here / "a.log") == str(here / "a.log")
+
+
 @contextmanager
 def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing can be written into files."""

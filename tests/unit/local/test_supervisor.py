@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,19 @@ def test_what_starting_again_cannot_help_is_given_up(
     assert not run.start()
     assert (run.child.done, run.child.after) == (True, "")
     assert run.said[-1].startswith(f"here-0 is given up {words}")
+
+
+def test_what_cannot_be_started_now_is_tried_again(run_of: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "away"
+    run = run_of(replace(python(SLEEP), folder=str(folder)))
+    run.look()
+    assert run.child.process is None
+    assert run.said[0].startswith("here-0 cannot be started now: [Errno 2]")
+    for _ in range(9):  # it counts as no failure: who has made it may bring it back
+        run.now += 60.0
+        run.look()
+    folder.mkdir()
+    assert run.start()
 
 
 def test_a_kill_is_no_failure_of_its_own(run_of: Start) -> None:

@@ -41,6 +41,8 @@ class Served:
         now = time.time()
         return new_token(self.out, region=region, uses=uses, hours=hours, now=now)
 
-    def options(self, state: Path, token: Token | None = None, **more: object) -> JoinOptions:
-        text = str(token or "")
-        return JoinOptions(server=self.place, token=text, name="house", state=state, **more)  # type: ignore[arg-type]
+    def options(
+        self, state: Path | None, token: Token | None = None, **more: object
+    ) -> JoinOptions:
+        given = {"name": "house", "token": str(token or ""), **more}
+        return JoinOptions(server=self.place, state=state, **given)  # type: ignore[arg-type]

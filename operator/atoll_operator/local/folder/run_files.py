@@ -99,8 +99,9 @@ def size_of(path: Path | None) -> int:
 
 
 def shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    with contextlib.suppress(OSError, ValueError):  # the current folder may be deleted
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def continued_by(out: Path) -> str:

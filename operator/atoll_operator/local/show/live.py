@@ -1,10 +1,10 @@
 """What `atoll run` shows while it runs: a live table, lines of text, or lines of JSON."""
 
 import dataclasses
-import errno
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
@@ -40,11 +40,11 @@ class RunView:
     def show(self, seen: RunSnapshot, now: float) -> None:
         if now - self.shown_at >= LINE_SECONDS:
             self.shown_at = now
-            _echo(self.text_of(seen))
+            echo(self.text_of(seen))
 
     def say(self, text: str) -> None:
         """Print to stderr, so that all lines on stdout have one format."""
-        _echo(text, err=True)
+        echo(text, err=True)
 
     def __enter__(self) -> Self:
         return self
@@ -53,13 +53,13 @@ class RunView:
         pass
 
 
-def _echo(text: str, *, err: bool = False) -> None:
-    """Print a line, unless it goes to a file for which the disk has no room."""
-    try:
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line, if anybody takes it: a run goes on without a terminal, a reader or room.
+
+    Also from the handler of a signal, which may have come in the middle of another line.
+    """
+    with suppress(OSError, RuntimeError):
         typer.echo(text, err=err)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
 
 
 class TableView(RunView):
@@ -73,17 +73,21 @@ class TableView(RunView):
 
     def show(self, seen: RunSnapshot, now: float) -> None:
         del now
-        self.live.update(picture(seen), refresh=True)
+        with suppress(OSError):  # the terminal may be gone
+            self.live.update(picture(seen), refresh=True)
 
     def say(self, text: str) -> None:
-        self.live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        with suppress(OSError):
+            self.live.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
-        self.live.start()
+        with suppress(OSError):
+            self.live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.live.stop()
+        with suppress(OSError):
+            self.live.stop()
 
 
 def view_for(output: Output, *, terminal: bool) -> RunView:

@@ -212,6 +212,15 @@ class Supervisor:
         command = [word for word in planned.command if word != "--new" or child.restarts == 0]
         child.telemetry_bytes, child.log_bytes = size_of(child.telemetry), size_of(child.log)
         child.lines = Growing(child.log, child.log_bytes)
+        child.started_at, child.exit_code, child.after = now, None, ""
+        try:
+            self._spawn(child, command, pod)
+        except OSError as error:  # no folder, no memory, too many processes: later it may go
+            self.report(f"{planned.name} cannot be started now: {error}")
+            self._ended(child, ExitCode.TRY_AGAIN, now)
+
+    def _spawn(self, child: Child, command: Sequence[str], pod: str) -> None:
+        planned = child.planned
         child.keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", log_keeper.__file__, child.log],
             stdin=subprocess.PIPE,
@@ -228,7 +237,6 @@ class Supervisor:
                 env={**environment(planned), Env.UID: pod, Env.INSTANCE: child.instance},
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )
-        child.started_at, child.exit_code, child.after = now, None, ""
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         child.process = None

@@ -11,6 +11,7 @@ from atoll_operator.machines.joined import folder as joined_folder
 from atoll_operator.machines.joined import hosts
 from atoll_operator.machines.joined.folder import Joined
 from atoll_operator.machines.joined.learners import dialled
+from atoll_operator.machines.private_files import must_take, state_root
 from atoll_operator.machines.server_link import (
     ServerLink,
     link_to,
@@ -60,8 +61,8 @@ def enter(place: JoinOptions) -> tuple[Path, Joined, bool]:
             rendezvous = place.rendezvous or machine.rendezvous
             return folder, replace(machine, server=place.server, rendezvous=rendezvous), False
     if token is None:
-        problem = "is missing, and no folder here holds a machine of this job"
-        raise SpecError(TOKEN, problem, "give the one that `atoll serve` has printed")
+        problem = f"is missing, and no folder here holds machine {place.name} of this job"
+        raise SpecError(TOKEN, problem, _others(place.server))
     return *_entered(place, token), True
 
 
@@ -77,6 +78,17 @@ def _kept(place: JoinOptions, token: Token | None) -> tuple[Path, Joined] | None
         digest = link_to(place.server).digest
         found = joined_folder.find(place.server, place.name, digest)
     return found
+
+
+def _others(server: str) -> str:
+    """What to do: this machine may have had another name, as hosts are renamed."""
+    machines, faults = joined_folder.known()
+    others = [
+        f"go on as {machine.wanted} with --state {folder}"
+        for folder, machine in machines
+        if machine.server == server
+    ]
+    return "; or ".join(["give the one that `atoll serve` has printed", *others, *map(str, faults)])
 
 
 def _same(place: JoinOptions, token: Token | None, folder: Path, machine: Joined) -> None:
@@ -115,6 +127,7 @@ def _is_out(machine: Joined, server: str) -> bool:
 
 
 def _entered(place: JoinOptions, token: Token) -> tuple[Path, Joined]:
+    must_take(place.state or state_root())  # first: the server gives slots for good
     link = proved(place.server, token.digest)
     key, request = make_request()
     asked = pb.EnterRequest(

@@ -8,7 +8,6 @@ logs/, learners/, processes.json   as in a run folder
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,9 +58,13 @@ def write(folder: Path, joined: Joined) -> None:
 def read(folder: Path) -> Joined | None:
     """None: no machine is kept there. Raises SpecError."""
     path = folder / MACHINE_FILE
-    if not path.exists():
+    try:
+        found: Joined = parse(Joined, path.read_text(encoding="utf-8"), str(path))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    found: Joined = parse(Joined, path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, SpecError) as error:
+        remedy = "let this user read it, put a copy back, or join anew with a token and --state"
+        raise SpecError(str(path), f"cannot be read ({error})", remedy) from error
     return found
 
 
@@ -76,7 +79,7 @@ def find(place: str, name: str, digest: str = "") -> tuple[Path, Joined] | None:
     """
     found = [
         (folder, joined)
-        for folder, joined in _all()
+        for folder, joined in known()[0]
         if joined.wanted == name and (joined.digest == digest if digest else joined.server == place)
     ]
     if len(found) > 1:
@@ -89,8 +92,13 @@ def default_folder(job: str, uid: str, machine: str) -> Path:
     return state_root() / f"{job}-{uid[:8]}-{machine}"
 
 
-def _all() -> Iterator[tuple[Path, Joined]]:
+def known() -> tuple[list[tuple[Path, Joined]], list[SpecError]]:
+    """The machines in this user's state folder, and what is wrong with others: of any job."""
+    machines, faults = [], []
     for path in sorted(state_root().glob(f"*/{MACHINE_FILE}")):
-        joined = read(path.parent)
-        if joined is not None:
-            yield path.parent, joined
+        try:
+            if (joined := read(path.parent)) is not None:
+                machines.append((path.parent, joined))
+        except SpecError as error:
+            faults.append(error)
+    return machines, faults

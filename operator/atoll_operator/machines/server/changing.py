@@ -19,7 +19,7 @@ from atoll_operator.local.folder.run_files import (
 from atoll_operator.local.folder.run_lock import is_run
 from atoll_operator.local.planning import edits
 from atoll_operator.local.progress.last_status import read_status
-from atoll_operator.machines.server.register import Book
+from atoll_operator.machines.server.register import Book, keeps_slots
 from atoll_protos.errors import SpecError
 from atoll_protos.names import REGION_PATTERN
 
@@ -64,13 +64,8 @@ class RunFolder:
         return lines
 
     def _keeps_machines(self, after: Job) -> None:
-        """Refuse that a machine which has joined would have a slot that the job has not."""
-        for each in Book(self.folder / MACHINES_FOLDER).read().machines:
-            if gone := [slot for slot in each.slots if slot not in after.spec.slots]:
-                problem = f"machine {each.name} has {', '.join(gone)}"
-                out = f"`atoll tokens {self.folder} --revoke {each.name}`"
-                remedy = f"first take the machine out: {out}"
-                raise SpecError(f"spec.regions[{each.region}].learners", problem, remedy)
+        register = Book(self.folder / MACHINES_FOLDER).read()
+        keeps_slots(register, after.spec.slots, str(self.folder))
 
     def _status(self) -> Status | None:
         """None: the run has written none yet."""

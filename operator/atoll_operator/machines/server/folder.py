@@ -8,6 +8,7 @@ tls/             the credentials of the processes of this machine
 """
 
 import dataclasses
+import errno
 import json
 import socket
 import ssl
@@ -27,7 +28,7 @@ from atoll_operator.machines.token import SERVER_NAME, Token, digest_of, hash_of
 from atoll_protos import json_text
 from atoll_protos.errors import SpecError
 from atoll_protos.job.strict_json import parse
-from atoll_protos.network.addresses import split
+from atoll_protos.network.addresses import PORT_MAX, split
 from atoll_protos.network.identity import Identity, JobIdentity, Role
 from atoll_protos.network.listening import listening_socket, own_address
 
@@ -36,7 +37,6 @@ SERVER_FILE: Final = "server.json"
 ANCHOR_FILE: Final = "join.json"
 ANCHOR_DAYS: Final = 3650
 PORT: Final = 7700
-PORT_MAX: Final = 65_535
 DAY_HOURS: Final = 24.0
 # Addresses of documentation (RFC 5737 and 3849): asking the kernel for a route sends nothing.
 NOWHERE: Final = ("192.0.2.1", "2001:db8::1")
@@ -108,9 +108,12 @@ def read_server(folder: Path) -> ServerFile:
     path = folder / SERVER_FILE
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         problem = "is no folder of `atoll serve`"
         raise SpecError(str(folder.parent), problem, "give the one that it names") from error
+    except OSError as error:
+        remedy = "ask as the user who runs `atoll serve`"
+        raise SpecError(str(path), f"cannot be read ({error.strerror})", remedy) from error
     found: ServerFile = parse(ServerFile, text, str(path))
     return found
 
@@ -177,7 +180,8 @@ def address(flag: str, text: str, port: int) -> tuple[str, int]:
     try:
         return split(text) if text else ("", port)
     except ValueError as error:
-        if ":" not in text or (text.startswith("[") and text.endswith("]")):
+        alone = ":" not in text and not text.isdecimal()  # a port alone is no host
+        if alone or (text.startswith("[") and text.endswith("]")):
             return text.strip("[]"), port
         remedy = "give HOST or HOST:PORT, an IPv6 address in brackets: [fd00::1]:7700"
         raise SpecError(flag, str(error), remedy) from error
@@ -196,9 +200,14 @@ def _free_ports(host: str, first: int, count: int) -> tuple[int, ...]:
     for port in range(first, PORT_MAX + 1):
         if len(found) == count:
             break
-        with suppress(OSError):
+        try:
             listening_socket(host, port).close()
             found.append(port)
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):  # no port would be free
+                problem = f"{host} is no address of this machine ({error.strerror})"
+                remedy = "listen on 0.0.0.0, and say with --advertise how others reach this machine"
+                raise SpecError("--listen", problem, remedy) from error
     if len(found) < count:
         raise SpecError("--listen", f"there are no {count} free ports from {first}", "give a lower")
     return tuple(found)

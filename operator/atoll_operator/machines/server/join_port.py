@@ -32,6 +32,7 @@ from atoll_operator.machines.server.register import (
     Member,
     OpenSlots,
     UnknownNameError,
+    UnreadableError,
     WrongSecretError,
     allowed,
     enter,
@@ -108,7 +109,8 @@ class JoinPort:
     def Change(self, request: pb.ChangeRequest, context: Any) -> pb.ChangeReply:  # noqa: N802
         try:
             self._allowed(request, May.EDIT, context)
-            lines = changed(RunFolder(self.looking.out, self.job), request)
+            with _own_trouble(context):
+                lines = changed(RunFolder(self.looking.out, self.job), request)
         except SpecError as error:
             return pb.ChangeReply(refusal=_refusal(error))
         name = pb.Decision.Name(request.decision).removeprefix("DECISION_").lower()
@@ -123,7 +125,8 @@ class JoinPort:
         try:
             self.attempts.check(address, name, now)
             try:
-                yield
+                with _own_trouble(context):
+                    yield
             except WrongSecretError as error:
                 nobody = isinstance(error, UnknownNameError)
                 self.attempts.failed(address, "" if nobody else name, now)
@@ -152,7 +155,8 @@ class JoinPort:
             host=request.host if request.HasField("host") else None,
             slot=request.slot,
         )
-        offered = self.offered()
+        # Read before the slots are given: what cannot be read leaves them free.
+        offered, run_file = self.offered(), self.run_file()
 
         def let_in(register: Any) -> tuple[Any, tuple[Member, bytes, bytes]]:
             changed, machine = enter(register, asked, offered, hash_of(secret), now)
@@ -167,7 +171,7 @@ class JoinPort:
             slots=machine.slots,
             certificate=certificate,
             authorities=authorities,
-            run_file=self.run_file(),
+            run_file=run_file,
             container=self.container(machine.region),
             watch=self._watched(machine, peer, 0.0),
             job=self.job,
@@ -204,6 +208,16 @@ class JoinPort:
             length=self.steps(),
             rendezvous=self.now.meetings.get(machine.slots[0], "") if several else "",
         )
+
+
+@contextmanager
+def _own_trouble(context: Any) -> Iterator[None]:
+    """What is wrong here, such as a full disk, is no refusal: machines train on and ask again."""
+    try:
+        yield
+    except (OSError, UnreadableError) as error:
+        what = error.strerror if isinstance(error, OSError) else "its register cannot be read"
+        context.abort(grpc.StatusCode.INTERNAL, f"trouble on its machine ({what})")
 
 
 def open_port(listen: str, anchor: Authority, servicer: JoinPort) -> grpc.Server:

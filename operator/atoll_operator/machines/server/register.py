@@ -185,12 +185,25 @@ def with_token(register: Register, token: Granted, now: float) -> Register:
     return replace(register, tokens=(*valid(register.tokens, now), token))
 
 
+def keeps_slots(register: Register, slots: Sequence[str], folder: str) -> None:
+    """Raise SpecError where a machine has a slot that the job, in this folder, is not to have."""
+    for each in register.machines:
+        if gone := [slot for slot in each.slots if slot not in slots]:
+            problem = f"machine {each.name} has {', '.join(gone)}"
+            remedy = f"first take the machine out: `atoll tokens {folder} --revoke {each.name}`"
+            raise SpecError(f"spec.regions[{each.region}].learners", problem, remedy)
+
+
 def valid(tokens: Iterable[Granted], now: float) -> list[Granted]:
     return [each for each in tokens if now < each.until]
 
 
+class UnreadableError(SpecError):
+    """The register cannot be read now: no machine is refused for that."""
+
+
 class Book:
-    """The register in a folder; each call reads it again. Raises OSError and SpecError."""
+    """The register in a folder; each call reads it again. Raises OSError and UnreadableError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._file = folder, folder / REGISTER_FILE
@@ -198,9 +211,12 @@ class Book:
     def read(self) -> Register:
         try:
             text = self._file.read_text(encoding="utf-8")
+            found: Register = parse(Register, text, str(self._file))
         except FileNotFoundError:
             return Register()
-        found: Register = parse(Register, text, str(self._file))
+        except (OSError, UnicodeDecodeError, SpecError) as error:
+            problem = f"cannot be read ({error})"
+            raise UnreadableError(str(self._file), problem, "put a copy of it back") from error
         return found
 
     def change(self, made: Callable[[Register], tuple[Register, T]]) -> T:

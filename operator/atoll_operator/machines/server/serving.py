@@ -60,7 +60,13 @@ from atoll_operator.machines.server.job_certificates import JobCertificates
 from atoll_operator.machines.server.job_now import JobNow
 from atoll_operator.machines.server.join_port import JoinPort, open_port
 from atoll_operator.machines.server.looking import Looking
-from atoll_operator.machines.server.register import Book, OpenSlots, Register
+from atoll_operator.machines.server.register import (
+    Book,
+    OpenSlots,
+    Register,
+    UnreadableError,
+    keeps_slots,
+)
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.job.expected import Expected, ListedMachine
@@ -99,6 +105,8 @@ class MachineServer(Elsewhere):
     kept_at: float = -KEEP_SECONDS
     shown: tuple[ShownMachine, ...] = ()
     shown_at: float = -SHOWN_SECONDS
+    entered: Register = field(default_factory=Register)  # as it was read last
+    trouble: str = ""  # with the files of `machines`, as it was said last
 
     @property
     def book(self) -> Book:
@@ -112,7 +120,7 @@ class MachineServer(Elsewhere):
         return [self._secured(each) for each in planned]
 
     def listed(self, slots: Expected) -> Expected:
-        entered = self.book.read().machines
+        entered = self._register().machines
         machines = tuple(ListedMachine(name=each.name, slots=each.slots) for each in entered)
         return replace(slots, machines=machines)
 
@@ -152,7 +160,10 @@ class MachineServer(Elsewhere):
 
     def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
         now = time.monotonic()
-        self._keep(now, self._files.say)
+        try:
+            self._keep(now, self._files.say)
+        except (OSError, SpecError) as error:  # those that are there last for days
+            self._files.say(f"certificates cannot be renewed, and are tried again: {error}")
         self._show(seen, now)
         state = pb.JOB_TRAINING if all(seen.replies) else pb.JOB_STATE_UNSPECIFIED
         if seen.status.true_condition("Suspended") is not None:
@@ -190,7 +201,7 @@ class MachineServer(Elsewhere):
 
     def _write_machines(self) -> None:
         home = self.job.spec.syncer_region
-        self.shown = priced(self.now.shown(self.book.read(), self.traffic), home, self.prices)
+        self.shown = priced(self.now.shown(self._register(), self.traffic), home, self.prices)
         text = to_json(MachinesFile(home=home, machines=self.shown))
         self._files.write(MACHINES_FILE, text)
 
@@ -207,6 +218,16 @@ class MachineServer(Elsewhere):
         """As other machines dial a shard: without a host, at that which they dial already."""
         ports = [split(each)[1] for each in processes_of(endpoint)]
         return OR.join(joined(self.advertised, port) for port in ports)
+
+    def _register(self) -> Register:
+        """As it is, or as it was read last: a register that cannot be read ends no training."""
+        try:
+            self.entered, self.trouble = self.book.read(), ""
+        except UnreadableError as error:
+            if str(error) != self.trouble:
+                self.trouble = str(error)
+                self._files.say(f"{error}; the run goes on, and nobody enters meanwhile")
+        return self.entered
 
     def _keep(self, now: float, say: Callable[[str], None]) -> None:
         if now - self.kept_at >= KEEP_SECONDS:
@@ -245,7 +266,7 @@ class MachineServer(Elsewhere):
 
     def _unaware(self) -> list[str]:
         """Machines of the job that have not heard that it is complete."""
-        return self.now.unaware(each.name for each in self.book.read().machines)
+        return self.now.unaware(each.name for each in self._register().machines)
 
 
 def serving_in(
@@ -266,7 +287,9 @@ def serving_in(
     server = server_file(folder, job, listen, advertise, here, prices)
     host, here = server.host, server.here
     check(job, here)
-    _check_entered(Book(folder).read(), here)
+    entered = Book(folder).read()
+    _check_entered(entered, here)
+    keeps_slots(entered, job.spec.slots, shown(out))
     advertised, advertised_port = address("--advertise", server.advertise, 0)
     shown_host = advertised or (own_host() if host in EVERYWHERE else host)
     server = replace(server, place=joined(shown_host, advertised_port or server.port))
@@ -290,6 +313,7 @@ def serving_in(
         looking=Looking(out=out),
         endpoints=endpoints_at(server.ports, job.spec.syncer.shards, local),
         observer=str(out / OBSERVER_FOLDER),
+        entered=entered,
     )
 
 

@@ -1,0 +1,175 @@
+"""What goes wrong on either machine costs no slot, refuses no machine and ends no training."""
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from atoll_operator import cli
+from atoll_operator.api.job.parsing import parse
+from atoll_operator.api.job.process_inputs import expected
+from atoll_operator.cli.tokens import listed
+from atoll_operator.local.folder import run_lock
+from atoll_operator.machines import private_files
+from atoll_operator.machines.joined.entering import enter
+from atoll_operator.machines.joined.watching import Watcher
+from atoll_operator.machines.private_files import make_private, state_root
+from atoll_operator.machines.server import register
+from atoll_operator.machines.server.job_certificates import JobCertificates
+from atoll_operator.machines.server.serving import serving_in
+from atoll_operator.machines.server_link import certificate_at
+from atoll_protos.errors import SpecError
+from atoll_protos.network.credentials import Credentials
+from unit.local.test_local_status import reply, snapshot
+from unit.machines.served import JOB, Served
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_register_that_cannot_be_read_refuses_no_machine_and_ends_no_run(
+    served: Served, tmp_path: Path
+) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    heard: list[str] = []
+    watcher = Watcher(folder, machine, heard.append)
+    before = served.server.listed(expected(served.job))
+    assert [each.name for each in before.machines] == ["house"]
+    file = served.out / "machines" / register.REGISTER_FILE
+    text = file.read_text()
+    file.write_text(text.replace(",", ";", 1))
+    for _ in range(2):
+        watcher.look()
+        assert served.server.listed(expected(served.job)) == before
+    assert watcher.refusal is None
+    assert "its register cannot be read" in heard[0]
+    (said,) = [each for each in served.said if "cannot be read" in each]
+    assert str(file) in said
+    file.write_text(text)
+    watcher.look()
+    assert heard[1:] == [f"{served.place} answers again"]
+
+
+def test_a_server_without_room_lets_nobody_in_and_says_so(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = served.token()
+    monkeypatch.setattr(register, "write_private", full)
+    with pytest.raises(SpecError, match=r"trouble on its machine \(No space left on device"):
+        enter(served.options(tmp_path / "a", token))
+
+
+def test_a_machine_that_cannot_keep_its_state_takes_no_slot(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecError, match="give a writable folder"):
+        enter(served.options(tmp_path / "file" / "a", served.token()))
+    with monkeypatch.context() as patch:
+        patch.setattr(private_files, "write_private", full)
+        with pytest.raises(SpecError, match="No space left on device; make room"):
+            enter(served.options(tmp_path / "a", served.token()))
+    assert "us-0" not in listed(served.out, time.time())
+
+
+def test_a_renewal_without_room_is_tried_again(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    watcher = Watcher(folder, machine, served.said.append)
+    watcher.clock = lambda: time.time() + 86_400 * 21
+    before = Credentials.read(folder / "tls")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", lambda *_, **__: full())
+        watcher.look()
+        patch.setattr(JobCertificates, "keep", full)
+        served.server.kept_at = -1e6
+        served.server.tell(snapshot([reply()]), final=False, complete=False)
+    assert watcher.refusal is None
+    assert Credentials.read(folder / "tls") == before
+    assert [each for each in served.said if "certificates cannot be renewed" in each]
+    watcher.look()
+    assert Credentials.read(folder / "tls") != before
+
+
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (there := tmp_path / "there").mkdir()
+    there.chmod(0o755)
+    assert make_private(there).stat().st_mode & 0o777 == 0o755
+    assert make_private(tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_server_that_is_started_again_keeps_room_for_its_machines(
+    served: Served, tmp_path: Path
+) -> None:
+    enter(served.options(tmp_path / "a", served.token(), learners=2))
+    fewer = parse(JOB.replace("learners: 2", "learners: 1"))
+    with pytest.raises(SpecError, match=r"machine house has us-1; .* --revoke house"):
+        serving_in(served.out, fewer, listen="", advertise="", here=[], now=time.time())
+
+
+def test_a_machine_that_was_renamed_is_told_where_its_state_is(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    folder, _, _ = enter(served.options(None, served.token()))
+    renamed = served.options(None, name="flat")
+    with pytest.raises(SpecError, match=rf"go on as house with --state {folder}$"):
+        enter(renamed)
+    (other := folder.with_name("other")).mkdir()
+    (other / "machine.json").write_text("{")
+    assert enter(served.options(None))[0] == folder
+    (folder / "machine.json").write_text("{")
+    with pytest.raises(SpecError, match=rf"{folder}/machine.json: cannot be read"):
+        enter(renamed)
+
+
+def test_a_token_has_an_end(served: Served) -> None:
+    for hours in ("inf", "1e15"):
+        asked = CliRunner().invoke(cli.app, ["tokens", str(served.out), "--hours", hours])
+        assert asked.exit_code == 2
+        assert "--hours" in asked.output
+
+
+@pytest.mark.parametrize(
+    ("listen", "words"),
+    [
+        ("192.0.2.1:7700", "192.0.2.1 is no address of this machine .*--advertise"),
+        ("nowhere.invalid:7700", "nowhere.invalid is no address of this machine"),
+        ("7700", "'7700' is not host:port"),
+        ("0.0.0.0:77000", "has a port above 65535"),
+        ("http://0.0.0.0:7700", "is a URL"),
+    ],
+)
+def test_where_nobody_can_listen_is_said_at_once(listen: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=f"--listen: .*{words}"):
+        serving_in(tmp_path, parse(JOB), listen=listen, advertise="", here=[], now=0.0)
+
+
+def test_what_is_no_name_of_a_host_does_not_answer() -> None:
+    with pytest.raises(SpecError, match=r"nothing answers .*label"):
+        certificate_at("a..b:7700")
+
+
+def test_a_second_server_changes_nothing_of_the_first(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    out = tmp_path / "run"
+    with run_lock.running(out):
+        words = ["serve", str(tmp_path / "job.yaml"), "--out", str(out)]
+        ended = CliRunner().invoke(cli.app, [*words, "--listen", "127.0.0.1:7999"])
+    assert "is in use by another atoll command" in str(ended.exception)
+    assert [each.name for each in out.iterdir()] == [run_lock.LOCK_FILE]
+
+
+def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(SpecError, match="HOME: is not set"):
+        state_root()
