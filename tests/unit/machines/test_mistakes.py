@@ -1,20 +1,27 @@
 """What goes wrong on either machine costs no slot, refuses no machine and ends no training."""
 
 import errno
+import json
 import os
 import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected
 from atoll_operator.cli.tokens import listed
 from atoll_operator.local.folder import run_lock
+from atoll_operator.local.planning.process_plan import Planned
+from atoll_operator.local.supervision.child import Child
 from atoll_operator.machines import private_files
 from atoll_operator.machines.joined.entering import enter
+from atoll_operator.machines.joined.joining import JoinedRun
 from atoll_operator.machines.joined.watching import Watcher
 from atoll_operator.machines.private_files import make_private, state_root
 from atoll_operator.machines.server import register
@@ -126,6 +133,24 @@ def test_a_machine_that_was_renamed_is_told_where_its_state_is(
     (folder / "machine.json").write_text("{")
     with pytest.raises(SpecError, match=rf"{folder}/machine.json: cannot be read"):
         enter(renamed)
+
+
+def test_a_copy_of_a_state_folder_says_that_its_learner_does_not_train(tmp_path: Path) -> None:
+    telemetry = tmp_path / "us-0.jsonl"
+    planned = Planned(role="learner", name="us-0", command=("a",), env={})
+    child = Child(planned, tmp_path / "us-0.log", telemetry, process=Mock())
+    processes: Any = Mock(children=[child], steps=None)
+    reply = pb.WatchReply(state=pb.JOB_TRAINING, tick=5)
+    watcher: Any = Mock(refusal=None, reply=reply, heard_at=0.0, silent_seconds=lambda _: 0.0)
+    said: list[str] = []
+    run = JoinedRun(watcher, processes, said.append)
+    held = "us-0 has a live session of us-0-1"
+    refusal = {"event": "refused", "reason": held}
+    for now, line in ((100.0, {"event": "start"}), (200.0, refusal), (300.0, {"t_m": 1})):
+        with telemetry.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        assert run.advance(now) is None
+    assert said == ["tick 5", "tick 5", f"us-0 does not train here: {held}", "tick 5"]
 
 
 def test_a_token_has_an_end(served: Served) -> None:

@@ -24,7 +24,7 @@ class Processes:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.answered: list[bool] = []
-        self.children = [SimpleNamespace(given_up="")]
+        self.children = [SimpleNamespace(given_up="", process=None)]
         self.steps: int | None = None
 
     def stop(self) -> None:

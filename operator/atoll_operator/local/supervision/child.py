@@ -15,6 +15,7 @@ from atoll_protos.exits import ExitCode
 
 LOG_SECONDS_MAX = 2.0  # for the rest of a log, which others who write to it may hold open
 LOG_BYTES = 64 * 1024  # of the end of a log that are read for the last words
+REFUSED = ("refused", "disconnected")  # lines of a learner that is not welcome, and dials again
 TELEMETRY_BYTES = 1 << 20  # of the end of the telemetry of a start, which may have lasted for days
 
 
@@ -85,8 +86,7 @@ def cannot_train(hosts: Sequence[Child]) -> bool:
 
 
 def end_of(child: Child, code: int, seconds: float) -> End:
-    start = max(child.telemetry_bytes, size_of(child.telemetry) - TELEMETRY_BYTES)
-    lines = read_lines(child.telemetry, start) if child.telemetry else []
+    lines = _telemetry(child)
     # A learner's lines count its own steps; an evaluator's do not, and each is an evaluation.
     steps = [line.get("t_m", 1) for line in lines if "event" not in line]
     lefts = [str(line.get("reason", "")) for line in lines if line.get("event") == "end"]
@@ -104,6 +104,18 @@ def _elsewhere(child: Child, code: int) -> str:
     """Of a host whose learner writes on the machine of host 0 alone: it ends well with all."""
     alone = child.planned.host > 0 and not size_of(child.telemetry)
     return "finished" if alone and code == ExitCode.FINAL else ""
+
+
+def refused(child: Child) -> str:
+    """Why what runs was not let in at its last attempt; empty: it was, or has made none yet."""
+    last = (_telemetry(child) or [{}])[-1]
+    return str(last.get("reason", "")) if last.get("event") in REFUSED else ""
+
+
+def _telemetry(child: Child) -> list[dict[str, Any]]:
+    """Of the present start, the last of it."""
+    start = max(child.telemetry_bytes, size_of(child.telemetry) - TELEMETRY_BYTES)
+    return read_lines(child.telemetry, start) if child.telemetry else []
 
 
 def has_left(child: Child) -> bool:

@@ -17,7 +17,7 @@ from atoll_operator.local.folder.run_files import Files, Say, shown
 from atoll_operator.local.passes import LEAVING_SECONDS_MAX, POLL_SECONDS
 from atoll_operator.local.planning.process_plan import Planned
 from atoll_operator.local.show.run_summary import RunResult
-from atoll_operator.local.supervision.child import Child
+from atoll_operator.local.supervision.child import Child, refused
 from atoll_operator.local.supervision.process_reports import afterwards, exit_of
 from atoll_operator.local.supervision.startable import check_startable
 from atoll_operator.local.supervision.supervisor import Supervisor
@@ -230,3 +230,6 @@ class JoinedRun:
             self.line_at = now
             of = f" of {self.supervisor.steps}" if self.supervisor.steps else ""
             self.say(f"tick {self.watcher.reply.tick}{of}")
+            for child in self.supervisor.children:
+                if child.process is not None and (why := refused(child)):
+                    self.say(f"{child.planned.name} does not train here: {why}")
