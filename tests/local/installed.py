@@ -1,15 +1,16 @@
-"""Installs what tests run beside Atoll: object stores, SkyPilot's parser, and Slurm.
+"""Installs what tests run beside Atoll: object stores, SkyPilot's parser, Slurm, and trainers.
 
-None fits into the project's environment: the requirements of moto (S3) and SkyPilot contradict
-ours, Azurite (Azure) comes from npm, and Slurm is a package of Debian, which takes root. The others
-lie in `~/.cache/atoll`, by their versions. All are installed once:
-`python tests/local/installed.py`, or by the first test that needs one.
+None fits into the project's environment: the requirements of moto (S3), SkyPilot and torchtitan
+contradict ours, TRL brings pyarrow and pandas (270 MB), Azurite (Azure) comes from npm, and Slurm
+is a package of Debian, which takes root. The others lie in `~/.cache/atoll`, by their versions. All
+are installed once: `python tests/local/installed.py`, or by the first test that needs one.
 """
 
 import fcntl
 import hashlib
 import os
 import shutil
+import site
 import subprocess
 import sys
 import venv
@@ -19,6 +20,9 @@ from pathlib import Path
 MOTO = ("moto[s3]==5.2.5", "boto3==1.44.8", "flask==3.1.3", "flask-cors==6.0.5")
 AZURITE = ("azurite@3.37.0",)
 SKYPILOT = ("skypilot==0.14.1",)
+TITAN = ("torchtitan==0.3.0",)
+TRAINERS = ("trl==1.16.0", "datasets==5.2.0", "diffusers==0.42.1")
+COMMANDS = {"atoll": "atoll_operator.cli", "atoll-worker": "atoll_worker.__main__"}
 SLURM = ("munge", "slurm-client", "slurmctld", "slurmd")
 
 
@@ -30,6 +34,16 @@ def moto() -> Path:
 def skypilot() -> Path:
     """The Python that has it."""
     return _installed("skypilot", SKYPILOT, _pip(SKYPILOT)) / "bin" / "python"
+
+
+def titan() -> Path:
+    """The Python that has torchtitan, and what the tests have."""
+    return _on_top("titan", TITAN)
+
+
+def trainers() -> Path:
+    """The Python that has TRL and diffusers, and what the tests have."""
+    return _on_top("trainers", TRAINERS)
 
 
 def slurm() -> None:
@@ -74,6 +88,24 @@ def _pip(packages: tuple[str, ...]) -> Callable[[Path], None]:
     return install
 
 
+def _on_top(name: str, packages: tuple[str, ...]) -> Path:
+    """A Python with these packages that sees those of this environment behind its own."""
+
+    def install(folder: Path) -> None:
+        venv.create(folder, symlinks=True)
+        python = folder / "bin" / "python"
+        (own,) = folder.glob("lib/python*/site-packages")
+        lines = (f"import site; site.addsitedir({each!r})\n" for each in site.getsitepackages())
+        (own / "tests.pth").write_text("".join(lines))
+        for command, module in COMMANDS.items():
+            text = f"#!{python}\nimport sys\nfrom {module} import main\nsys.exit(main())\n"
+            python.with_name(command).write_text(text)
+            python.with_name(command).chmod(0o755)
+        _run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", *packages)
+
+    return _installed(name, (*packages, sys.prefix), install) / "bin" / "python"
+
+
 def _install_azurite(folder: Path) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise FileNotFoundError(
@@ -99,5 +131,5 @@ def _run(*words: str | Path, env: Mapping[str, str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    for each in (moto, azurite, slurm):  # SkyPilot takes minutes, and only `long` needs it
+    for each in (moto, azurite, slurm):  # the others take minutes, and only `long` needs them
         sys.stdout.write(f"{each.__name__}: {each() or 'installed'}\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from local.command import TESTS, commits, ended, json_lines, python_path
-from local.integrations.titan_environment import titan_python
+from local.installed import titan
 from local.one_shard import SLOT, OneShard, one_shard
 
 pytestmark = pytest.mark.long
@@ -23,7 +23,7 @@ KILL_STEP = 9
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return titan_python()
+    return titan()
 
 
 @pytest.fixture(autouse=True)

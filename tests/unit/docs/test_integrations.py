@@ -8,7 +8,7 @@ from unit.docs.tree import ROOT
 
 PAGE = (ROOT / "docs/integrations.md").read_text()
 SCRIPTS = ROOT / "examples/libraries"
-LINES_MAX = {"accelerate_loop": 6, "muon": 6}  # others: 5
+LINES_MAX = {"accelerate_loop": 6, "diffusion": 8, "muon": 6}  # others: 5
 OURS = re.compile(r"\b(atoll\w*|AtollCallback|learner)\b")
 
 

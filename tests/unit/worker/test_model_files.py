@@ -32,6 +32,22 @@ def test_an_exported_adapter_is_for_use_and_names_its_base() -> None:
     assert not config.inference_mode
 
 
+class OfDiffusers(nn.Linear):
+    """Its configuration is a plain dictionary, which it writes itself."""
+
+    config = {"in_features": 2}  # noqa: RUF012
+
+    def register_to_config(self, **more: object) -> None: ...
+
+    def save_config(self, folder: str) -> None:
+        Path(folder, "config.json").write_text(json.dumps(self.config))
+
+
+def test_a_model_of_diffusers_brings_its_configuration() -> None:
+    found = files_of(OfDiffusers(2, 2), "", [])
+    assert json.loads(found["config.json"]) == {"in_features": 2}
+
+
 def test_files_are_small_all_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_files, "FILE_BYTES_MAX", 3)
     paths = [tmp_path / name for name in ("a.txt", "b.txt")]

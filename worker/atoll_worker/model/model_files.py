@@ -1,6 +1,7 @@
 """The small files of an export: config.json, a tokenizer, an adapter's configuration.
 
-Neither transformers nor PEFT is imported: a model of theirs says by its attributes what it is.
+None of transformers, diffusers and PEFT is imported: a model of theirs says by its attributes what
+it is.
 """
 
 import copy
@@ -74,11 +75,15 @@ def _save_adapter_config(model: nn.Module, adapter: str, folder: Path) -> None:
 
 
 def _save_config(model: nn.Module, folder: Path) -> None:
-    """As transformers' own save_pretrained, if it is such a model."""
+    """As their own save_pretrained, if it is a model of transformers or of diffusers."""
     config: Any = getattr(model, "config", None)
-    if not hasattr(config, "to_json_string"):
+    of_diffusers = hasattr(model, "register_to_config")
+    if not of_diffusers and not hasattr(config, "to_json_string"):
         return
     try:
+        if of_diffusers:
+            model.save_config(str(folder))  # type: ignore[operator]
+            return
         named = copy.deepcopy(config)
         named.architectures = [type(model).__name__.removeprefix("FSDP")]
         dtype = getattr(model, "dtype", None)
