@@ -51,7 +51,7 @@ def atoll(*words: str) -> str:
 
 
 def until(done: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + 60
     while not done():
         assert time.monotonic() < ends
         time.sleep(0.02)
