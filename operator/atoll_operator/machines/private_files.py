@@ -63,7 +63,8 @@ def write_private(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except OSError as error:
+        error.filename = error.filename or str(path)  # that of a write has none
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise

@@ -103,6 +103,15 @@ def test_a_renewal_without_room_is_tried_again(
     assert Credentials.read(folder / "tls") != before
 
 
+def test_a_file_for_which_the_disk_has_no_room_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/a'"):
+        private_files.write_private(tmp_path / "a", b"1")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     (there := tmp_path / "there").mkdir()
     there.chmod(0o755)
