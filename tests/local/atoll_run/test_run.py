@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from atoll_operator.local.show.run_summary import conserve
 from bytegpt.data import read as read_text
-from local.command import ATOLL, TINY, commits, ended, json_lines, run_atoll, tapes
+from local.command import TINY, commits, ended, json_lines, run_atoll, tapes
 from local.law import check_law, check_status, learners_lines, merged_by_tape
 
 pytestmark = pytest.mark.fresh
@@ -118,9 +118,3 @@ def test_pictures_and_an_export_in_hugging_face_layout_are_there(out: Path) -> N
     index = read(out / "export" / "model.safetensors.index.json")
     for name, file in index["weight_map"].items():
         assert name in load_file(out / "export" / file)
-
-
-def test_a_second_run_in_the_same_folder_is_refused(out: Path) -> None:
-    done = ended(ATOLL, "run", TINY, "--out", out)
-    assert done.returncode == 2
-    assert "--resume" in done.stderr

@@ -21,6 +21,8 @@ from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from local import installed
 from local.stores.gcs_stub import GcsStub
 
@@ -48,6 +50,13 @@ class Place:
     def at(self, port: int) -> "Place":
         """The same folder, reached through a proxy."""
         return replace(self, endpoint=re.sub(r":\d+", f":{port}", self.endpoint, count=1))
+
+    def used(self, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+        """The flags of an `atoll run` whose state is there; its environment is set."""
+        for name, value in self.environment.items():
+            monkeypatch.setenv(name, value)
+        storage = f"{{type: ObjectStore, url: '{self.url}', endpoint: '{self.endpoint}'}}"
+        return "--set", f"spec.syncer.storage={storage}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

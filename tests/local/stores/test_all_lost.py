@@ -28,10 +28,7 @@ def test_a_job_that_lost_all_learners_and_its_folder_of_the_bucket_goes_on_from_
     moto: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, kept = moto.place(), moto.place()
-    for name, value in state.environment.items():
-        monkeypatch.setenv(name, value)
-    storage = f"{{type: ObjectStore, url: '{state.url}', endpoint: '{state.endpoint}'}}"
-    settings = (*SETTINGS, "--set", f"spec.syncer.storage={storage}")
+    settings = (*SETTINGS, *state.used(monkeypatch))
     place = f"{{url: '{kept.url}', everySteps: 20, keep: 2, model: false}}"
     endless = ("--set", "spec.steps=1000000", "--set", f"spec.checkpoint={place}")
     out, again = tmp_path / "out", tmp_path / "again"

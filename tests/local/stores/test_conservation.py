@@ -15,9 +15,5 @@ from local.stores.servers import Server
 def test_kills_of_a_run_in_a_bucket_lose_nothing_that_is_not_counted(
     standby: tuple[str, ...], moto: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = moto.place()
-    for name, value in place.environment.items():
-        monkeypatch.setenv(name, value)
-    storage = f"{{type: ObjectStore, url: '{place.url}', endpoint: '{place.endpoint}'}}"
-    more = (*TWO_LEARNERS, *standby, "--set", f"spec.syncer.storage={storage}")
+    more = (*TWO_LEARNERS, *standby, *moto.place().used(monkeypatch))
     conserved(tmp_path, kills(SPARE * 10, 8.0), 10, *more)

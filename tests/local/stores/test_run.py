@@ -50,10 +50,7 @@ def test_a_run_in_a_bucket_whose_shard_is_killed_gives_the_model_of_a_run_on_fil
     server: Server, on_files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, out = server.place(), tmp_path / "out"
-    for name, value in place.environment.items():
-        monkeypatch.setenv(name, value)
-    storage = f"{{type: ObjectStore, url: '{place.url}', endpoint: '{place.endpoint}'}}"
-    with running(job(tmp_path), out, "--set", f"spec.syncer.storage={storage}") as run:
+    with running(job(tmp_path), out, *place.used(monkeypatch)) as run:
         rounds = HELD_AT // PERIOD
         run.until(lambda: all(len(run.commits(n)) == rounds for n in range(SHARDS)), "commits")
         run.kill(0)

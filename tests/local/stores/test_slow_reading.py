@@ -26,14 +26,10 @@ def test_the_first_commit_after_a_restart_comes_before_the_fifth_slice_is_read(
 ) -> None:
     out = tmp_path / "out"
     with FaultProxy(moto.port).running() as proxy:
-        place = moto.place().at(proxy.port)
-        for name, value in place.environment.items():
-            monkeypatch.setenv(name, value)
-        storage = f"{{type: ObjectStore, url: '{place.url}', endpoint: '{place.endpoint}'}}"
         settings = (
             *(*TWO_LEARNERS, *LIGHT, "--set", "spec.steps=1000000"),
             *("--set", f"spec.sync.fragments={FRAGMENTS}"),
-            *("--set", f"spec.syncer.storage={storage}"),
+            *moto.place().at(proxy.port).used(monkeypatch),
         )
         with running(TINY, out, *settings) as run:
             every = set(range(FRAGMENTS))

@@ -27,15 +27,11 @@ def test_a_store_that_answers_after_three_seconds_makes_few_terms_and_loses_noth
 ) -> None:
     out = tmp_path / "out"
     with FaultProxy(moto.port).running() as proxy:
-        place = moto.place().at(proxy.port)
-        for name, value in place.environment.items():
-            monkeypatch.setenv(name, value)
-        storage = f"{{type: ObjectStore, url: '{place.url}', endpoint: '{place.endpoint}'}}"
         steady = LIGHT[1].replace("step-milliseconds-min=30", "step-milliseconds-min=200")
         settings = (
             *("--standby", "--set", steady, "--set", "spec.evaluator="),
             *("--set", "spec.steps=1000000", "--set", "spec.sync.fragments=4"),
-            *("--set", f"spec.syncer.storage={storage}"),
+            *moto.place().at(proxy.port).used(monkeypatch),
         )
         with running(TINY, out, *settings) as run:
 

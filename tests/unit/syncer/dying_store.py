@@ -1,24 +1,46 @@
 """A shard's life on a store that dies at one of its requests, and what the next one finds.
 
-The life is what a shard's process does without sessions (test_killed_commit): it begins a term,
-restores or seeds, removes leftovers, and commits, with a snapshot and what that lets go in between.
+The life is what a shard's process does without sessions: it begins a term, restores or seeds,
+removes leftovers, and commits, with a snapshot and what that lets go in between.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_protos.job.run_file import Sync
+from atoll_protos.transfer import arrays
+from atoll_protos.transfer.arrays import F32
+from atoll_protos.transfer.codecs import Wire
 from atoll_protos.transfer.frames import Buffer
+from atoll_syncer.model.effects import MergeOffers, Stage, StoreSeed
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import TermBegun
+from atoll_syncer.model.log import Entry, Participant, TermBegun
+from atoll_syncer.model.round import momentum
+from atoll_syncer.numbers.arrivals import Arrived
 from atoll_syncer.numbers.values import TensorValues
 from atoll_syncer.storage import snapshots
 from atoll_syncer.storage.journal import Journal
 from atoll_syncer.storage.store import OBJECTS, Store
 from atoll_syncer.storage.versions import Collector
-from unit.syncer.test_killed_commit import LAYOUT, SYNC, append, begin, commit
+from unit.syncer.log_side import a_commit, a_participant, a_seed
 from unit.syncer.values_side import restore
 
+TICKS = 1000
+SYNC = Sync(fragments=2, wire_up=Wire.INT8, wire_down=Wire.INT8)
+LAYOUT = build_layout(
+    [
+        TensorSpec(name="embedding", shape=(500, 40), dtype="float32", merge="mean"),
+        TensorSpec(name="weight", shape=(300, 100), dtype="float32", merge="rda"),
+    ],
+    fragments=2,
+    shards=1,
+)
+SLOTS = ("a-0", "b-0", "b-1")
 COMMITS = 5
 SNAPSHOTS_AFTER = (2, 3, 4)  # commits
 
@@ -101,6 +123,78 @@ def life(store: Store) -> tuple[History, TensorValues]:
     Collector(store).sweep(history.live_objects(), history.epoch + 1)
     assert set(store.names(OBJECTS)) == history.live_objects()
     return history, values
+
+
+def offer(values: TensorValues, fragment: int, base: int, slot: str) -> Arrived:
+    """The offer that this slot makes on this base, whichever process asks."""
+    generator = np.random.default_rng(base * 100 + fragment * 10 + SLOTS.index(slot))
+    count = LAYOUT.slice(0, fragment).element_count
+    delta = generator.standard_normal(count, F32) * F32.type(0.01)
+    head = pb.Transfer(offer=pb.Offer(slice=fragment, base=base), encoding=pb.INT8)
+    return values.examine(head, bytearray(arrays.encode(delta, pb.INT8)))
+
+
+def seed(values: TensorValues, fragment: int) -> Arrived:
+    head = pb.Transfer(seed=pb.Seed(slice=fragment), encoding=pb.F32)
+    count = LAYOUT.slice(0, fragment).element_count
+    return values.examine(head, bytearray(np.linspace(-1, 1, count, dtype=F32)))
+
+
+def begin(values: TensorValues, store: Store, journal: Journal, history: History) -> None:
+    """Version 0."""
+    for fragment in range(LAYOUT.fragments):
+        values.keep(1, fragment, seed(values, fragment))
+    outcomes = []
+    for making in values.begin_seed(StoreSeed(1), "run", history.epoch):
+        making.compute()
+        outcomes.append(making.write(store))
+    seeded = a_seed(
+        tuple(outcome.digest for outcome in outcomes),
+        tuple(outcome.object for outcome in outcomes),
+        tensors=(),
+        layout_digest=LAYOUT.digest,
+        epoch=history.epoch,
+    )
+    append(journal, history, seeded)
+    for fragment in range(LAYOUT.fragments):
+        values.committed(fragment)
+
+
+def commit(values: TensorValues, store: Store, journal: Journal, history: History) -> None:
+    """The next version: each slot's offer on the newest one of the slice whose turn it is."""
+    fragment = history.commits % LAYOUT.fragments
+    base = history.heads[fragment].number
+    participants = tuple(participant(slot, base) for slot in SLOTS)
+    for p in participants:
+        name = Stage(p.slot, p.incarnation, fragment, p.capture)
+        values.stage(name, offer(values, fragment, base, p.slot))
+    merges = history.heads[fragment].merges
+    mu = momentum(SYNC, merges, TICKS)
+    making = values.begin_merge(MergeOffers(fragment, participants, mu), "run", history.epoch)
+    making.compute()
+    outcome = making.write(store)
+    entry = a_commit(
+        outcome.number,
+        outcome.slice,
+        epoch=history.epoch,
+        digest=outcome.digest,
+        object=outcome.object,
+        participants=participants,
+        momentum=mu,
+        merges=merges + 1,
+    )
+    append(journal, history, entry)
+    values.committed(fragment)
+
+
+def append(journal: Journal, history: History, entry: Entry) -> None:
+    journal.append(entry)
+    history.apply(entry)
+
+
+def participant(slot: str, base: int) -> Participant:
+    weight = 2500.0 + len(slot) * SLOTS.index(slot)
+    return a_participant(slot, 4, base=base, steps=4, tokens=100, cursor=base, weight=weight)
 
 
 def found(lived: tuple[History, TensorValues]) -> list[Any]:
