@@ -100,9 +100,6 @@ def _written(folder: Path, made: "RegionCredentials", region: str) -> str:
     from atoll_operator.machines.brought import Brought, write  # noqa: PLC0415
 
     job = made.job
-    if job.spec.learner.hosts > 1:
-        problem = "is more than 1, and a learner of a machine that joins a cluster's job is on one"
-        raise SpecError("spec.learner.hosts", problem, "bring the region into a cluster")
     brought = Brought(
         job=job.name,
         region=region,
@@ -110,6 +107,8 @@ def _written(folder: Path, made: "RegionCredentials", region: str) -> str:
         endpoints=made.endpoints,
         container=container_elsewhere(job, region),
         run_file=run_file(job).to_json(),
+        hosts=job.spec.learner.hosts,
+        hosts_min=job.spec.learner.hosts_min or 0,
         slots=made.slots,
     )
     write(folder, brought, made.learner)

@@ -132,8 +132,7 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     words = list(script or ())
     if credentials is not None:
         own: dict[str, object] = {"--token": token, "--region": region, "--slot": slot}
-        own |= {"--enter-only": enter_only, "--rendezvous": rendezvous}
-        own |= {"--hosts": hosts, "--host": host is not None}
+        own |= {"--enter-only": enter_only}
         _check_alone(server, own)
         words = [server, *words] if server else words  # nothing stands before the script
     elif not server:
@@ -170,6 +169,9 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         folder=credentials.resolve(),
         learners=learners,
         first_slot=first_slot,
+        hosts=hosts,
+        host=host,
+        rendezvous=rendezvous,
         name=name,
         state=state,
     )

@@ -32,6 +32,8 @@ class Brought:
     endpoints: tuple[str, ...]  # by shard
     container: str  # of the learners, JSON
     run_file: str
+    hosts: int = 1  # of a learner, where nobody says otherwise
+    hosts_min: int = 0  # with which it trains; 0: all
     slots: tuple[str, ...] = ()  # of a machine with certificates of its own; else any of the region
 
 

@@ -9,8 +9,11 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 from atoll_operator.authority.job_authority import DAY_SECONDS, Authorities, issue
 from atoll_operator.local.folder.run_files import MACHINES_FOLDER, OBSERVER_FOLDER, RUN_FILE
+from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.machines import brought
 from atoll_operator.machines.brought import Brought
 from atoll_operator.machines.server.folder import read_server
@@ -19,8 +22,13 @@ from atoll_protos.network.credentials import Credentials
 from atoll_protos.network.identity import Identity, Role
 from cluster import light
 from local.command import TINY, commits
+from local.law import check_law
 from local.leftovers import check_none_is_left
+from local.lockstep_model import BATCH, PERIOD
+from local.machines import two_hosts_script
 from local.machines.commands import Machine, commands_in
+from local.machines.test_hosts import HOSTS, steps_of, written
+from local.machines.test_hosts import REGION as LAB
 
 REGION = "eu-west"
 JOB = (
@@ -32,7 +40,9 @@ LIGHT = ("--", "atoll-worker", "light:main", "--batch=2", "--step-milliseconds-m
 FIRST_SECONDS = 45.0  # in which a learner without torch joins on a busy machine, too
 
 
-def bring(server: Machine, folder: Path, seconds: float = 30 * DAY_SECONDS) -> Credentials:
+def bring(
+    server: Machine, folder: Path, seconds: float = 30 * DAY_SECONDS, region: str = REGION
+) -> Credentials:
     """As `atoll credentials --files` does."""
     machines = server.out / MACHINES_FOLDER
     texts = json.loads((machines / AUTHORITY_FILE).read_text())
@@ -42,13 +52,13 @@ def bring(server: Machine, folder: Path, seconds: float = 30 * DAY_SECONDS) -> C
         namespace=owner.namespace,
         job=owner.job,
         uid=owner.uid,
-        region=REGION,
+        region=region,
         role=Role.LEARNER,
     )
     made = issue(authorities, who, time.time(), seconds)
     job = Brought(
         job=owner.job,
-        region=REGION,
+        region=region,
         learners=2,
         endpoints=tuple(f"127.0.0.1:{port}" for port in read_server(machines).ports),
         container="{}",
@@ -95,3 +105,23 @@ def test_new_credentials_reach_a_learner_as_it_trains_and_two_machines_have_slot
         for machine in (one, second):
             assert "complete" in machine.text()
             check_none_is_left(machine.out)
+
+
+@pytest.mark.long
+def test_two_machines_with_credentials_are_one_learner(tmp_path: Path) -> None:
+    folder, (port,) = tmp_path / "brought", free_ports(1)
+    with commands_in(tmp_path) as here:
+
+        def joins(host: int) -> Machine:
+            state = tmp_path / f"house-{host}"
+            own = ("--credentials", folder, "--state", state, "--hosts", 2, "--host", host)
+            meet = ("--rendezvous", f"127.0.0.1:{port}")
+            return here.atoll(state, "join", *own, *meet, "--", two_hosts_script.__file__)
+
+        server = here.serve(written(tmp_path, 4 * PERIOD), *HOSTS)
+        server.says("--token")
+        bring(server, folder, region=LAB)
+        second, head = joins(1), joins(0)
+        assert [each.end() for each in (head, second, server)] == [0, 0, 0], server.logs()
+    assert {each["tokens"] for each in steps_of(head)} - {0} == {2 * BATCH}
+    check_law(server.out, head.out, second.out)

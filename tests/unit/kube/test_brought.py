@@ -377,14 +377,17 @@ def test_files_for_a_machine_are_those_of_learners_and_what_they_need(
     assert Credentials.read(folder) != first
 
 
-def test_a_learner_of_several_hosts_is_not_of_a_machine(
+def test_machines_hear_how_many_of_them_are_one_learner_and_are_shut_out_together(
     stored: dict[str, Any], tmp_path: Path
 ) -> None:
-    stored["spec"] |= {"learner": {"hosts": 2}}
+    stored["spec"] |= {"learner": {"hosts": 3, "hostsMin": 2}}
     stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]
-    refused = str(typed("--region", "eu-west", "--files", str(tmp_path / "house")).exception)
-    assert refused.startswith("spec.learner.hosts: is more than 1")
-    assert not (tmp_path / "house").exists()
+    words = ("--region", "eu-west", "--files", str(tmp_path / "house"))
+    assert typed(*words).exit_code == 0
+    found = brought.read(tmp_path / "house")
+    assert (found.hosts, found.hosts_min) == (3, 2)
+    refused = str(typed(*words, "--machine", "one").exception)
+    assert refused.startswith("--machine: is for learners of one machine each")
 
 
 def test_a_folder_that_cannot_be_written_is_named(stored: dict[str, Any], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from atoll_operator.local.supervision.ports import free_ports
 from atoll_operator.machines import brought
 from atoll_operator.machines.brought import Brought
 from atoll_operator.machines.joined import folder as joined_folder
-from atoll_operator.machines.joined import joining
+from atoll_operator.machines.joined import hosts, joining
 from atoll_operator.machines.joined.credentials import (
     BroughtOptions,
     ShardWatcher,
@@ -30,6 +30,7 @@ from atoll_operator.machines.joined.credentials import (
 )
 from atoll_operator.machines.joined.entering import JoinOptions, enter
 from atoll_operator.machines.joined.folder import Joined
+from atoll_operator.machines.joined.learners import Wanted, planned
 from atoll_protos.errors import SpecError
 from atoll_protos.network.channels import Folder, ServerFiles, server_options
 from atoll_protos.network.credentials import Credentials
@@ -92,6 +93,28 @@ def test_a_machine_with_certificates_of_its_own_has_their_slots(place: BroughtOp
     for said in (replace(place, learners=2), replace(place, first_slot=0)):
         with pytest.raises(SpecError, match="is given, and the credentials are for eu-west-2"):
             machine(said)
+
+
+def test_a_host_of_several_knows_where_it_meets_the_others(place: BroughtOptions) -> None:
+    brought.write(place.folder, replace(BROUGHT, hosts=3, hosts_min=2), credentials())
+    head = machine(replace(place, host=0))
+    assert (head.host, head.hosts, head.hosts_min) == (0, 3, 2)
+    assert hosts.place_of(head) == "127.0.0.1:29400"  # as it reaches the shards
+    second = replace(place, host=1)
+    with pytest.raises(SpecError, match="--rendezvous: is not given, and host 1 does not know"):
+        machine(second)
+    folder, found, _ = machine_of(replace(second, rendezvous="10.0.0.9:29400"), time.time())
+    assert hosts.place_of(found) == "10.0.0.9:29400"
+    (launcher,) = planned(folder, found, Wanted(command=["train.py"]), hosts.place_of(found))
+    assert launcher.env["PET_RDZV_ENDPOINT"] == "10.0.0.9:29400"
+    assert (launcher.env["PET_NNODES"], launcher.env["ATOLL_HOST"]) == ("2:3", "1")
+    joined_folder.write(folder, found)
+    assert machine(place) == found  # started again
+    training = pb.SlotStatus(slot="eu-west-0", state=pb.SLOT_TRAINING)
+    check_slots(found, None, status(training))  # by the hosts that are there
+    for wrong, words in (({"host": 3}, "is 3, and its"), ({"learners": 2}, "a host is of one")):
+        with pytest.raises(SpecError, match=words):
+            machine(replace(second, rendezvous="a:1", **wrong))  # type: ignore[arg-type]
 
 
 def test_learners_read_files_of_the_state_folder_alone(place: BroughtOptions) -> None:

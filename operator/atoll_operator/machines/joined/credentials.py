@@ -18,8 +18,10 @@ from atoll_operator.local.folder.run_files import RUN_FILE, write_whole
 from atoll_operator.local.progress.poller import ShardLinks
 from atoll_operator.machines import brought
 from atoll_operator.machines.brought import FLAG, Brought
+from atoll_operator.machines.host_number import host_of
 from atoll_operator.machines.joined import folder as joined_folder
 from atoll_operator.machines.joined.folder import TLS_FOLDER, Joined
+from atoll_operator.machines.joined.hosts import checked
 from atoll_operator.machines.joined.watching import Watcher
 from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.names import slot_name, split_slot
@@ -43,6 +45,9 @@ class BroughtOptions:
     folder: Path
     learners: int | None = None
     first_slot: int | None = None
+    hosts: int | None = None  # machines of its learner, and which of them this is
+    host: int | None = None
+    rendezvous: str = ""
     name: str
     state: Path | None = None
 
@@ -63,6 +68,13 @@ def machine_of(place: BroughtOptions, now: float) -> tuple[Path, Joined, Joined 
     if had is not None and (had.digest or (had.job, had.region) != (found.job, found.region)):
         whose = "of `atoll serve`" if had.digest else f"of job {had.job}, region {had.region}"
         raise SpecError("--state", f"{folder} is of a machine {whose}", "give another folder")
+    hosts = place.hosts or (had.hosts if had else found.hosts)
+    number = had.host if had and place.host is None else place.host
+    host = host_of(hosts, number, place.learners or 1)
+    rendezvous = checked(place.rendezvous) or (had.rendezvous if had else "")
+    if host and not rendezvous:
+        problem = f"is not given, and host {host} does not know where host 0 is"
+        raise SpecError("--rendezvous", problem, "give HOST:PORT, which host 0 says at its start")
     machine = Joined(
         job=found.job,
         name=place.name,
@@ -70,6 +82,10 @@ def machine_of(place: BroughtOptions, now: float) -> tuple[Path, Joined, Joined 
         slots=_slots(place, found, had),
         endpoints=found.endpoints,
         container=found.container,
+        host=host,
+        hosts=hosts,
+        hosts_min=min(found.hosts_min or hosts, hosts),
+        rendezvous=rendezvous,
     )
     return folder, machine, had
 
@@ -100,6 +116,8 @@ def check_slots(machine: Joined, had: Joined | None, seen: pb.StatusReply | None
             problem = f"{each.slot} belongs to a pod, so a cluster has learners of this region"
             remedy = "bring this machine into a region that no cluster serves"
             raise SpecError("--first-slot", problem, remedy)
+        if machine.hosts > 1:
+            continue  # its other hosts may train, and a learner of others keeps the slot
         if each.state not in GONE and each.slot not in own:
             problem = f"{each.slot} is held by a learner of another machine"
             remedy = "give the first of those that are free, or stop that learner"

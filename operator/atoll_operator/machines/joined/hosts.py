@@ -1,7 +1,8 @@
 """How the machines of one learner meet: host 0 names the place, and the others hear of it.
 
 The place is HOST:PORT of host 0. It is the address by which this machine reaches the server, unless
-a person has named another one; the server passes it on, so it may change.
+a person has named another one; the server passes it on, so it may change. For a job of a cluster
+nobody does, so a person names it at each host but the first.
 """
 
 import fcntl
@@ -14,7 +15,7 @@ from typing import Final
 
 from atoll_operator.machines.joined.folder import Joined
 from atoll_protos.errors import SpecError
-from atoll_protos.network.addresses import joined, split
+from atoll_protos.network.addresses import joined, processes_of, split
 from atoll_protos.network.listening import own_address
 from atoll_protos.torchrun import MEETING_PORT
 
@@ -39,7 +40,8 @@ def place_of(machine: Joined) -> str:
     """Where the hosts meet, as far as this one knows; empty: host 0 was not heard of yet."""
     if machine.host or machine.rendezvous:
         return machine.rendezvous
-    return joined(own_address(*split(machine.server)), MEETING_PORT)
+    shards = machine.server or processes_of(machine.endpoints[0])[0]
+    return joined(own_address(*split(shards)), MEETING_PORT)
 
 
 def environment(place: str) -> dict[str, str]:

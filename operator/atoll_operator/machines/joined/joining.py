@@ -68,7 +68,8 @@ def join_with_credentials(place: BroughtOptions, wanted: Wanted, say: Say) -> Ru
         watcher = ShardWatcher(folder, machine, say, source=place.folder)
         watcher.look()
         check_slots(machine, had, watcher.seen)
-        return _trained(watcher, machine, wanted)
+        meeting = hosts.place_of(machine) if machine.hosts > 1 else ""
+        return _trained(watcher, machine, wanted, meeting)
 
 
 def _trained(watcher: Watcher, machine: Joined, wanted: Wanted, meeting: str = "") -> RunResult:

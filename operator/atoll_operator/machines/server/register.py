@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from atoll_operator.api.job.learner_fields import HOSTS_MAX
+from atoll_operator.machines.host_number import host_of
 from atoll_operator.machines.private_files import locked, write_private
 from atoll_operator.machines.token import hash_of
 from atoll_protos.errors import SpecError
@@ -245,18 +245,7 @@ def _region(asked: str, of_token: str, offered: OpenSlots) -> str:
 def _host(asked: EntryRequest, offered: OpenSlots) -> tuple[int, int]:
     """Which machine of how many of its learner. Raises SpecError."""
     hosts = asked.hosts or offered.hosts
-    if hosts > HOSTS_MAX:
-        raise SpecError("--hosts", f"is {hosts}", f"use at most {HOSTS_MAX}")
-    if asked.host is None and hosts > 1:
-        problem = f"is not given, and learners have {hosts} hosts"
-        raise SpecError("--host", problem, f"give 0 on one machine, to {hosts - 1} on the last")
-    host = asked.host or 0
-    if host >= hosts:
-        remedy = f"use 0 to {hosts - 1}" if hosts > 1 else "leave it out, or give --hosts"
-        raise SpecError("--host", f"is {host}, and its learner has {hosts}", remedy)
-    if asked.learners > 1 and hosts > 1:
-        problem = f"is {asked.learners}, and each learner has {hosts} hosts"
-        raise SpecError("--learners", problem, "leave it out: a host is of one learner")
+    host = host_of(hosts, asked.host, asked.learners)
     if asked.slot and hosts == 1:
         raise SpecError("--slot", "is for a learner of several hosts", "leave it out")
     return host, hosts
