@@ -1,10 +1,8 @@
 """A server and a machine in the background: no terminal, no token, one at a time in a folder."""
 
-import time
 from pathlib import Path
 
 from atoll_operator.local.folder import run_lock
-from atoll_operator.local.progress.machines import ShownMachine, read_machines
 from local.command import TINY, commits
 from local.leftovers import check_none_is_left, lives
 from local.machines.commands import Machine, commands_in
@@ -25,20 +23,13 @@ def check_ended(found: Machine, pid: int) -> None:
     assert not lives(pid)
 
 
-def heard_since(out: Path, at: float) -> list[ShownMachine]:
-    """Machines that the server in a folder has heard since then."""
-    found = read_machines(out)
-    return [each for each in found.machines if each.heard_at > at] if found else []
-
-
 def test_a_server_and_a_machine_train_in_the_background_until_they_are_stopped(
     tmp_path: Path,
 ) -> None:
     out, state = tmp_path / "served", tmp_path / "house-1"
     with commands_in(tmp_path) as here:
         try:
-            priced = ("--price-per-gb", 0.08, "--detach")
-            server = here.serve(TINY, *TWO, *steps(100_000), *priced)
+            server = here.serve(TINY, *TWO, *steps(100_000), "--detach")
             serving = holder(server)
             line = server.text()  # on the terminal, and machines may enter now
             joining = holder(here.join(line, "house-1", "--region", "us-east", "--detach"))
@@ -51,17 +42,11 @@ def test_a_server_and_a_machine_train_in_the_background_until_they_are_stopped(
             ):
                 assert second.end() != 0
                 assert f"is in use by another atoll command (process {pid})" in second.text()
-            check_ended(here.atoll(out, "serve", out, "--stop"), serving)
-            assert "interrupted" in (out / "serve.log").read_text()
-
-            again = time.time()
-            serving = holder(here.atoll(out, "serve", out, "--detach"))
-            other.until(lambda: heard_since(out, again), "a word of the machines")
-            assert all(each.cost is not None for each in heard_since(out, again))
         finally:
             stopping = [here.join("", "house-1", "--stop"), here.atoll(out, "serve", out, "--stop")]
         for each, pid in zip(stopping, (joining, serving), strict=True):
             check_ended(each, pid)
+        assert "interrupted" in (out / "serve.log").read_text()
         assert "learners leave in order" in (state / "join.log").read_text()
         check_none_is_left(state)
         check_none_is_left(out)

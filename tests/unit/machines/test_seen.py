@@ -10,9 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator import cli
 from atoll_operator.cli.tokens import revoked
+from atoll_operator.local import atoll_run
 from atoll_operator.local.progress import local_status
 from atoll_operator.local.progress.machines import ShownMachine, read_machines
 from atoll_operator.local.progress.poller import Poller
@@ -22,9 +25,10 @@ from atoll_operator.machines.joined.watching import Watcher
 from atoll_operator.machines.server.folder import ANCHOR_FILE, anchor_in
 from atoll_operator.machines.server.job_certificates import AUTHORITY_FILE
 from atoll_operator.machines.server.serving import serving_in
+from atoll_operator.sizing.prices import Prices
 from atoll_protos.errors import AwayError, SpecError
 from unit.local.test_local_status import NOW, job
-from unit.machines.served import Served
+from unit.machines.served import JOB, Served
 
 
 def test_the_server_shows_where_its_machines_are_and_how_far(
@@ -176,3 +180,19 @@ def test_what_a_server_has_told_the_next_one_knows(served: Served, tmp_path: Pat
     again.tell_the_rest(said.append)
     assert said == []
     assert again._unaware() == []
+
+
+def test_a_server_that_is_started_again_shows_costs_by_the_prices_that_it_was_given_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = list[Prices]()
+    monkeypatch.setattr(
+        atoll_run, "train", lambda *_, elsewhere, **__: prices.append(elsewhere.prices)
+    )
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(JOB)
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
+    words = ["serve", str(manifest), "--out", str(tmp_path / "out"), "--listen", listen]
+    for more in (["--price-per-gb", "0.08"], []):
+        CliRunner().invoke(cli.app, [*words, *more], catch_exceptions=False)
+    assert prices == [Prices(other=0.08)] * 2
