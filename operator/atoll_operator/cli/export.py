@@ -18,6 +18,7 @@ from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, serv
 from atoll_operator.cli.top import kubectl
 from atoll_operator.local.folder import log_files as files
 from atoll_operator.local.folder import run_lock
+from atoll_operator.local.folder.run_files import continued_by
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 
@@ -170,7 +171,7 @@ def _of_folder(run: Path, out: Path) -> int:
         if run_lock.is_run(run):
             return subprocess.run(files.exporting(run, str(out)), check=False).returncode
         problem = "is stopped, and has not come to its end"
-        raise SpecError(str(run), problem, f"continue with `atoll run {run} --resume`")
+        raise SpecError(str(run), problem, f"continue with `{continued_by(run)}`")
     others = shutil.ignore_patterns(".*", "parts")
     shutil.copytree(final, out, dirs_exist_ok=True, ignore=others)
     typer.echo(f"{out}: the final model")

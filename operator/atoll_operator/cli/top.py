@@ -16,6 +16,7 @@ from atoll_operator.cli import region_values
 from atoll_operator.cli.region_values import PricePerGb
 from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, folder_of, served_at
 from atoll_operator.local.folder import log_files, run_lock
+from atoll_operator.local.folder.run_files import continued_by
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.sizing.prices import Prices
 from atoll_protos.errors import SpecError
@@ -125,7 +126,9 @@ def _cluster(job: str, namespace: str, context: str) -> Look:
 def _folder(out: Path, prices: Prices | None) -> Look:
     if not run_lock.is_run(out):
         problem = "nothing runs in it now"
-        remedy = f"see atoll status {out}; --resume continues with a run that is not complete"
+        remedy = (
+            f"see atoll status {out}; `{continued_by(out)}` continues it, unless it is complete"
+        )
         raise SpecError(str(out), problem, remedy)
     from atoll_operator.local.progress.machines import read_machines  # noqa: PLC0415 - needs protobuf
     from atoll_operator.local.progress.poller import ask  # noqa: PLC0415 - needs gRPC

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,17 @@ def test_a_token_has_an_end(served: Served) -> None:
 def test_where_nobody_can_listen_is_said_at_once(listen: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=f"--listen: .*{words}"):
         serving_in(tmp_path, parse(JOB), listen=listen, advertise="", here=[], now=0.0)
+
+
+def test_a_port_of_a_shard_that_another_has_fails_no_job(tmp_path: Path) -> None:
+    server = Served(tmp_path / "served").server
+    (port,) = server.server.ports
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(SpecError, match=f"port {port}, of a shard, cannot be bound"),
+        server.open(lambda _: None),
+    ):
+        pytest.fail("machines would hear that the job has failed")
 
 
 def test_what_is_no_name_of_a_host_does_not_answer() -> None:

@@ -73,7 +73,7 @@ from atoll_protos.job.expected import Expected, ListedMachine
 from atoll_protos.names import slot_name, split_slot
 from atoll_protos.network.addresses import OR, joined, processes_of, split
 from atoll_protos.network.identity import JobIdentity, Role
-from atoll_protos.network.listening import EVERYWHERE
+from atoll_protos.network.listening import EVERYWHERE, listening_socket
 
 LOOPBACK: Final = "127.0.0.1"
 KEEP_SECONDS: Final = 60.0  # between two looks at the certificates of this machine
@@ -146,6 +146,8 @@ class MachineServer(Elsewhere):
         if (before := read_machines(self.out)) is not None:
             self.now.remember(before.machines)
         self._was_complete = self.now.state == pb.JOB_COMPLETE
+        if not self._was_complete:
+            self._check_ports()
         port = open_port(joined(self.listen, self.server.port), self.anchor, servicer)
         try:
             yield
@@ -218,6 +220,16 @@ class MachineServer(Elsewhere):
         """As other machines dial a shard: without a host, at that which they dial already."""
         ports = [split(each)[1] for each in processes_of(endpoint)]
         return OR.join(joined(self.advertised, port) for port in ports)
+
+    def _check_ports(self) -> None:
+        """Raise SpecError where a shard could not listen: the job would fail on all machines."""
+        for each in self.server.ports:
+            try:
+                listening_socket(self.listen, each).close()
+            except OSError as error:
+                problem = f"port {each}, of a shard, cannot be bound ({error.strerror})"
+                remedy = "free it, and start again: the machines of the job know this port"
+                raise SpecError("--listen", problem, remedy) from error
 
     def _register(self) -> Register:
         """As it is, or as it was read last: a register that cannot be read ends no training."""
