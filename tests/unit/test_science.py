@@ -227,8 +227,10 @@ def test_equal_settings_give_equal_runs_and_the_merge_reaches_the_shard() -> Non
 def test_in_lock_step_speeds_and_links_change_no_bit_of_the_model_rule_15(preset: str) -> None:
     """With a warm-up: the inner rate follows a learner's position, not the tick that it hears."""
     even = replace(TINY, sync={"preset": preset, "period": 8})
-    uneven = replace(even, paces=(1.0, 1.4), spread=0.17, way=0.9)
-    assert train(uneven)["loss"] == train(even)["loss"]
+    uneven = replace(even, paces=(1.0, 1.4), spread=0.17, way=1.6)
+    found = train(uneven)
+    assert found["loss"] == train(even)["loss"]
+    assert found["offers_merged"] == 1.0
 
 
 def test_a_lost_learner_comes_again_and_the_tokens_are_trained_all_the_same() -> None:

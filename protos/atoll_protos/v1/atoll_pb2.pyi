@@ -307,16 +307,18 @@ class Report(_message.Message):
     def __init__(self, t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., cursor: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceProgress, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., publish_seconds: _Optional[float] = ..., training: bool = ..., waiting: bool = ..., finished: bool = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., trouble: _Optional[str] = ..., late: _Optional[int] = ..., reached: _Optional[int] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ...) -> None: ...
 
 class SliceProgress(_message.Message):
-    __slots__ = ("slice", "held", "since", "digest")
+    __slots__ = ("slice", "held", "since", "digest", "handed_over")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
     slice: int
     held: int
     since: Counters
     digest: str
-    def __init__(self, slice: _Optional[int] = ..., held: _Optional[int] = ..., since: _Optional[_Union[Counters, _Mapping]] = ..., digest: _Optional[str] = ...) -> None: ...
+    handed_over: bool
+    def __init__(self, slice: _Optional[int] = ..., held: _Optional[int] = ..., since: _Optional[_Union[Counters, _Mapping]] = ..., digest: _Optional[str] = ..., handed_over: bool = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason",)

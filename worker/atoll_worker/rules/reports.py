@@ -34,6 +34,7 @@ def report_to(state: LearnerState, shard: int) -> pb.Report:
                 held=each.number,
                 since=pb.Counters(steps=each.steps, tokens=each.tokens),
                 digest=each.held.digest[:DIGEST_DIGITS],
+                handed_over=each.awaited_from is not None,
             )
             for each in state.of(shard)
             if each.held is not None and not each.orphaned

@@ -5,6 +5,7 @@ and acts on the answers.
 """
 
 from collections.abc import Set
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job import schedule
@@ -15,6 +16,8 @@ from atoll_syncer.model.roster import STALL_STEPS, Session, Slot
 from atoll_syncer.model.round import Round, weight
 from atoll_syncer.model.state import ShardState, Standing
 from atoll_syncer.rules.rounds import publishing
+
+TRANSFER_BEGINS_SECONDS_MAX: Final = 30.0  # behind others of the session, or else it was lost
 
 # ------------------------------------------------------------ learners
 
@@ -42,7 +45,7 @@ def _may_come(state: ShardState, each: Round, standing: Standing, name: str, now
     if name in each.refused:
         return False
     if state.sync.lockstep:
-        return name in standing.training and _may_hand_over(slot, each)
+        return name in standing.training and _hands_over(state, slot, each, now)
     if name in each.called:
         return name in standing.training and (each.last or _comes_in_time(state, each, slot))
     return is_newcomer(state, slot) if each.last else _makes_first_step(state, each, slot, now)
@@ -93,15 +96,23 @@ def is_newcomer(state: ShardState, slot: Slot) -> bool:
     )
 
 
-def _may_hand_over(slot: Slot, each: Round) -> bool:
-    """In lock-step: whether this learner's position has not passed the round's due tick.
+def _hands_over(state: ShardState, slot: Slot, each: Round, now: float) -> bool:
+    """In lock-step: whether this learner's offer is on its way, or its position has to come.
 
-    No round waits for one that has passed it: that learner may itself wait for another slice.
+    Of one that has passed the round's due tick the report says it: it may have passed the offer.
+    If it has handed over nothing no round waits for it: it may itself wait for another slice.
     """
     position, progress = slot.report.t_m, slot.steps_since(each.slice)
+    if position < each.due or progress is None:
+        return position < each.due
     if position == each.due:
-        return progress is not None and progress.since.steps >= 1
-    return position < each.due
+        return progress.since.steps >= 1
+    session = None if slot.session is None else state.sessions.open.get(slot.session)
+    if session is None or not progress.handed_over:
+        return False
+    begun = max(each.opened_at, session.heard_at)
+    comes = each.slice in session.receiving or now - begun <= TRANSFER_BEGINS_SECONDS_MAX
+    return comes and publishing.is_version(progress, state.history.heads[each.slice])
 
 
 def quorum(state: ShardState, each: Round, standing: Standing) -> int:
