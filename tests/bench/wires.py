@@ -1,11 +1,14 @@
 """Held-out loss by number format, with production's codecs, merge and outer step.
 
-In tests/: python -m bench.wires [--out FILE] [--json FILE]
+In tests/: python -m bench.wires [--pairs UP/DOWN...] [--merge Mean] [--out FILE] [--json FILE]
 
 All learners are in one process and take part in every merge, and nothing is late: two runs of one
 seed differ in the number formats alone. What is sent is captured, encoded, examined, merged, moved
 and adopted `overlap` ticks later by the functions of transport and shard. Each finished run is one
 JSON line in FILE of `--out`, and a run that is there already is not made again.
+
+With `int2+feedback` up a learner keeps what the format has left out of an offer, and adds it to the
+slice's next one (error feedback, which Atoll does not have). The first pair is the base.
 """
 
 import argparse
@@ -24,7 +27,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import Layout, Slice, build_layout
-from atoll_protos.job.run_file import Sync
+from atoll_protos.job.run_file import Merge, Sync
 from atoll_protos.transfer import arrays
 from atoll_protos.transfer.codecs import Wire, base_encoding, encoding_of
 from atoll_syncer.model.round import momentum
@@ -44,7 +47,8 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "0.14M": {"layers": 2, "heads": 4, "width": 72, "context": 32},
     "0.8M": {"layers": 4, "heads": 4, "width": 128, "context": 32},
 }
-PAIRS = ("bf16/bf16", "int4/bf16", "int2/bf16", "int2/int4")  # up and down; the first is the base
+PAIRS = ("bf16/bf16", "int4/bf16", "int2/bf16", "int2/int4")  # up and down
+FEEDBACK = "+feedback"
 LEARNERS, FRAGMENTS, OVERLAP, BATCH = 3, 4, 2, 8
 HELDOUT_BYTES = 1 << 17
 
@@ -54,6 +58,7 @@ class Found:
     """One run."""
 
     pair: str
+    merge: str
     size: str
     seed: int
     merges: int  # of each fragment
@@ -63,14 +68,15 @@ class Found:
     seconds: float
 
     @property
-    def key(self) -> tuple[str, str, int, int, int]:
-        return self.pair, self.size, self.seed, self.merges, self.period
+    def key(self) -> tuple[str, str, str, int, int, int]:
+        return self.pair, self.merge, self.size, self.seed, self.merges, self.period
 
 
 class Learner:
     """A model with its optimizer and data; `slices` are its values in the layout's order."""
 
     def __init__(self, size: Size, seed: int, number: int, steps: int, text: data.Text) -> None:
+        self.left_out: dict[int, arrays.Array] = {}  # of the last offer of each slice
         self.model = ByteGPT(size, seed=seed)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
@@ -110,8 +116,11 @@ class Learner:
 class Shard:
     """All slices of a model, with versions as a shard and its learners hold them."""
 
-    def __init__(self, layout: Layout, sync: Sync, steps: int, first: Learner) -> None:
+    def __init__(
+        self, layout: Layout, sync: Sync, steps: int, first: Learner, *, feedback: bool
+    ) -> None:
         self.layout, self.sync, self.steps, self.workers = layout, sync, steps, Workers(1)
+        self.feedback = feedback
         self.merges = dict.fromkeys(range(FRAGMENTS), 0)
         self.states = {}
         for owned in layout.slices:
@@ -126,9 +135,16 @@ class Shard:
         encoding = encoding_of(self.sync.wire_up)
         theta = learner.captured(self.layout, owned)
         change = arrays.difference(self.states[owned.fragment].base, theta)
+        if self.feedback:
+            change += learner.left_out.get(owned.fragment, arrays.F32.type(0))
         head = pb.Transfer(offer=pb.Offer(slice=owned.fragment), encoding=encoding)
         sent = arrays.pack(change, encoding, owned.form)
-        return examine(self.layout, 0, head, sent, self.workers)
+        offer = examine(self.layout, 0, head, sent, self.workers)
+        exact, coded = change[: owned.form.exact], change[owned.form.exact :]
+        exact -= offer.values.exact
+        coded -= arrays.decode(offer.values.coded, encoding, np.empty_like(coded))
+        learner.left_out[owned.fragment] = change
+        return offer
 
     def merge(self, owned: Slice, offers: Sequence[Arrived], *, last: bool = False) -> arrays.Base:
         """The next version, as a learner makes it of what is published."""
@@ -153,15 +169,24 @@ class Shard:
         return made.base
 
 
-def measure(pair: str, size: str, seed: int, merges: int, period: int, text: data.Text) -> Found:
+def measure(
+    pair: str, merge: Merge, size: str, seed: int, merges: int, period: int, text: data.Text
+) -> Found:
     """Train, and measure the last version."""
     begun, steps = time.monotonic(), merges * period
-    up, down = map(Wire, pair.split("/"))
-    sync = Sync(fragments=FRAGMENTS, period=period, overlap=OVERLAP, wire_up=up, wire_down=down)
+    up, down = map(Wire, pair.replace(FEEDBACK, "").split("/"))
+    sync = Sync(
+        fragments=FRAGMENTS,
+        period=period,
+        overlap=OVERLAP,
+        merge=merge,
+        wire_up=up,
+        wire_down=down,
+    )
     learners = [Learner(Size(**SIZES[size]), seed, n, steps, text) for n in range(LEARNERS)]
     specs = [each.spec for each in travelling(learners[0].model)]
     layout = build_layout(specs, FRAGMENTS, 1)
-    shard = Shard(layout, sync, steps, learners[0])
+    shard = Shard(layout, sync, steps, learners[0], feedback=FEEDBACK in pair)
     coming: dict[tuple[int, int], arrays.Base] = {}  # by slice, by tick of its adoption
     everyone(learners, layout, shard)
     for tick in range(1, steps + 1):
@@ -184,6 +209,7 @@ def measure(pair: str, size: str, seed: int, merges: int, period: int, text: dat
     )
     return Found(
         pair=pair,
+        merge=merge,
         size=size,
         seed=seed,
         merges=merges,
@@ -205,6 +231,7 @@ def options() -> argparse.Namespace:
     """The command line."""
     found = argparse.ArgumentParser(description=__doc__)
     found.add_argument("--pairs", nargs="+", default=PAIRS, help="formats up/down")
+    found.add_argument("--merge", type=Merge, choices=Merge, default=Merge.RADIAL_DIRECTIONAL)
     found.add_argument("--sizes", nargs="+", choices=SIZES, default=[*SIZES])
     found.add_argument("--seeds", type=int, default=3)
     found.add_argument("--merges", type=int, default=16)
@@ -224,9 +251,10 @@ def main() -> None:
     for size in given.sizes:
         for seed in range(given.seeds):
             for pair in given.pairs:
-                if (pair, size, seed, given.merges, given.period) in done:
+                key = (pair, given.merge, size, seed, given.merges, given.period)
+                if key in done:
                     continue
-                found.append(measure(pair, size, seed, given.merges, given.period, text))
+                found.append(measure(*key, text))
                 line = json.dumps(asdict(found[-1])) + "\n"
                 sys.stderr.write(line)
                 if given.out:
@@ -234,15 +262,20 @@ def main() -> None:
                         file.write(line)
     figures = []
     for size in given.sizes:
-        runs = [x for x in found if x.key[1:] == (size, x.seed, given.merges, given.period)]
-        figures += report([x for x in runs if x.pair in given.pairs and x.seed < given.seeds], size)
+        keys = [
+            (pair, given.merge, size, seed, given.merges, given.period)
+            for pair in given.pairs
+            for seed in range(given.seeds)
+        ]
+        figures += report([each for key in keys for each in found if each.key == key], size)
     about = f"{given.seeds} seeds: the mean; then the mean, the least and the most."
     results.publish(given, figures, about=about)
 
 
 def report(found: Sequence[Found], size: str) -> list[results.Figure]:
     """Means with ranges; what is subtracted is of the same seed."""
-    base = {each.seed: each.loss for each in found if each.pair == PAIRS[0]}
+    first = found[0]
+    base = {each.seed: each.loss for each in found if each.pair == first.pair}
     rows: list[tuple[Any, ...]] = []
     figures = []
     for pair in dict.fromkeys(each.pair for each in found):
@@ -252,15 +285,14 @@ def report(found: Sequence[Found], size: str) -> list[results.Figure]:
         extra = f"{statistics.mean(more):+.2f}% ({spread[0]:+.2f}% to {spread[1]:+.2f}%)"
         rows.append((pair, f"{loss:.4f}", extra, statistics.mean(x.seconds for x in runs)))
         figures.append(results.Figure(what=f"{size}, {pair}: loss", values=[loss]))
-        if pair != PAIRS[0]:
+        if pair != first.pair:
             values = [statistics.mean(more), *spread]
-            what = f"{size}, {pair}: over {PAIRS[0]}"
+            what = f"{size}, {pair}: over {first.pair}"
             figures.append(results.Figure(what=what, values=values, unit="%"))
-    first = found[0]
     show(
         f"{size}: {first.parameters:,} parameters, {LEARNERS} learners, {first.merges} merges of"
         f" each fragment, period {first.period}: held-out nats per byte, mean over seeds",
-        ("up/down", "loss", f"over {PAIRS[0]}", "seconds"),
+        ("up/down", "loss", f"over {first.pair}", "seconds"),
         rows,
     )
     return figures

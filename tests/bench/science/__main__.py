@@ -83,7 +83,8 @@ def main(words: list[str] | None = None) -> int:
         results = {letter: made(given.out, each) for letter, each in runs.items()}
         page = report.write(given.out, wanted, runs, results)
         sys.stdout.write(f"{page}\n")
-    about = f"Virtual time; {scale.seeds} seeds: the mean, and ± in 95% of all cases."
+    several = f"{scale.seeds} seeds: the mean, and ± in 95% of all cases."
+    about = f"Virtual time; {several if scale.seeds > 1 else 'one seed.'}"
     publish(given, report.figures(wanted, results), about=about)
     return 1 if failed else 0
 

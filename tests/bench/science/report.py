@@ -123,14 +123,17 @@ def figures(
     experiments: Mapping[str, Experiment],
     results: Mapping[str, Mapping[tuple[str, str, int], Result]],
 ) -> list[Figure]:
-    """For docs/numbers.md: mean and half width of losses and of differences, and shares."""
+    """For docs/numbers.md: mean and half width of losses and of differences, and shares.
+
+    Of one seed there is the value alone.
+    """
     found = []
     for letter, experiment in experiments.items():
         for row in rows(experiment, results[letter]):
             name = f"({letter}) {row.cell}, {row.arm}"
             for what, each in (("loss", row.loss), ("minus the first arm", row.beside)):
-                if each is not None and each.half_width is not None:
-                    values = [each.mean, each.half_width]
+                if each is not None:
+                    values = [x for x in (each.mean, each.half_width) if x is not None]
                     found.append(Figure(what=f"{name}: {what}", values=values))
             for key, unit in UNITS.items():
                 if key in row.others:
