@@ -37,7 +37,7 @@ def make_private(folder: Path) -> Path:
     try:
         _make_folder(folder)
     except OSError as error:
-        raise SpecError(str(folder), f"{error.strerror}", "give a writable folder") from error
+        raise SpecError(str(error.filename or folder), f"{error.strerror}", "give a writable folder") from error
     return folder
 
 

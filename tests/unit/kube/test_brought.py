@@ -394,7 +394,7 @@ def test_a_folder_that_cannot_be_written_is_named(stored: dict[str, Any], tmp_pa
     stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]
     (tmp_path / "file").write_text("")
     refused = str(typed("--region", "eu-west", "--files", str(tmp_path / "file/x")).exception)
-    assert refused == f"{tmp_path}/file/x: Not a directory; give a writable folder"
+    assert refused == f"{tmp_path}/file: File exists; give a writable folder"
 
 
 def test_each_machine_of_a_region_may_have_certificates_and_slots_of_its_own(
