@@ -179,6 +179,7 @@ class Learner(Loop):
                 self._step(trained, loss=loss() if loss else None, cursor=None, state=state)
 
         self._look_no_more()
+        refusals.check_accelerate(optimizer)
         inner = optimizers.unwrapped(optimizer)
         self._hooks.follow(inner, count)
         self._draw_before(inner)
@@ -245,6 +246,7 @@ class Learner(Loop):
         if self._replica is not None:
             raise RuntimeError("a Learner is opened once: make a new one, also for the same model")
         refusals.check_ranks()
+        refusals.check_accelerate(self.optimizer)
         self._rank_known = self._rank()
 
         def modules() -> tuple[nn.Module, ...]:

@@ -1,7 +1,9 @@
 """What a learner is not made for is refused in one sentence before anything starts."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +30,22 @@ def group(tmp_path: Path) -> Iterator[None]:
     distributed.init_process_group("gloo", rank=0, world_size=1, init_method=store)
     yield
     distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("follows", [False, True])
+def test_ranks_that_accelerate_does_not_know_are_refused(
+    follows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.accelerator_state = SimpleNamespace(num_processes=1)  # type: ignore[attr-defined]
+    learner = Learner(model, None if follows else optimizer)
+    begin = partial(learner.follow, optimizer, tokens=1) if follows else learner.open
+    with pytest.raises(SpecError, match="accelerate knows 1 of 2 processes") as caught:
+        begin()
+    assert caught.value.remedy == "without GPUs give Accelerator(cpu=True)"
 
 
 def test_ranks_without_a_process_group_are_refused_on_every_one(

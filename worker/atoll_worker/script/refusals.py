@@ -31,6 +31,21 @@ def check_ranks(environment: Mapping[str, str] | None = None) -> None:
         )
 
 
+def check_accelerate(optimizers: object) -> None:
+    """Refuse ranks of which accelerate knows one alone: nothing would add up their gradients.
+
+    `optimizers`: one or several, perhaps what `Accelerator.prepare` has made of them.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    ranks = torch.distributed.get_world_size()
+    for each in optimizers if isinstance(optimizers, Sequence) else (optimizers,):
+        state = getattr(each, "accelerator_state", None)
+        if (known := getattr(state, "num_processes", ranks)) != ranks:
+            remedy = "without GPUs give Accelerator(cpu=True)"
+            raise SpecError("Learner", f"accelerate knows {known} of {ranks} processes", remedy)
+
+
 def modules_of(model: object) -> tuple[nn.Module, ...]:
     """The model, or its parts that this process has (stages of a pipeline). Raises SpecError."""
     parts = tuple(model) if isinstance(model, Sequence) else (model,)
