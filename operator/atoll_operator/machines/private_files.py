@@ -37,7 +37,8 @@ def make_private(folder: Path) -> Path:
     try:
         _make_folder(folder)
     except OSError as error:
-        raise SpecError(str(error.filename or folder), f"{error.strerror}", "give a writable folder") from error
+        place, remedy = str(error.filename or folder), "give a writable folder"
+        raise SpecError(place, f"{error.strerror}", remedy) from error
     return folder
 
 
