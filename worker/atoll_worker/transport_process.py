@@ -96,7 +96,8 @@ def yield_to_training() -> None:
     """Without it the scheduler lets a process that a socket wakes preempt the one that woke it."""
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):  # a sandbox may forbid it; it only helps
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:  # `chrt --idle` is lower, and stays
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import typer
 from atoll_operator.local.folder import run_lock
 from atoll_operator.local.folder.run_files import Say, shown
 from atoll_operator.local.supervision.child import tail
+from atoll_operator.machines.private_files import must_take
 from atoll_protos.errors import SpecError
 
 DETACH: Final = "--detach"
@@ -49,8 +50,9 @@ def again(arguments: Sequence[str], without: Sequence[str], *more: str) -> list[
 def start(words: Sequence[str], log: Path, say: Say, *ready: str) -> int:
     """Start what runs in the folder of its log; 0 once it has said one of `ready`.
 
-    Else its exit code. Raises SpecError where one runs there.
+    Else its exit code. Raises SpecError where one runs there, or where it could say nothing.
     """
+    must_take(log.parent)
     with run_lock.running(log.parent, DETACH):
         before = log.stat().st_size if log.exists() else 0
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:

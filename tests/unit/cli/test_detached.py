@@ -1,5 +1,6 @@
 """A command in the background: what it is started with, how it is seen to run, and how it ends."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from atoll_operator.cli import detached
 from atoll_operator.local.folder import run_lock
+from atoll_operator.machines import private_files
 from atoll_protos.errors import SpecError
 
 COMMAND = """
@@ -64,6 +66,18 @@ def test_what_cannot_start_is_shown_with_its_exit_code(folder: Path) -> None:
     words = ["--bad", str(folder)]
     assert detached.start(words, folder / "log", said.append, "ready") == 1
     assert said == ["this cannot work"]
+
+
+def test_a_folder_in_which_it_could_say_nothing_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(private_files, "write_private", full)
+    with pytest.raises(SpecError, match="No space left on device; make room"):
+        detached.start([str(folder)], folder / "log", lambda _: None, "ready")
+    assert not (folder / "log").exists()
 
 
 def test_a_number_that_an_earlier_process_has_left_is_nobody(folder: Path) -> None:
