@@ -76,7 +76,7 @@ def test_a_folder_in_which_it_could_say_nothing_is_refused(
 
     monkeypatch.setattr(private_files, "write_private", full)
     with pytest.raises(SpecError, match="No space left on device; make room"):
-        detached.start([str(folder)], folder / "log", lambda _: None, "ready")
+        detached.start(["--bad", str(folder)], folder / "log", lambda _: None, "ready")
     assert not (folder / "log").exists()
 
 
