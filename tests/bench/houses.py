@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from bench import houses_script, jobs
@@ -39,6 +40,7 @@ PARTS: Final = ("core", "ready", "asleep")
 ABOUT: Final = (
     "Houses behind NAT, 4 million parameters, int4 up. Shares of the time that a step takes by"
     " itself, inside of `learner.step`: core, on a core; ready, no core is free; asleep, the rest."
+    " Medians of the runs."
 )
 MOMENTS: Final = ("a line to type", "all have entered", "a merge", "complete")
 
@@ -114,16 +116,16 @@ def total(steps: Sequence[dict[str, Any]], name: str) -> float:
 
 
 def figures(runs: Sequence[tuple[list[Found], list[float]]]) -> Iterator[Figure]:
-    """A value of each for every run."""
+    """Medians over the runs."""
     for of_house in zip(*(houses for houses, _ in runs), strict=True):
         house = of_house[0].name
         for name in ("blocked", *PARTS, "used"):
-            shares = [100 * getattr(each, name) for each in of_house]
-            yield Figure(what=f"{house}: {name}", values=shares, unit="%")
-        steps = [each.step_seconds for each in of_house]
-        yield Figure(what=f"{house}: a step", values=steps, unit="s")
-    for name, *seconds in zip(MOMENTS, *(moments for _, moments in runs), strict=True):
-        yield Figure(what=name, values=seconds, unit="s")
+            share = median(100 * getattr(each, name) for each in of_house)
+            yield Figure(what=f"{house}: {name}", values=[share], unit="%")
+        seconds = median(each.step_seconds for each in of_house)
+        yield Figure(what=f"{house}: a step", values=[seconds], unit="s")
+    for name, *each in zip(MOMENTS, *(moments for _, moments in runs), strict=True):
+        yield Figure(what=name, values=[median(each)], unit="s")
 
 
 def main() -> None:

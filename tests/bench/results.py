@@ -61,7 +61,7 @@ def publish(
         command=_command(),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         machine=", ".join(filter(None, (device, _machine()))),
-        load=f"{loads[0]:.0f} to {loads[1]:.0f}",
+        load=" to ".join(dict.fromkeys(f"{each:.0f}" for each in loads)),
         commit=_commit(),
         about=about,
         figures=figures,
