@@ -33,6 +33,9 @@ THREE = "spec.regions=[{name: us-east, learners: 3}, {name: eu-west}]"
             id="the next region waits",
         ),
         (f"us-east-0 us-east-1 aged=10; eu-west-0 old; {ALL}", 1, "eu-west-0"),
+        pytest.param(
+            f"{EVERY}; {ALL}; set us-east unobserved", 1, "", id="its controller is slow",
+        ),
         *(
             (f"{EVERY}; Training us-east-0 us-east-1; Lost eu-west-0", quorum, "eu-west-0")
             for quorum in (2, 3)  # idle ones go first

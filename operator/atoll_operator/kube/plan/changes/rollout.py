@@ -6,8 +6,10 @@ Learners' StatefulSets have the update strategy OnDelete: the operator deletes o
        those without a running container, and those that run but are known not to train.
     2. Old learners that train, or make a pause (Stalled): of the first region in the manifest's
        order that has some, as many as the quorum can spare, and one if it can spare none: otherwise
-       such a job would keep its old template for ever. Of a job in several clusters each takes at
-       most its own share (`budgets.share`); one that has none takes one while all learners train.
+       such a job would keep its old template for ever. A region of which a StatefulSet is not
+       observed yet may have some, so those after it wait. Of a job in several clusters each takes
+       at most its own share (`budgets.share`); one that has none takes one while all learners
+       train.
 
 All old pods of a learner of several hosts go at once: hosts of two templates may train nothing.
 
@@ -49,6 +51,7 @@ class Rollout:
     case: Situation
     learners: Mapping[str, Sequence[Pod]]  # that may be restarted, by slot
     wanted: Mapping[str, str]  # hash of the template by slot
+    unobserved: frozenset[str]  # regions with a StatefulSet that its controller has yet to see
     training: frozenset[str]  # slots that count as training
     stalled: frozenset[str]  # those that make no step at present, or have yet to make one
     restarted_seconds: Mapping[str, float]  # since then, by pod's name
@@ -82,6 +85,7 @@ def rollout_of(case: Situation) -> Rollout:
         case=case,
         learners=learners,
         wanted=wanted,
+        unobserved=frozenset(p.region for p in own if (s := live[p.slot]) and not s.observed),
         training=counted(seen_status.training(seen.replies) or [], own, serves),
         stalled=counted(paused, own, serves),
         restarted_seconds={
@@ -133,6 +137,8 @@ def next_to_restart(roll: Rollout) -> tuple[Pod, ...]:
         busy = [*paused, *(slot for slot in own if slot in roll.training)]
         if busy:
             return tuple(pod for slot in busy[:spare] for pod in old[slot])
+        if region.name in roll.unobserved:
+            return ()
     return ()
 
 
