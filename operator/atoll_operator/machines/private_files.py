@@ -44,11 +44,12 @@ def make_private(folder: Path) -> Path:
 
 def must_take(folder: Path) -> None:
     """Raise SpecError where a file of TRIED_BYTES cannot be written into the folder."""
+    new = not folder.exists()
     trial = make_private(folder) / f"{secrets.token_hex(4)}.trial"
     try:
         write_private(trial, bytes(TRIED_BYTES))
         trial.unlink()
-        with contextlib.suppress(OSError):
+        if new:
             folder.rmdir()  # who is refused leaves nothing behind
     except OSError as error:
         remedy = "make room, or give a writable folder"

@@ -24,7 +24,7 @@ from atoll_operator.machines import private_files
 from atoll_operator.machines.joined.entering import enter
 from atoll_operator.machines.joined.joining import JoinedRun
 from atoll_operator.machines.joined.watching import Watcher
-from atoll_operator.machines.private_files import make_private, state_root
+from atoll_operator.machines.private_files import make_private, must_take, state_root
 from atoll_operator.machines.server import register
 from atoll_operator.machines.server.job_certificates import JobCertificates
 from atoll_operator.machines.server.serving import serving_in
@@ -113,11 +113,15 @@ def test_a_file_for_which_the_disk_has_no_room_is_named(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     (there := tmp_path / "there").mkdir()
     there.chmod(0o755)
     assert make_private(there).stat().st_mode & 0o777 == 0o755
     assert make_private(tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    must_take(there)
+    assert there.stat().st_mode & 0o777 == 0o755
+    must_take(tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
 
 
 def test_a_server_that_is_started_again_keeps_room_for_its_machines(
