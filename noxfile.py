@@ -35,6 +35,12 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
+def size(session: nox.Session) -> None:
+    """Files that five journeys run through, and lines by package: only prints."""
+    session.run(sys.executable, "tests/journeys.py", external=True)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Links, rule numbers and generated tables of the documents."""
     program(session, "pytest", "-q", "tests/unit/docs")
@@ -57,6 +63,16 @@ def planted(session: nox.Session) -> None:
     """Bugs planted in production code, one at a time: the tests must notice each."""
     with session.chdir(Path(__file__).parent / "tests"):
         session.run(sys.executable, "-m", "planted", *session.posargs, external=True)
+
+
+@nox.session
+def drawn(session: nox.Session) -> None:
+    """Bugs that are drawn in the files of the last day; names those that no test notices."""
+    locks = ("install", "--quiet", "--require-hashes", "-r", "requirements/mutation.txt")
+    session.run(str(BIN / "pip"), *locks, external=True)
+    words = session.posargs or ("--draw", "150")
+    with session.chdir(Path(__file__).parent / "tests"):
+        session.run(sys.executable, "-m", "planted", *words, external=True)
 
 
 @nox.session

@@ -20,6 +20,7 @@ CHECKS = (
     ["ruff", "format", "--check", "."],
     ["mypy"],
     ["lint-imports"],
+    ["python", "tests/journeys.py"],  # only prints: it fails where a journey does not run
 )
 # `tests` is the command of the README, with the selection that pyproject.toml gives it.
 GROUPS = {
@@ -28,6 +29,10 @@ GROUPS = {
     "local": ["tests/local", "tests/wire"],
     "cluster": ["tests/cluster"],
     "long": ["-m", "long"],
+}
+# What only reports: every night, alone.
+REPORTS = {
+    "drawn": ["nox", "-s", "drawn"],
 }
 NEED_CLUSTERS = {"cluster", "long"}
 NEED_SERVERS = {"local"}
@@ -84,8 +89,9 @@ def run(*words: str) -> int:
 def main() -> int:
     """Run the groups that the command line names, or all."""
     wanted = sys.argv[1:] or ["checks", *(group for group in GROUPS if group not in LEFT_OUT)]
-    if unknown := set(wanted) - {"checks", *GROUPS}:
-        say(f"unknown group {', '.join(sorted(unknown))}: there are checks, {', '.join(GROUPS)}")
+    if unknown := set(wanted) - {"checks", *GROUPS, *REPORTS}:
+        known = ", ".join(("checks", *GROUPS, *REPORTS))
+        say(f"unknown group {', '.join(sorted(unknown))}: there are {known}")
         return 2
     os.environ["CI"] = "true"  # a missing cluster is then a failure
     # Hundreds of processes are started: each would compile all that it imports.
@@ -100,6 +106,8 @@ def run_groups(wanted: list[str], folder: Path) -> int:
         for check in CHECKS:
             if run(*check):
                 return 1
+    if any(run(*words) for name, words in REPORTS.items() if name in wanted):
+        return 1
     if NEED_CLUSTERS & set(wanted):
         run("python", "tests/cluster", "prepare")  # the tests fail and say why, if it does
     if NEED_SERVERS & set(wanted):

@@ -7,11 +7,10 @@ programs. Only `transfer.arrays` imports numpy, which the operator's image has n
 - job/             what every process knows of a job: run file, layout, length, schedule
 - transfer/        values as bytes, and bytes as frames of a stream
 - network/         certificates, channels and addresses
-- errors           errors of the user: field, problem, remedy
+- errors           errors of the user: field, problem, remedy; a peer's strings
 - names            slots, the registrar's shard, labels
-- environment, torchrun   the tables of environment variables
+- environment      the tables of environment variables
 - exits            the tables of exit codes and of refusals
 - means            the moving mean by which both sides measure times
-- json_text        JSON that others have written
 - allocator, logs  what a process sets up before all else
 """

@@ -3,6 +3,12 @@
 All else comes from the run file. Both executors build a process's variables with the functions
 below and `torchrun.of_hosts`, so that none is set by one of them only. To add one of a learner: its
 name, row and place in `of_learner`; the module that knows its value; `read_job` of the worker.
+
+The variables of torchrun with which the hosts of one learner meet, in pods and in local mode.
+
+`atoll-worker launch` has its own rendezvous. Where the command is torchrun, hosts meet by c10d:
+the static rendezvous cannot bring them together a second time. Its store is not that of
+torch.distributed: with that a host that joins later waits for an address that never comes.
 """
 
 from collections.abc import Mapping
@@ -45,7 +51,6 @@ class Env:
     LISTEN: Final = "ATOLL_LISTEN"
     STORE: Final = "ATOLL_STORE"
     STORE_ENDPOINT: Final = "ATOLL_STORE_ENDPOINT"
-    STANDBY: Final = "ATOLL_STANDBY"
     SLOTS_FILE: Final = "ATOLL_SLOTS_FILE"
     LENGTH_FILE: Final = "ATOLL_LENGTH_FILE"
     TAPE: Final = "ATOLL_TAPE"
@@ -61,6 +66,9 @@ class Env:
     OPERATOR_NAMESPACES: Final = "ATOLL_OPERATOR_NAMESPACES"
     OPERATOR_API_REQUESTS: Final = "ATOLL_OPERATOR_API_REQUESTS_PER_SECOND"
     OPERATOR_API_BURST: Final = "ATOLL_OPERATOR_API_BURST"
+    OPERATOR_CHILDREN_PER_JOB: Final = "ATOLL_OPERATOR_CHILDREN_PER_JOB"
+    OPERATOR_CHILDREN_PER_NAMESPACE: Final = "ATOLL_OPERATOR_CHILDREN_PER_NAMESPACE"
+    OPERATOR_CHILDREN: Final = "ATOLL_OPERATOR_CHILDREN"
     OPERATOR_LEASE: Final = "ATOLL_OPERATOR_LEASE"
     OPERATOR_POD_USER: Final = "ATOLL_OPERATOR_POD_USER"
     OPERATOR_CERTIFICATE_SECONDS: Final = "ATOLL_OPERATOR_CERTIFICATE_SECONDS"
@@ -105,8 +113,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _everywhere(
         Env.ENDPOINTS,
         None,
-        "host:port of every shard, comma-separated, by number; of one with a standby both, with"
-        " a vertical bar between them",
+        "host:port of every shard, or unix:PATH, comma-separated, by number",
     ),
     _everywhere(Env.UID, "", "UID of the pod; a random name when it is absent"),
     _of_a_start(Env.INSTANCE, "", "name of this start; where absent, the UID and random digits"),
@@ -120,7 +127,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _shown(Env.TELEMETRY_DIR, "", "folder of learners/SLOT.jsonl; empty: it is not written"),
     _with_tls(Env.TLS_DIR, "", "folder of tls.crt, tls.key and ca.crt; empty: plain text"),
     _by_hand(Env.STEPS, "100", "length in steps of a learner that is alone; in a job it is unused"),
-    _by_hand(Env.LANES, "1", "connections of each host to each shard; slices are divided over all"),
+    _by_hand(Env.LANES, "1", "connections to each shard; slices are divided over all"),
     _by_hand(
         Env.RANKS_SILENCE_SECONDS,
         "120",
@@ -130,7 +137,8 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _shard(
         Env.LISTEN,
         "127.0.0.1:0",
-        "where it listens; 0.0.0.0: all addresses, also of IPv6; default of --listen",
+        "where it listens, host:port or unix:PATH; 0.0.0.0: all addresses, also of IPv6; default"
+        " of --listen",
     ),
     _shard(Env.STORE, None, "folder of the shard's durable state, or its URL; default of --store"),
     _shard(
@@ -139,7 +147,6 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "URL of the server that has the buckets of store and export; empty: the provider's own; "
         "default of --store-endpoint",
     ),
-    _shard(Env.STANDBY, "", "1: a second process waits for this shard; default of --standby"),
     _shard(Env.SLOTS_FILE, "", "list of the job's learners, if known; default of --slots-file"),
     _shard(Env.LENGTH_FILE, "", "file with the job's present length; default of --length-file"),
     _shard(Env.TAPE, None, "file to which the shard writes its events; default of --tape"),
@@ -169,6 +176,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         Env.OPERATOR_API_REQUESTS, "50", "requests to the API server in a second, without watches"
     ),
     _operator(Env.OPERATOR_API_BURST, "100", "requests beyond that, after a quiet time"),
+    _operator(Env.OPERATOR_CHILDREN_PER_JOB, "1500", "pods that a job may ask for"),
+    _operator(
+        Env.OPERATOR_CHILDREN_PER_NAMESPACE,
+        "3000",
+        "pods that the jobs of a namespace may ask for",
+    ),
+    _operator(Env.OPERATOR_CHILDREN, "10000", "pods that all jobs may ask for"),
     _operator(Env.OPERATOR_LEASE, "default/atoll-operator", "NAMESPACE/NAME of the leader's Lease"),
     _operator(
         Env.OPERATOR_POD_USER,
@@ -181,7 +195,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "2592000",
         "life of the certificates of jobs; each is renewed at two thirds of it",
     ),
-    _command(Env.TOKEN, "", "token for HOST:PORT of an `atoll serve`, where none is given or kept"),
+    _command(Env.TOKEN, "", "token for `atoll join HOST:PORT`, where none is given"),
 )
 BY_NAME: Final[Mapping[str, Variable]] = {variable.name: variable for variable in VARIABLES}
 
@@ -230,4 +244,57 @@ def of_shard(
         Env.TAPE: tape,
         Env.EXPORT: export,
         Env.METRICS_PORT: str(metrics_port),
+    }
+
+
+class Torchrun:
+    """What torchrun reads; torch describes them."""
+
+    NODES: Final = "PET_NNODES"
+    PROCESSES: Final = "PET_NPROC_PER_NODE"
+    BACKEND: Final = "PET_RDZV_BACKEND"
+    ENDPOINT: Final = "PET_RDZV_ENDPOINT"
+    ID: Final = "PET_RDZV_ID"
+    CONF: Final = "PET_RDZV_CONF"
+    RESTARTS: Final = "PET_MAX_RESTARTS"
+    OWN_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+
+MEETING_PORT: Final = 29400  # of a learner's first host, where its hosts meet; torchrun's default
+
+MEETING: Final = ",".join(  # in seconds
+    (
+        "join_timeout=86400",  # waiting in place is free; a container that ends again and again
+        # is started again only every five minutes when the last host has found its node
+        "last_call_timeout=10",  # beyond the least number of hosts: a container starts in less
+        "keep_alive_interval=3",  # a host that says nothing three times is gone: sooner than a new
+        "keep_alive_max_attempt=3",  # one comes; its clock may differ by as much from the others'
+        "read_timeout=30",  # of host 0's store: all who wait there end when its node has lost power
+    )
+)
+
+RESTARTS_MAX: Final = 1000  # of processes in place: the supervisor's patience ends long before
+
+
+def of_hosts(
+    *, slot: str, hosts: int, hosts_min: int, processes: int, first_host: str, host: int | None
+) -> dict[str, str]:
+    """What every host of a learner of several hosts gets besides `of_process` and `of_learner`.
+
+    `first_host` is host:port of host 0, known before any is ready; `processes` are of each host;
+    `hosts_min` are enough to train. `host`: None where Kubernetes sets it, from the pod's label.
+    """
+    nodes = f"{hosts_min}:{hosts}" if hosts_min < hosts else str(hosts)
+    own = {} if host is None else {Env.HOST: str(host)}
+    return {
+        **own,
+        Env.HOSTS: str(hosts),
+        Torchrun.NODES: nodes,
+        Torchrun.PROCESSES: str(processes),
+        Torchrun.BACKEND: "c10d",
+        Torchrun.ENDPOINT: first_host,
+        Torchrun.ID: slot,
+        Torchrun.RESTARTS: str(RESTARTS_MAX),
+        Torchrun.CONF: MEETING,
+        Torchrun.OWN_STORE: "1",
     }

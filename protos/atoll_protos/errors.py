@@ -1,4 +1,12 @@
-"""The user's errors: what was wrong, where, and what to do about it."""
+"""The user's errors: what was wrong, where, and what to do about it.
+
+A peer's text on its way into words, logs and terminals.
+
+Whoever may send a string may send any: a megabyte, a line break and a line that looks like one of
+ours, sequences that move a terminal's cursor.
+"""
+
+from typing import Final
 
 
 class SpecError(Exception):
@@ -19,3 +27,13 @@ class AwayError(SpecError):
 def require(holds: bool, field: str, problem: str, remedy: str) -> None:
     if not holds:
         raise SpecError(field, problem, remedy)
+
+
+LETTERS_MAX: Final = 100  # of a name
+SENTENCE_LETTERS_MAX: Final = 1000
+
+
+def printable(text: str, letters_max: int = LETTERS_MAX) -> str:
+    """As `repr` has it, without its quotes: one line, at most `letters_max` characters."""
+    escaped = repr(text[: letters_max + 1])[1:-1]
+    return escaped if len(escaped) <= letters_max else f"{escaped[: letters_max - 1]}…"

@@ -7,6 +7,7 @@ from atoll_protos.errors import SpecError
 
 PROTOCOL: Final = 4  # 3: averaged buffers travel in f32; 4: lengths come from shards alone
 REGISTRAR_SHARD: Final = 0
+LANES_MAX: Final = 256  # Bulk streams of a session (rule 34)
 DATA_STATE_BYTES_MAX: Final = 1 << 20  # what a learner's script keeps with its cursor (rule 28)
 ALIVE: Final = "alive"  # a health service of a shard: it also serves while the process waits
 STARTED_PATH: Final = "/started"  # of a launcher's answers: to whether it has started, which waits
@@ -17,9 +18,6 @@ REGION_PATTERN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 SLOT_PATTERN: Final = re.compile(rf"{REGION_PATTERN.pattern}-(0|[1-9][0-9]{{0,8}})")
 
 
-SECOND: Final = "b"  # of the processes of a shard with a standby; it is a part of its names
-
-
 class Label:
     """Labels of what a job owns in a cluster, besides `app.kubernetes.io/*`."""
 
@@ -28,7 +26,6 @@ class Label:
     REGION: Final = "atoll.dev/region"
     ROLE: Final = "atoll.dev/role"  # learner, shard, evaluator
     SHARD: Final = "atoll.dev/shard"
-    PROCESS: Final = "atoll.dev/process"  # of the second process of a shard: SECOND
     SLOT: Final = "atoll.dev/slot"  # of the pods of a learner of several hosts, and of their set
 
 

@@ -18,22 +18,19 @@ from atoll_protos import allocator, logs
 from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.expected import NOBODY, Expected
-from atoll_protos.job.length import read as read_length
-from atoll_protos.job.run_file import RunFile
-from atoll_protos.network.addresses import endpoints_of, joined, split
-from atoll_protos.network.credentials import Needed, OutOfDateError
-from atoll_protos.network.identity import Identity, Role
-from atoll_syncer.storage.store import StoreError, StoreFull
+from atoll_protos.job.run_file import NOBODY, Expected, RunFile
+from atoll_protos.job.schedule import read as read_length
+from atoll_protos.network.addresses import UNIX, endpoints_of, joined, split
+from atoll_protos.network.credentials import Identity, Needed, OutOfDateError, Role
+from atoll_syncer.storage.files import StoreError, StoreFull
 from atoll_syncer.storage.tape import BYTES_MAX
 
 if TYPE_CHECKING:
     from atoll_protos.network.channels import Folder
     from atoll_syncer.duties.metrics import ShardMetrics
-    from atoll_syncer.storage.bucket_export import BucketExport
-    from atoll_syncer.storage.export import Export
+    from atoll_syncer.storage.export import BucketExport, Export
+    from atoll_syncer.storage.files import FileStore
     from atoll_syncer.storage.object_store import ObjectStore
-    from atoll_syncer.storage.store import FileStore
 
 T = TypeVar("T")
 
@@ -41,7 +38,7 @@ T = TypeVar("T")
 FLAGS: Final = (
     ("--run-file", Env.RUN_FILE, str, "the job's run file"),
     ("--shard", Env.SHARD, int, "its number"),
-    ("--listen", Env.LISTEN, str, "host:port; 0.0.0.0: all addresses, also of IPv6"),
+    ("--listen", Env.LISTEN, str, "host:port or unix:PATH; 0.0.0.0: all addresses, also of IPv6"),
     ("--slots-file", Env.SLOTS_FILE, str, "list of the job's learners"),
     ("--length-file", Env.LENGTH_FILE, str, "how long the job is at present"),
     ("--store", Env.STORE, str, "folder or bucket (s3://, gs://, az://) of the durable log"),
@@ -66,13 +63,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=BYTES_MAX,
         help="of one file of the tape, of which two are kept; 0: one file, without end",
     )
-    parser.add_argument("--new", action="store_true", help="no run of this job can exist yet")
     parser.add_argument(
-        "--standby",
-        action="store_true",
-        default=bool(os.environ.get(Env.STANDBY, default(Env.STANDBY))),
-        help="a second process waits for this shard",
+        "--record",
+        nargs=2,
+        metavar=("FOLDER", "MERGES"),
+        help="keep what so many merges of each slice are made from, for `atoll replay`",
     )
+    parser.add_argument("--new", action="store_true", help="no run of this job can exist yet")
     return parser.parse_args(arguments)
 
 
@@ -134,12 +131,14 @@ def open_places(flags: argparse.Namespace, metrics: "ShardMetrics") -> tuple[Any
 
 def make_store(place: str, endpoint: str, metrics: "ShardMetrics") -> "FileStore | ObjectStore":
     """In a folder or in a bucket. Raises SpecError."""
-    from atoll_syncer.storage.store import FileStore
+    from atoll_syncer.storage.files import FileStore
 
     if "://" not in place:
         return FileStore(Path(place))
-    from atoll_syncer.storage.buckets import open_bucket  # obstore, only where it is needed
-    from atoll_syncer.storage.object_store import ObjectStore
+    from atoll_syncer.storage.object_store import (
+        ObjectStore,
+        open_bucket,  # obstore, only where it is needed
+    )
 
     def count(kind: str, requests: int) -> None:
         metrics.store_requests.labels(kind).inc(requests)
@@ -153,8 +152,8 @@ def make_exporter(place: str, endpoint: str, beside: Path) -> "Export | BucketEx
 
     if "://" not in place:
         return Export(Path(place))
-    from atoll_syncer.storage.bucket_export import BucketExport
-    from atoll_syncer.storage.buckets import open_bucket
+    from atoll_syncer.storage.export import BucketExport
+    from atoll_syncer.storage.object_store import open_bucket
 
     return BucketExport(open_bucket(place, endpoint), place, beside / "export")
 
@@ -171,7 +170,12 @@ def opening(flag: str) -> Iterator[None]:
 
 
 def host_of(listen: str) -> str:
-    """Where the other ports listen, too. Raises SpecError if --listen is not host:port."""
+    """Where the other ports listen, too; beside a Unix socket on the loopback interface.
+
+    Raises SpecError if --listen is not host:port.
+    """
+    if listen.startswith(UNIX):
+        return "127.0.0.1"
     try:
         return split(listen)[0]
     except ValueError as error:
@@ -190,14 +194,15 @@ def bind(server: Any, listen: str, files: Any = None, flag: str = "--listen") ->
         raise SpecError(flag, problem, "free the port or give another one") from error
 
 
-def open_server(listen: str, files: Any) -> Any:
+def open_server(listen: str, files: Any, slots: int) -> Any:
     """Bound, not started. Raises SpecError for a port in use."""
     import structlog
 
     from atoll_syncer.edges.service import make_server
 
-    server = make_server()
-    structlog.get_logger().info("listens", port=bind(server, listen, files))
+    server = make_server(slots)
+    port = bind(server, listen, files)
+    structlog.get_logger().info("listens", at=listen, port=port)
     return server
 
 
@@ -222,13 +227,13 @@ def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | No
 async def serve(flags: argparse.Namespace) -> int:
     from prometheus_client import CollectorRegistry
 
-    from atoll_syncer.checkpoints.opening import open_place
+    from atoll_syncer.checkpoints.copies import open_place
     from atoll_syncer.duties.background import start_threads
     from atoll_syncer.duties.metrics import ShardMetrics
     from atoll_syncer.duties.metrics import serve as serve_scrapes
-    from atoll_syncer.duties.outside import Machine
+    from atoll_syncer.duties.port import Machine
     from atoll_syncer.edges.registrar_client import RegistrarClient, open_channel
-    from atoll_syncer.edges.service import make_server
+    from atoll_syncer.edges.service import make_health_server
     from atoll_syncer.numbers.values import TensorValues
     from atoll_syncer.serving import serve_shard
     from atoll_syncer.storage.journal import Journal
@@ -237,16 +242,16 @@ async def serve(flags: argparse.Namespace) -> int:
         raise SpecError("--run-file", "is not given", f"give it or set {Env.RUN_FILE}")
     run_file = read_file("--run-file", flags.run_file, RunFile.from_json)
     slots_file, parse_expected = flags.slots_file, Expected.from_json
+    slots = len(run_file.slots)
     if slots_file:  # which has the regions as they are now
         run_file = replace(run_file, regions=())
     metrics = ShardMetrics(CollectorRegistry())
     store, tape, exporter = open_places(flags, metrics)
-    for each in (run_file.checkpoint, run_file.recorded):
-        if each is not None:
-            open_place(flags.store_endpoint, each.url)  # a wrong one is refused here
+    if run_file.checkpoint is not None:
+        open_place(flags.store_endpoint, run_file.checkpoint.url)  # a wrong one is refused here
     folder, files, identity = server_files(flags)
     host = host_of(flags.listen)
-    health_server = make_server() if flags.health_port else None
+    health_server = make_health_server() if flags.health_port else None
     if health_server is not None:
         bind(health_server, joined(host, flags.health_port), flag="--health-port")
     if files is not None:
@@ -283,12 +288,12 @@ async def serve(flags: argparse.Namespace) -> int:
         executors=start_threads(),
         make_values=TensorValues.allocate,
         clock=time.monotonic,
-        open_server=partial(open_server, flags.listen, files),
+        open_server=partial(open_server, flags.listen, files, slots),
         health_server=health_server,
-        standby=flags.standby,
         identity=identity,
         scratch=Path(flags.tape).parent,
         open_place=partial(open_place, flags.store_endpoint),
+        record=(Path(flags.record[0]), int(flags.record[1])) if flags.record else None,
     )
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

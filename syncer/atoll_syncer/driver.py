@@ -8,7 +8,7 @@ effects comes out. The driver is the other half. It has ten duties:
 2. Control messages go to the port of their session (`Send`, `PublishHead`, `EndSession`). A
    session without a port is over, and what is meant for it is dropped.
 3. Records for the log (`Append`) and answers of the registrar (`SendReply`) stand in one queue
-   (duties/log_queue). When records are durable, the values are told of each (a version becomes the
+   (duties/storing). When records are durable, the values are told of each (a version becomes the
    head of its slice), and `Shard.appended` is fed.
 4. Offers, seeds and held versions that have arrived are examined in the thread EXAMINE, because
    that reads all of their values; then the rules are asked, and `Stage` keeps what they count.
@@ -19,7 +19,7 @@ effects comes out. The driver is the other half. It has ten duties:
 7. Calls to the registrar (`Ask`) are repeated until it answers, calls of others are answered.
 8. Time: `Shard.tick_time` is fed when `Shard.deadline` is reached, and the gauges follow.
 9. Once a second the heartbeat is renewed and the end of the log is looked at (duties/beating).
-10. Once the term has begun, the values are read back, slice after slice (duties/reading).
+10. Once the term has begun, the values are read back, slice after slice (duties/storing).
 
 Why the effects of an entry wait for `appended` (rule 19): everything that others hear of an entry
 must survive this process. So the rules answer an input that changes something durable with an
@@ -44,19 +44,13 @@ import structlog
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import Layout, from_model
-from atoll_protos.network.deadline import Deadline
+from atoll_protos.network.channels import Deadline
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.duties.beating import Beating
-from atoll_syncer.duties.checkpointing import Checkpointing
-from atoll_syncer.duties.keeping import Keeping
-from atoll_syncer.duties.keeping_merges import KeepingMerges
-from atoll_syncer.duties.log_queue import LogQueue
-from atoll_syncer.duties.outside import Machine
-from atoll_syncer.duties.port import SessionPort
-from atoll_syncer.duties.reading import ReadingBack
-from atoll_syncer.duties.recording import Recording
-from atoll_syncer.duties.restoring import Restoring
-from atoll_syncer.duties.tidying import Tidying
+from atoll_syncer.duties.checkpointing import Checkpointing, Restoring
+from atoll_syncer.duties.port import Machine, SessionPort
+from atoll_syncer.duties.recording import MergeRecorder, Recording
+from atoll_syncer.duties.storing import Keeping, LogQueue, ReadingBack, Tidying
 from atoll_syncer.model.effects import (
     Accept,
     Append,
@@ -79,8 +73,8 @@ from atoll_syncer.model.effects import (
     WritePart,
 )
 from atoll_syncer.model.log import Committed, Entry, Seeded, TermBegun
-from atoll_syncer.numbers.arrivals import TransferError
-from atoll_syncer.rules import companions
+from atoll_syncer.numbers.commit import TransferError
+from atoll_syncer.rules import recovery
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage.export import ExportPart
 
@@ -99,7 +93,7 @@ class Driver:
         self.store, self.metrics = machine.store, machine.metrics
         self.values: TensorValues | None = None
         self.ports: dict[int, SessionPort] = {}
-        self.session_numbers = itertools.count(1)  # each once, also when it listens again
+        self.session_numbers = itertools.count(1)
         self.accepted: dict[int, int] = {}  # session: bytes of the transfer that may come
         self.judged: Any = None  # the offer, verified, of which the rules are being asked
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the term
@@ -113,12 +107,11 @@ class Driver:
         self._tidying = Tidying(machine, self.background)
         self.checkpoints = Checkpointing(self.state, machine, self.background, self._tidying.pin)
         self._keeping = Keeping(machine, self.background)
-        self._keeping_merges = KeepingMerges(self.state, machine, self.background)
+        self._merge_recorder = MergeRecorder(self.state, machine, self.background)
         self._restoring = Restoring(shard, machine, self.background, self.feed)
         self._reading = ReadingBack(shard, machine, self.background, self.feed)
         self.recording = Recording(self.state, machine, self.background)
-        ends = self._end, self._deposed, lambda: self.recording.bytes_received
-        self.beating = Beating(self.state, machine, self.background, *ends)
+        self.beating = Beating(self.state, machine, self.background, self._end, self._deposed)
 
     async def start(self) -> None:
         """Ask for the term, which has `begun` later, and go on until `stop`.
@@ -172,14 +165,12 @@ class Driver:
 
     async def transferred(self, session: int, head: pb.Transfer, payload: bytearray) -> None:
         """A whole transfer: examine its values, then let the rules count it."""
-        if head.HasField("companion"):
-            await self._store_part(session, head, payload)
-            return
         values = self.values
         assert values is not None, "a transfer was accepted without a layout"
+        steps = recovery.steps_to(self.state, session, head)
         try:
             arrived = await self.background.run(
-                Thread.EXAMINE, lambda: values.examine(head, payload)
+                Thread.EXAMINE, lambda: values.examine(head, payload, steps)
             )
         except TransferError as error:
             sender = self.state.sessions.open.get(session)
@@ -200,15 +191,6 @@ class Driver:
         self.judged = None
         if session not in self.state.sessions.open:  # it ended while its values were examined
             values.forget(session)
-
-    async def _store_part(self, session: int, head: pb.Transfer, payload: bytearray) -> None:
-        """The next part is read only when this one is written, so one is in memory at most."""
-        name = ""
-        if companions.wants(self.state, session, head.companion):
-            name = await self._keeping.write_companion(
-                self.state.history, head.companion.part, payload
-            )
-        self.feed(self.shard.part_stored(session, head, name, self.now()))
 
     async def export_pieces(self) -> AsyncIterator[pb.ExportPiece]:
         """What an export of a job that trains is made of here (rule 36). Raises StoreError."""
@@ -267,7 +249,7 @@ class Driver:
             case Drop():
                 values.drop(effect)
             case MergeOffers():
-                self._keeping_merges.take(values, effect)
+                self._merge_recorder.take(values, effect)
                 making = values.begin_merge(effect, history.run, history.epoch)
                 self.background.spawn(self._merge(making, effect.data_states))
             case StoreSeed():
@@ -299,7 +281,7 @@ class Driver:
 
     async def _merge(self, making: "VersionInMaking", kept: Mapping[str, bytes]) -> None:
         outcome = await self._make(making)
-        await self._keeping_merges.write(outcome)
+        await self._merge_recorder.write(outcome)
         if outcome.found.left_out:
             log.error("offers not merged", why=dict(outcome.found.left_out))
         self.metrics.merged(outcome.found)
@@ -323,7 +305,6 @@ class Driver:
 
     async def _appended(self, records: Sequence[Entry]) -> None:
         """They are durable: now others may hear what they mean."""
-        self.beating.reached()
         for entry in records:
             if self.values is not None:
                 match entry:
@@ -343,8 +324,7 @@ class Driver:
 
     def _has_begun(self) -> None:
         self.begun.set_result(None)
-        for work in (self.beating.work, self.beating.watch):
-            self.background.spawn(work())
+        self.background.spawn(self.beating.work())
         if self.state.reading.unread:
             assert self.values is not None, "versions without a layout"
             self.background.spawn(self._reading.work(self.values))

@@ -1,8 +1,8 @@
 """The life of one shard's process: wait for its turn, begin the term, serve, stop.
 
 The machine comes from outside: `__main__` makes one of real parts, tests/sim one in virtual time. A
-process listens only during its term (rule 20), and where another one waits only while its store
-answers; one whose term another process has begun first waits again. The probes' server listens from
+process listens only during its term (rule 20); one whose term another process has begun first waits
+again. The probes' server listens from
 the start: its service ALIVE is always SERVING, the usual one only while the process listens. It
 serves until a signal stops it or its own rules ask for the exit; then sessions get a second to end,
 the log's queue two, and the goodbye two.
@@ -20,15 +20,14 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.names import ALIVE
 from atoll_syncer.driver import Driver
 from atoll_syncer.duties.background import Thread
-from atoll_syncer.duties.beating import period_of
-from atoll_syncer.duties.outside import Machine
+from atoll_syncer.duties.port import Machine
 from atoll_syncer.edges.job_files import follow
 from atoll_syncer.edges.service import add_services
 from atoll_syncer.model.history import History
 from atoll_syncer.model.state import Beginning
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.shard import Shard
-from atoll_syncer.storage.store import StoreCorrupt
+from atoll_syncer.storage.files import StoreCorrupt
 from atoll_syncer.storage.takeover import HeartbeatWatch, wait_for_turn
 
 SESSIONS_END_SECONDS = 1.0  # how long open sessions may still speak after a stop
@@ -125,19 +124,17 @@ async def serve(
         driver.background.spawn(follow(driver, machine.read_length, driver.shard.length_heard))
     if machine.read_expected is not None:
         driver.background.spawn(follow(driver, machine.read_expected, driver.shard.expected_heard))
-    away, back = driver.beating.store_away, driver.beating.store_back
-    while not (stop.done() or driver.exit.done()):
-        server = machine.open_server()
-        add_services(server, driver, machine.identity)
-        health_pb2_grpc.add_HealthServicer_to_server(health, server)
-        await server.start()
-        await health.set("", SERVING)
-        log.info("serving", shard=machine.shard, epoch=driver.state.history.epoch)
-        await first_of(stop, driver.exit, away.wait())
-        await health.set("", NOT_SERVING)
-        cut_off = away.is_set() or driver.beating.unheard  # learners wait for the other process
-        await server.stop(0.0 if cut_off else SESSIONS_END_SECONDS)
-        await first_of(stop, driver.exit, back.wait())
+    if stop.done() or driver.exit.done():
+        return
+    server = machine.open_server()
+    add_services(server, driver, machine.identity)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    await server.start()
+    await health.set("", SERVING)
+    log.info("serving", shard=machine.shard, epoch=driver.state.history.epoch)
+    await first_of(stop, driver.exit)
+    await health.set("", NOT_SERVING)
+    await server.stop(SESSIONS_END_SECONDS)
     await health.enter_graceful_shutdown()
 
 
@@ -149,9 +146,8 @@ async def take_turn(machine: Machine) -> History:
         return loop.run_in_executor(thread, look)
 
     journal = machine.journal
-    watch = HeartbeatWatch(
-        journal, machine.pod, machine.clock, period=period_of(machine), standby=machine.standby
-    )
+    period = machine.store.heartbeat_seconds
+    watch = HeartbeatWatch(journal, machine.pod, machine.clock, period=period)
     history = await wait_for_turn(watch, in_thread)
     machine.metrics.store_troubles.labels(StoreCorrupt.kind).inc(journal.lost_entries)
     return history

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.results import Figure
-from bench.table import show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,38 +112,3 @@ def figures(runs: Sequence[Run], bases: Sequence[str]) -> Iterator[Figure]:
                 values = [x for each in pairs for x in (each.trained, each.merged, each.to_loss)]
                 what = f"Mbit/s; times as fast, {run.system}: trained, merged, to the loss"
                 yield Figure(what=what, values=[megabits, *values])
-
-
-def report(title: str, runs: Sequence[Run], bases: Sequence[str]) -> None:
-    """What each system does over the links of each rate, and how it stands against `bases`."""
-    columns = ("Mbit/s", "system", "s/step", "tokens/s", "merged", "kB/step", "link", "loss")
-    rows = [
-        (
-            each.megabits,
-            each.system,
-            each.step_seconds,
-            each.tokens_per_second,
-            f"{each.merged:.0%}",
-            each.link_bytes / 1e3,
-            f"{each.link_share:.0%}",
-            f"{each.loss:.3f}",
-        )
-        for each in runs
-    ]
-    show(title, columns, rows)
-    compared = [
-        (run, base, times(run, base))
-        for run, base in itertools.product(runs, runs)
-        if run.megabits == base.megabits and base.system in bases and run.system not in bases
-    ]
-    show(
-        "How many times as fast",
-        ("Mbit/s", "system", "times as fast as", "trained", "merged", "to the loss", "loss"),
-        [
-            (
-                *(run.megabits, run.system, base.system),
-                *(found.trained, found.merged, found.to_loss, f"{found.loss:.3f}"),
-            )
-            for run, base, found in compared
-        ],
-    )

@@ -31,7 +31,6 @@ import yaml
 from bench.fleet_fakes import Admin, Fleet, admin
 from bench.nodes import memory
 from bench.results import Figure, option, publish
-from bench.table import show
 from cluster.lab.layout import ROOT, Cluster, run_folder
 from cluster.lab.lifecycle import current, describe
 from cluster.lab.plane import audit_log
@@ -157,126 +156,53 @@ def _writes(reading: Reading) -> int:
     )  # fmt: skip
 
 
-async def measure(
-    found: dict[str, Any], fleet: Fleet, operator: Operator, jobs: int, rest_seconds: float
-) -> None:
-    """Add the figures for half of the jobs, for all, and after two events of a node."""
-    found["sizes"] = []
+async def measure(fleet: Fleet, operator: Operator, jobs: int, rest_seconds: float) -> list[Figure]:
+    """Return what half of the jobs cost, and all; then a node is lost."""
+    sizes = jobs // 2, jobs
+    converged, mebibytes, passes = list[float](), list[float](), list[float]()
+    shares: dict[str, list[float]] = {"training": [], "still": []}
     made = 0
-    for size in (jobs // 2, jobs):
-        before = operator.read()
-        await asyncio.gather(
-            *(fleet.admin.call("POST", JOBS, manifest(number)) for number in range(made, size))
-        )
-        converged = await until_trains(fleet.admin, size, "start")
-        start, made_now, made = operator.read().since(before), size - made, size
+    for size in sizes:
+        manifests = map(manifest, range(made, size))
+        await asyncio.gather(*(fleet.admin.call("POST", JOBS, each) for each in manifests))
+        converged.append(await until_trains(fleet.admin, size, "start"))
+        made = size
         await asyncio.sleep(SETTLE_SECONDS)
         moving = await at_rest(operator, rest_seconds)
         fleet.moves = False
         await asyncio.sleep(15.0)  # the last progress is written
         still = await at_rest(operator, rest_seconds)
         fleet.moves = True
-        found["sizes"].append(
-            {
-                "jobs": size,
-                "converge_seconds": converged,
-                "start_cpu_seconds_per_job": start.cpu_seconds / made_now,
-                "start_requests_per_job": start.requests.total() / made_now,
-                "memory_mib": memory(operator.process)["VmRSS"],
-                "training": _of_rest(moving, size),
-                "still": _of_rest(still, size),
-            }
-        )
-    half, whole = found["sizes"]
-    more = whole["jobs"] - half["jobs"]
-    found["per_job"] = {
-        "memory_kib": (whole["memory_mib"] - half["memory_mib"]) * 1024 / more,
-        "cpu_milliseconds_per_second": {
-            name: (whole[name]["cpu_share"] - half[name]["cpu_share"]) * 1000 / more
-            for name in ("training", "still")
-        },
-    }
+        mebibytes.append(memory(operator.process)["VmRSS"])
+        passes.append(moving.passes / size / moving.at * 60)
+        for name, reading in (("training", moving), ("still", still)):
+            shares[name].append(reading.cpu_seconds / reading.at)
+            sys.stdout.write(f"{size} jobs, {name}: {dict(sorted(reading.requests.items()))}\n")
+    more = sizes[1] - sizes[0]
     node = next(name for name, region in fleet.nodes.items() if region == REGIONS[1])
     before = operator.read()
-    await fleet.report(node, "True")
-    await asyncio.sleep(QUIET_SECONDS)
-    found["heartbeat"] = _of_event(operator.read().since(before))
-    pods = sum(pod["spec"]["nodeName"] == node for pod in fleet.running.values())
-    before = operator.read()
     await fleet.lose(node)
-    found["loss"] = {"pods": pods} | _of_event(
-        await until_quiet(fleet.admin, operator, jobs, before)
-    )
-
-
-def _of_rest(reading: Reading, jobs: int) -> dict[str, Any]:
-    minutes = reading.at / 60
-    return {
-        "cpu_share": reading.cpu_seconds / reading.at,
-        "passes_per_job_and_minute": reading.passes / jobs / minutes,
-        "requests_per_job_and_minute": {
-            name: count / jobs / minutes for name, count in sorted(reading.requests.items())
-        },
-    }
-
-
-def _of_event(reading: Reading) -> dict[str, Any]:
-    return {
-        "seconds": reading.at,
-        "cpu_seconds": reading.cpu_seconds,
-        "passes": reading.passes,
-        "requests": dict(sorted(reading.requests.items())),
-    }
-
-
-def tables(found: Any) -> None:
-    """The figures for people."""
-    columns = ["jobs", "converge s", "start CPU s/job", "memory MiB", "CPU training", "CPU still"]
-    rows = [
-        [
-            each["jobs"], each["converge_seconds"], each["start_cpu_seconds_per_job"],
-            each["memory_mib"], each["training"]["cpu_share"], each["still"]["cpu_share"],
-        ]
-        for each in found["sizes"]
-    ]  # fmt: skip
-    show("jobs of 3 regions; CPU as a share of one core", columns, rows)
-    cost = found["per_job"]["cpu_milliseconds_per_second"]
-    cells = [found["per_job"]["memory_kib"], cost["training"], cost["still"]]
-    show("one more job", ["KiB", "CPU ms/s training", "CPU ms/s still"], [cells])
-    whole = found["sizes"][-1]
-    for name in ("training", "still"):
-        asked = whole[name]["requests_per_job_and_minute"]
-        passes = ["passes", whole[name]["passes_per_job_and_minute"]]
-        show(f"{name}: per job and minute", ["", "count"], [passes, *map(list, asked.items())])
-    for name in ("heartbeat", "loss"):
-        event = found[name]
-        what = [
-            [key, event[key]]
-            for key in ("pods", "seconds", "cpu_seconds", "passes")
-            if key in event
-        ]
-        show(f"{name} of one node", ["", "count"], [*what, *map(list, event["requests"].items())])
-
-
-def figures(found: Any) -> Iterator[Figure]:
-    """What docs/sizing.md has of it; of a half of the jobs, and of all."""
-    few, all_ = found["sizes"]
-    cost = found["per_job"]["cpu_milliseconds_per_second"]
-    seconds = [each["converge_seconds"] for each in (few, all_)]
-    yield Figure(what="until all train", values=seconds, unit="s")
-    mebibytes = [few["memory_mib"], all_["memory_mib"], found["per_job"]["memory_kib"] / 1024]
-    yield Figure(what="memory, and of one more job", values=mebibytes, unit="MiB")
-    for name in ("training", "still"):
-        shares = [few[name]["cpu_share"], all_[name]["cpu_share"]]
-        yield Figure(what=f"CPU, {name}", values=shares)
-        yield Figure(
-            what=f"CPU of one more job in a second, {name}", values=[cost[name]], unit="ms"
-        )
-    passes = [each["training"]["passes_per_job_and_minute"] for each in (few, all_)]
-    yield Figure(what="for each job in a minute", values=passes, unit="passes")
-    loss = found["loss"]
-    yield Figure(what="a node is lost: until all train", values=[loss["seconds"]], unit="s")
-    yield Figure(what="a node is lost: CPU", values=[loss["cpu_seconds"]], unit="s")
+    lost = await until_quiet(fleet.admin, operator, jobs, before)
+    one_more = (mebibytes[1] - mebibytes[0]) / more
+    return [
+        Figure(what="until all train", values=converged, unit="s"),
+        Figure(what="memory, and of one more job", values=[*mebibytes, one_more], unit="MiB"),
+        *(
+            figure
+            for name, (few, all_) in shares.items()
+            for figure in (
+                Figure(what=f"CPU, {name}", values=[few, all_]),
+                Figure(
+                    what=f"CPU of one more job in a second, {name}",
+                    values=[1000 * (all_ - few) / more],
+                    unit="ms",
+                ),
+            )
+        ),
+        Figure(what="for each job in a minute", values=passes, unit="passes"),
+        Figure(what="a node is lost: until all train", values=[lost.at], unit="s"),
+        Figure(what="a node is lost: CPU", values=[lost.cpu_seconds], unit="s"),
+    ]
 
 
 # ---------------------------------------------------------------- the lab and the operator
@@ -327,13 +253,10 @@ def install(cluster: Cluster, folder: Path) -> Path:
     return folder / "kubeconfig"
 
 
-async def run(
-    found: dict[str, Any], cluster: Cluster, folder: Path, jobs: int, rest_seconds: float
-) -> None:
+async def run(cluster: Cluster, folder: Path, jobs: int, rest_seconds: float) -> list[Figure]:
     config = install(cluster, folder)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    found |= {"jobs": jobs, "regions": len(REGIONS), "rest_seconds": rest_seconds}
     fleet = Fleet(admin=admin(cluster), namespace=NAMESPACE, steps=STEPS)
     for region in REGIONS:
         for number in range(NODES_OF_A_REGION):
@@ -358,7 +281,7 @@ async def run(
             except (OSError, StopIteration):
                 assert process.returncode is None, (folder / "operator.log").read_text()[-2000:]
                 await asyncio.sleep(0.5)
-        await measure(found, fleet, operator, jobs, rest_seconds)
+        return await measure(fleet, operator, jobs, rest_seconds)
     finally:
         process.kill()
         await process.wait()
@@ -373,19 +296,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--rest-seconds", type=float, default=60.0)
-    parser.add_argument("--folder", type=Path, required=True, help="for logs and the figures")
+    parser.add_argument("--folder", type=Path, required=True, help="for logs")
     option(parser)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the lab goes down
-    found: dict[str, Any] = {}
-    try:
-        with plane() as cluster:
-            asyncio.run(run(found, cluster, given.folder, given.jobs, given.rest_seconds))
-    finally:  # what was measured until an interruption
-        (given.folder / "fleet.json").write_text(json.dumps(found, indent=2) + "\n")
-    tables(found)
-    publish(given, [*figures(found)], about="Jobs of 3 regions; CPU as a share of one core.")
+    with plane() as cluster:
+        figures = asyncio.run(run(cluster, given.folder, given.jobs, given.rest_seconds))
+    publish(given, figures, about="Jobs of 3 regions; CPU as a share of one core.")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class Shard:
     steps: int
     tick: int = 100
     learners: dict[str, Object] = field(default_factory=dict)
-    words: dict[str, int] = field(default_factory=dict)
+    generations: dict[str, int] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802 - gRPC's
@@ -98,7 +98,7 @@ class Shard:
                 tokens=self.tick * 1000,
                 t_m=self.tick,
                 step_seconds=0.5,
-                owner_word=self.words.get(name, 0),
+                owner_generation=self.generations.get(name, 0),
                 owner_uid=self.owners.get(name, ""),
             )
             for name, pod in sorted(self.learners.items())
@@ -110,9 +110,9 @@ class Shard:
         )  # fmt: skip
 
     async def SetOwner(self, request: Any, context: Any) -> pb.SetOwnerReply:  # noqa: N802
-        self.words[request.slot] = request.word + 1
+        self.generations[request.slot] = request.generation + 1
         self.owners[request.slot] = request.uid
-        return pb.SetOwnerReply(word=request.word + 1)
+        return pb.SetOwnerReply(generation=request.generation + 1)
 
 
 @dataclass(slots=True)

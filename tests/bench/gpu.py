@@ -15,8 +15,8 @@ CUDA graphs (torch.compile, mode "reduce-overhead"). AdamW is fused in all of th
 3. The addresses of the parameters stay, so that CUDA graphs see what is adopted; the compiled model
    computes with those values; and at the end the learner holds the values of the export.
 
-The model's size follows from the memory of the device and of the host, and the batch fills what is
-left of the device's. Exit codes: 0; 1 when something of 2 or 3 does not hold; 3 without a device.
+The model has 302 million parameters where nothing else is said. Exit codes: 0; 1 when something of
+2 or 3 does not hold; 3 without a device.
 `--cpu` runs all of it small on the CPU, as a test of this script. Its times mean nothing.
 """
 
@@ -28,7 +28,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,51 +44,14 @@ NO_DEVICE: Final = 3
 SHARE_MAX: Final = 0.01  # the goal
 PERIOD: Final = 24
 OVERLAP: Final = 2
+SIZE: Final = {"layers": 24, "width": 1024, "heads": 8, "context": 1024, "batch": 8}
+TINY: Final = {"layers": 6, "width": 32, "heads": 2, "context": 16, "batch": 2}  # on a CPU
 CASES: Final = {
     "bf16": ["--dtype", "bf16"],
     "fp16 autocast": ["--dtype", "fp16"],
     "bf16, CUDA graphs": ["--dtype", "bf16", "--compile"],
 }
-# Bytes for each parameter, with some room: on the device f32 parameter, gradient and two moments;
-# on the host the learner's shared memory and the shard's values; on the disk two versions.
-DEVICE_BYTES, HOST_BYTES, DISK_BYTES = 18, 30, 24
-DEVICE_SHARE, HOST_SHARE, DISK_SHARE = 0.45, 0.5, 0.8
 SHARDS: Final = 4  # so that a commit is made in every step of a model of 2 billion parameters
-HEAD: Final = 128  # values of an attention head
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What is trained."""
-
-    layers: int
-    width: int
-    heads: int
-    context: int
-    batch: int  # 0: what fills the device
-
-    @property
-    def words(self) -> list[str]:
-        """As arguments of the loop."""
-        names = ("layers", "width", "heads", "context", "batch")
-        return [word for name in names for word in (f"--{name}", str(getattr(self, name)))]
-
-
-TINY: Final = Shape(layers=6, width=32, heads=2, context=16, batch=2)
-
-
-def shape_for(device_bytes: int, host_bytes: int, disk_bytes: int) -> Shape:
-    """The largest model for these memories: blocks of 12 width^2, some 24 of them or more."""
-    parameters = min(
-        DEVICE_SHARE * device_bytes / DEVICE_BYTES,
-        HOST_SHARE * host_bytes / HOST_BYTES,
-        DISK_SHARE * disk_bytes / DISK_BYTES,
-    )
-    width = HEAD
-    while 12 * (2 * width) ** 2 * PERIOD <= parameters:
-        width *= 2
-    layers = max(1, int(parameters / (12 * width**2)))
-    return Shape(layers=layers, width=width, heads=width // HEAD, context=1024, batch=0)
 
 
 def manifest(words: Sequence[str], steps: int, *, gpu: bool) -> str:
@@ -120,13 +82,14 @@ def known_path() -> list[str]:
     return [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
 
 
-def run(case: str, shape: Shape, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def run(case: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One case as a job of its own: what its learner and the run's files have."""
     out = folder / "case"
     measured = out.with_suffix(".json")
-    words = [*CASES[case], *shape.words, "--device", "cpu" if given.cpu else "cuda"]
-    counts = {"pairs": given.pairs, "window": given.window, "profiled": given.profiled}
-    words += [word for name, count in counts.items() for word in (f"--{name}", str(count))]
+    words = [*CASES[case], "--device", "cpu" if given.cpu else "cuda"]
+    counts = {name: getattr(given, name) for name in ("pairs", "window", "profiled")}
+    sizes = TINY if given.cpu else {name: getattr(given, name) for name in TINY}
+    words += [word for item in (counts | sizes).items() for word in (f"--{item[0]}", str(item[1]))]
     steps = given.pairs * (SETTLE_STEPS + given.window) + given.window + 2 * given.profiled
     try:
         job = manifest([*words, "--out", str(measured)], steps + TICKS_MARGIN, gpu=not given.cpu)
@@ -213,37 +176,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=6, help="of windows with and without")
     parser.add_argument("--window", type=int, default=PERIOD, help="steps")
     parser.add_argument("--profiled", type=int, default=PERIOD, help="steps")
-    for name in ("layers", "width", "context", "batch"):
-        parser.add_argument(f"--{name}", type=int, help="of the model; else by the memory")
+    for name, size in SIZE.items():
+        parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--folder", type=Path, help="for the run's files: GB for large models")
     parser.add_argument("--out", type=Path, help="write all that was found there, as JSON")
     option(parser)
     return parser.parse_args()
-
-
-def host_bytes() -> int:
-    """Memory that is free here, also in a container with a limit of its own."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.exists() else "max"
-    return free if text == "max" else min(free, int(text))
-
-
-def chosen(given: argparse.Namespace, folder: Path) -> Shape:
-    """What is trained: by the memories, and by the command line."""
-    if given.cpu:
-        shape = TINY
-    else:
-        device_bytes = torch.cuda.get_device_properties(0).total_memory
-        shape = shape_for(device_bytes, host_bytes(), shutil.disk_usage(folder).free)
-    width = given.width or shape.width
-    return Shape(
-        layers=given.layers or shape.layers,
-        width=width,
-        heads=shape.heads if given.width is None else max(1, width // HEAD),
-        context=given.context or shape.context,
-        batch=shape.batch if given.batch is None else given.batch,
-    )
 
 
 def main() -> int:
@@ -253,8 +191,7 @@ def main() -> int:
         sys.stderr.write("no CUDA device here: nothing was measured; --cpu runs all of it small\n")
         return NO_DEVICE
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        shape = chosen(given, Path(folder))
-        found = [run(case, shape, given, Path(folder)) for case in given.case or CASES]
+        found = [run(case, given, Path(folder)) for case in given.case or CASES]
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=2) + "\n")
     first = found[0]

@@ -3,9 +3,11 @@
 import argparse
 import hashlib
 import json
+import re
 import statistics
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +17,13 @@ import torch
 from torch import Tensor, nn
 
 import atoll
-from bench import trace
 from bytegpt.model import BYTES, ByteGPT, Size
 
 RANGE = "atoll.step"
 SETTLE_STEPS = 4  # before a timed window, so that it begins in the middle of things
 BATCHES = 4  # of data, made beforehand
-FILLED_SHARE = 0.8  # of the device's memory, by the batch
-STEP_SECONDS_MAX = 0.4  # a larger batch shows no more
+SMALL_BYTES = 1024  # a copy of one number may stand in line on any stream
+WAITS = re.compile(r"cu(da)?(Device|Stream|Event|Ctx)Synchronize|cudaMemcpy(2D)?|cudaFree(Host)?")
 WAITED = "called a synchronizing CUDA operation"  # in torch's warning
 TICKS_MARGIN = 10  # steps that the job is longer than what is measured
 
@@ -115,7 +116,7 @@ def parsed() -> argparse.Namespace:
 
 
 def made(arguments: argparse.Namespace, device: torch.device) -> Loop:
-    """The model and all that steps it; the batch fills the device where `--batch` is 0."""
+    """The model and all that steps it."""
     size = Size(
         layers=arguments.layers,
         heads=arguments.heads,
@@ -132,37 +133,15 @@ def made(arguments: argparse.Namespace, device: torch.device) -> Loop:
         loss = torch.compile(model.loss, **how)
     loop = Loop(
         model=model,
-        loss=model.loss,
+        loss=loss,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True),
         scaler=torch.amp.GradScaler(device.type, enabled=arguments.dtype == "fp16" and on_cuda),
         autocast=torch.float16 if arguments.dtype == "fp16" else None,
-        batches=[],
+        batches=random_batches(model, arguments.batch, device),
     )
     if not on_cuda and loop.autocast is not None:
         loop.autocast = torch.bfloat16  # what a CPU computes in 16 bits
-    fill(loop, arguments.batch, device)
-    loop.loss = loss
     return loop
-
-
-def fill(loop: Loop, batch: int, device: torch.device) -> None:
-    """Give it batches of that size; 0: the largest power of 2 for which there is room and time."""
-    rows = batch or 1
-    loop.batches = random_batches(loop.model, rows, device)
-    if batch:
-        return
-    total = torch.cuda.get_device_properties(device).total_memory
-    while True:
-        loop.step()
-        torch.cuda.reset_peak_memory_stats(device)
-        step_seconds = seconds(loop, loop.step, 2)
-        peak = torch.cuda.max_memory_allocated(device)
-        activations = peak - torch.cuda.memory_allocated(device)
-        if peak + activations > FILLED_SHARE * total or 2 * step_seconds > STEP_SECONDS_MAX:
-            break
-        rows *= 2
-        loop.batches = random_batches(loop.model, rows, device)
-    torch.cuda.empty_cache()  # CUDA graphs have memory of their own
 
 
 def random_batches(model: ByteGPT, rows: int, device: torch.device) -> list[Tensor]:
@@ -239,19 +218,46 @@ def never_waits(
         finish(loop.device)
     path = Path(arguments.out).with_suffix(".trace.json")
     profile.export_chrome_trace(str(path))
-    reading = trace.read(path, RANGE)
+    found = calls_within(json.loads(path.read_text())["traceEvents"])
     path.unlink()
+    return {"refused": sorted(refused), **found}
+
+
+def calls_within(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Read what CUDA is asked for inside of `learner.step` from a trace in Chrome's format.
+
+    It has each call of the CUDA runtime, with its thread and time, and each copy of the device,
+    tied to its call by a correlation number. The driver copies memory that is not pinned in pieces,
+    and the thread waits.
+    """
+    whole = [event for event in events if event.get("ph") == "X"]
+
+    def of(*kinds: str) -> list[dict[str, Any]]:
+        return [event for event in whole if event.get("cat") in kinds]
+
+    ranges = [event for event in of("user_annotation", "cpu_op") if event["name"] == RANGE]
+    calls = [
+        call
+        for call in of("cuda_runtime", "cuda_driver")
+        for span in ranges
+        if span["tid"] == call["tid"] and span["ts"] <= call["ts"] < span["ts"] + span["dur"]
+    ]
+    numbers = {call.get("args", {}).get("correlation") for call in calls} - {None}
+    copies = [
+        copy
+        for copy in of("gpu_memcpy")
+        if copy["args"].get("correlation") in numbers
+        and re.match(r"Memcpy (HtoD|DtoH)", copy["name"])
+    ]
+    sizes = [int(copy["args"].get("bytes", 0)) for copy in copies]
+    large = [copy for copy, size in zip(copies, sizes, strict=True) if size >= SMALL_BYTES]
     return {
-        "refused": sorted(refused),
-        "ranges": reading.ranges,
-        "cuda_calls": reading.calls,
-        "allocations": reading.allocations,
-        "waits": reading.waits,
-        "copies": reading.copies,
-        "copied_bytes": reading.copied_bytes,
-        "unpinned": reading.unpinned,
-        "copy_streams": reading.copy_streams,
-        "compute_streams": reading.compute_streams,
+        "ranges": len(ranges),
+        "waits": dict(Counter(call["name"] for call in calls if WAITS.fullmatch(call["name"]))),
+        "copied_bytes": sum(sizes),
+        "unpinned": sum("Pageable" in copy["name"] for copy in copies),
+        "copy_streams": sorted({int(copy["args"]["stream"]) for copy in large}),
+        "compute_streams": sorted({int(kernel["args"]["stream"]) for kernel in of("kernel")}),
     }
 
 

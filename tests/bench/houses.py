@@ -25,7 +25,6 @@ from typing import Any, Final
 
 from bench import houses_script, jobs
 from bench.results import Figure, option, publish
-from bench.table import show
 from bytegpt.model import ByteGPT, Size
 from local.command import TESTS, commits, python_path
 from local.machines.commands import Machine, commands_in
@@ -80,7 +79,7 @@ def played(given: argparse.Namespace, folder: Path) -> tuple[list[Found], list[f
     ):
         words = ("serve", job, "--out", out, "--listen", "0.0.0.0:7700", "--output", "lines")
         server = here.atoll(out, *words, within=place.server.enter)
-        line = server.says("--token")
+        line = server.says("ATOLL_TOKEN=")
         moments.append(time.monotonic() - began)
         houses = [
             here.join(line, region, "--region", region, *script, within=house.enter)
@@ -129,7 +128,7 @@ def figures(runs: Sequence[tuple[list[Found], list[float]]]) -> Iterator[Figure]
 
 
 def main() -> None:
-    """Print a row for each house of each run, and the moments of its job."""
+    """Measure several runs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--megabits", type=float, nargs="+", default=[4.0, 20.0, 100.0, 0.0])
     parser.add_argument("--steps", type=int, default=80)
@@ -143,14 +142,6 @@ def main() -> None:
     for _ in range(given.runs):
         with tempfile.TemporaryDirectory() as folder:
             runs.append(played(given, Path(folder)))
-    shares = ("blocked", *PARTS, "used")
-    rows = [
-        (x.name, *(f"{getattr(x, each):.2%}" for each in shares), x.step_seconds)
-        for houses, _ in runs
-        for x in houses
-    ]
-    show("houses, int4 up", ("up", *shares, "a step"), rows)
-    show("seconds", MOMENTS, [[*map(round, moments)] for _, moments in runs])
     publish(given, [*figures(runs)], about=ABOUT)
 
 

@@ -1,6 +1,7 @@
 """Jobs of the benchmarks: a manifest from its parts, `atoll run`, and the files that it leaves."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ def manifest(
     sync: Mapping[str, Any],
     seed: int = 0,
     shards: int = 1,
+    storage: Mapping[str, str] | None = None,
 ) -> str:
     """A job of one learner in each region; the value is its arguments of the built-in example."""
     named = [
@@ -30,14 +32,14 @@ def manifest(
         "steps": steps,
         "seed": seed,
         "regions": named,
-        "syncer": {"shards": shards},
+        "syncer": {"shards": shards, **({"storage": dict(storage)} if storage else {})},
         "sync": dict(sync),
     }
     kind = {"apiVersion": "atoll.dev/v1alpha1", "kind": "DecoupledTrainingJob"}
     return yaml.safe_dump({**kind, "metadata": {"name": "bench"}, "spec": spec})
 
 
-def run(job: str, out: Path, *more: str) -> None:
+def run(job: str, out: Path, *more: str, environment: Mapping[str, str] | None = None) -> None:
     """`atoll run` to its end; RuntimeError with the end of the logs if it is not Complete."""
     out.mkdir(parents=True)
     file = out / "bench.yaml"
@@ -47,6 +49,7 @@ def run(job: str, out: Path, *more: str) -> None:
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, **(environment or {})},
     )
     if done.returncode:
         logs = [log.read_text()[-LOG_CHARACTERS:] for log in out.glob("run/logs/*.log")]
@@ -71,14 +74,3 @@ def commits(out: Path) -> list[dict[str, Any]]:
     """The commits on the tapes of all shards."""
     tapes = sorted((out / "run" / "syncer").glob("*.tape.jsonl"))
     return [each for tape in tapes for each in lines(tape) if each.get("event") == "commit"]
-
-
-def loss(out: Path, arguments: Sequence[str] = ()) -> float:
-    """Held-out loss of the export in nats per byte."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bytegpt.evaluate", "--export", out / "run" / "export", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(json.loads(done.stdout)["loss"])

@@ -1,7 +1,7 @@
 """Memory of the operator in a large cluster: 5,000 nodes of 20 kB, 2,000 pods of 20 kB.
 
 The operator's process reads them from a small API server in this one, as it would from a real one:
-in pages, then by watches. Prints its resident memory before and after, and the most that it had.
+in pages, then by watches.
 
 In tests/: python -m bench.nodes [--nodes 5000] [--pods 2000] [--json FILE]
 """
@@ -97,9 +97,7 @@ def main() -> None:
     given = parser.parse_args()
     figures = []
     for nodes, pods in ((0, 0), (given.nodes, given.pods)):
-        found = asyncio.run(measure(nodes, pods))
-        now, most = found["VmRSS"], found["VmHWM"]
-        sys.stdout.write(f"{nodes} nodes, {pods} pods: {now} MiB, at most {most} MiB\n")
+        most = asyncio.run(measure(nodes, pods))["VmHWM"]
         what = f"memory with {nodes:,} nodes and {pods:,} pods, at most"
         figures.append(Figure(what=what, values=[most], unit="MiB"))
     publish(given, figures, about="Nodes and pods of 20 kB.")

@@ -1,14 +1,14 @@
-"""Make docs/numbers.md: every measured figure of the documents, and where it comes from.
+"""Make docs/numbers.md: the results from which the documents take their measured figures.
 
 In tests/: python -m bench.numbers
 
-A figure is a number with a unit, or with a decimal point. It is measured where a result has it to
-which its section of the page links (`numbers.md#NAME`). Of a row with several values all stand in
-the text, in its order: least and most, the cells of a line.
+A number of a page is a value of a result where its section of the page links to it
+(`numbers.md#NAME`). Of a row with several values all stand in the text, in its order: least and
+most, the cells of a line.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,13 +17,16 @@ from bench.results import Figure, Result, read
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs/numbers.md"
-HEAD: Final = """# Measured figures
+HEAD: Final = """# Measurements
 
-Made by `python -m bench.numbers` from `tests/bench/results`; do not edit.
+Made by `python -m bench.numbers` from [tests/bench/results](../tests/bench/results); do not edit.
 
-Every figure that the README and these pages claim, the command that measures it (in `tests/`), \
-the machine, the load and the date. `--json FILE` of a benchmark writes a file of that folder. \
-What was written by hand has the commit and the date at which a page had it.
+A section of a page that links to a result has values of its file, as rounded; a test looks for \
+them. The file has the command (to be run in `tests/`; `--json FILE` writes it), machine, load, \
+date, commit and remarks. What may be concluded is in [replication.md](replication.md).
+
+| result | date | used in |
+|---|---|---|
 """
 LINK: Final = re.compile(r"\((?:docs/)?numbers\.md#([\w-]+)\)")
 FENCED: Final = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
@@ -46,13 +49,6 @@ class Number:
     text: str
     unit: str
 
-    @property
-    def is_figure(self) -> bool:
-        return bool(self.unit) or "." in self.text
-
-    def __str__(self) -> str:
-        return f"{self.text} {self.unit}".strip()
-
     def equals(self, value: float, unit: str) -> bool:
         """Whether it is this value, as rounded, and not in another unit.
 
@@ -66,18 +62,9 @@ class Number:
         return bool(right and rounds) and f"{value:.{decimals}f}" == plain
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """What a page has: rows of results, by their names, and numbers that are in none."""
-
-    rows: Mapping[str, Sequence[Figure]]
-    others: Sequence[Number]
-
-
-def claims(words: str, results: Mapping[str, Result]) -> Claims:
-    """Read a page."""
+def claims(words: str, results: Mapping[str, Result]) -> dict[str, list[Figure]]:
+    """Return the rows of results that a page has, by the results' names."""
     rows: dict[str, list[Figure]] = {}
-    others: list[Number] = []
     for section in re.split(r"^(?=#+ )", FENCED.sub("", words), flags=re.MULTILINE):
         names = dict.fromkeys(LINK.findall(section))
         for name in names:
@@ -89,9 +76,8 @@ def claims(words: str, results: Mapping[str, Result]) -> Claims:
             for name, row in found:
                 if len(row.values) == longest:
                     rows[name].append(row)
-            others += [] if found else rest[:1]
             rest = rest[longest or 1 :]
-    return Claims(rows=rows, others=others)
+    return rows
 
 
 def numbers(words: str) -> list[Number]:
@@ -113,37 +99,21 @@ def begins(found: Sequence[Number], row: Figure) -> bool:
 
 
 def page(results: Mapping[str, Result]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     pages = (ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {PAGE}))
-    claimed = {each.name: claims(each.read_text(), results).rows for each in pages}
-    return "\n".join([HEAD, *(section(n, each, claimed) for n, each in results.items())])
+    claimed = {each.name: claims(each.read_text(), results) for each in pages}
+    return HEAD + "".join(row(name, result, claimed) for name, result in results.items())
 
 
-def section(
-    name: str, result: Result, claimed: Mapping[str, Mapping[str, Sequence[Figure]]]
-) -> str:
-    """One result: where it comes from, who claims it, and the rows that somebody claims."""
-    command = f"`{result.command}`" if result.command else "No command"
-    load = result.load and f"load {result.load}"
-    commit = result.commit and f"commit {result.commit}"
-    facts = ", ".join(filter(None, (command, result.machine, load, result.date, commit)))
-    used = {page: each[name] for page, each in claimed.items() if name in each}
-    links = ", ".join(f"[{page}]({'../' * (page == 'README.md')}{page})" for page in used)
-    about = f" {result.about}" if result.about else ""
-    rows = "".join(
-        f"| {each.what} | {shown(each)} |\n"
-        for each in result.figures
-        if any(each in rows for rows in used.values())
+def row(name: str, result: Result, claimed: Mapping[str, Mapping[str, Sequence[Figure]]]) -> str:
+    """Return one result: its file, its date, and the pages that claim it."""
+    file = f'<a id="{name}"></a>[{name}](../tests/bench/results/{name}.json)'
+    links = ", ".join(
+        f"[{page.removesuffix('.md')}]({'../' * (page == 'README.md')}{page})"
+        for page, names in claimed.items()
+        if name in names
     )
-    return f"## {name}\n\n{facts}.{about} In {links}.\n\n| figure | |\n|---|---|\n{rows}"
-
-
-def shown(figure: Figure) -> str:
-    """Its values with four digits, and the unit once."""
-    values: Iterator[str] = (
-        f"{each:,.0f}" if abs(each) >= 1000 else f"{each:.4g}" for each in figure.values
-    )
-    return f"{', '.join(values)} {figure.unit}".strip()
+    return f"| {file} | {result.date} | {links} |\n"
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ In tests/: python -m bench.published [--json FILE]
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 
 from bench.results import Figure, option, publish
@@ -60,9 +59,6 @@ def main() -> None:
     option(parser)
     given = parser.parse_args()
     figures = [*goodput(), *bandwidth(), *utilisation()]
-    for each in figures:
-        cells = ", ".join(f"{x:g}" for x in each.values)
-        sys.stdout.write(f"{each.what}: {cells} {each.unit}\n")
     publish(given, figures, about="Formulas and `tests/paper`: no machine plays a part.")
 
 

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from bench.jobs import TINY, command, manifest
 from bench.results import Figure, option, publish
-from bench.table import show
 
 SLOTS = ("us-east-0", "eu-west-0", "ap-south-0")
 STEPS = 100_000  # no end before the measurements have one
@@ -42,7 +41,6 @@ def main() -> None:
     option(parser)
     given = parser.parse_args()
     found: list[dict[str, float]] = []
-    loads: list[float] = []
     for _ in range(given.runs):
         with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
             for _ in range(given.busy):
@@ -51,19 +49,15 @@ def main() -> None:
             for slot in SLOTS:  # each once: the second restart of a process waits longer
                 wait_for_merge(out, slot)
                 time.sleep(given.steady_seconds)
-                loads.append(os.getloadavg()[0])
                 found.append(killed(out, slot))
                 sys.stderr.write(f"{ {stage: round(s, 2) for stage, s in found[-1].items()} }\n")
-    values = {stage: [each[stage] for each in found] for stage in STAGES}
-    show(
-        f"Seconds since kill -9, {len(found)} kills, {given.busy} busy processes beside it, "
-        f"load {min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores",
-        ("until", "median", "least", "most"),
-        [(name, statistics.median(each), min(each), max(each)) for name, each in values.items()],
-    )
     figures = [
-        Figure(what=f"until: {name}, median", values=[statistics.median(each)], unit="s")
-        for name, each in values.items()
+        Figure(
+            what=f"until: {stage}, median",
+            values=[statistics.median(each[stage] for each in found)],
+            unit="s",
+        )
+        for stage in STAGES
     ]
     publish(given, figures, about=f"{len(found)} kills.")
 

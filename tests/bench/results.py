@@ -53,7 +53,10 @@ def option(parser: argparse.ArgumentParser) -> None:
 def publish(
     given: argparse.Namespace, figures: Sequence[Figure], *, about: str = "", device: str = ""
 ) -> None:
-    """Write the figures of this program to the file that its command line names, if any."""
+    """Print the figures of this program, and write the file that its command line names, if any."""
+    for figure in figures:
+        cells = ", ".join(f"{value:.4g}" for value in figure.values)
+        sys.stdout.write(f"{figure.what}: {cells} {figure.unit}\n")
     if given.json is None:
         return
     loads = sorted((given.load, os.getloadavg()[0]))

@@ -1,49 +1,45 @@
 """What the place of a run's state costs its learners: files, and a bucket at some distance.
 
-In tests/: python -m bench.store [--delay MILLISECONDS ...] [--steps N]. The same job runs once for
-each place: two shards, two learners whose steps take 0.1 s, a slice due every other step. The
-places are files, moto (S3), Azurite (Azure) and the stub of Google's API, and moto again behind a
-proxy that adds half of a delay to each request and half to each answer.
-"pace" is the learners' rate of steps, of that with files. "100 joins": seconds until 100 learners
-that come at once are admitted.
+In tests/: python -m bench.store [--delay MILLISECONDS ...] [--steps N] [--json FILE]
 
-A second table counts what the shards asked of each bucket and wrote there, against what
-docs/object-stores.md says that a commit and a second take.
+The same job runs once for each place: two shards, two learners whose steps take 0.1 s, a slice due
+every other step. The places are files, moto (S3), Azurite (Azure) and the stub of Google's API, and
+moto again behind a proxy that adds half of a delay to each request and half to each answer.
+
+What the shards asked of each bucket and wrote there stands beside what docs/object-stores.md says
+that a commit and a second take: one object and up to one entry and one delete a commit, half a
+heartbeat and one read a second, and as many bytes as the formula.
 """
 
 import argparse
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Final
 
-import yaml
 from safetensors.torch import load_file
 
-from bench import admission
+from bench import jobs
 from bench.results import Figure, option, publish
-from bench.table import show
 from local.stores.fault_proxy import FaultProxy
 from local.stores.gcs_stub import GcsStub
 from local.stores.servers import Place, azurite, gcs, moto
 
-STEP_MILLISECONDS = 100
-SHARDS = 2
-FRAGMENTS = 4
-JOINS = 100
-VALUE_BYTES = 8  # of a parameter in an object: f32, and f32 of momentum
-KINDS = {  # by how a request's line begins
-    r"PUT \S*(/|%2F)objects(/|%2F)": ("objects", "commit"),
-    r"PUT \S*(/|%2F)log(/|%2F)": ("entries", "commit"),
-    r"DELETE |POST \S*(\?delete|comp=batch)": ("deletes", "commit"),
-    r"PUT \S*(/|%2F)heartbeat": ("heartbeats", "s and shard"),
-    r"(GET|HEAD) ": ("reads and lists", "s and shard"),
+STEP_MILLISECONDS: Final = 100
+SHARDS: Final = 2
+SYNC: Final = {"period": 8, "fragments": 4, "overlap": 4, "quorum": 2}
+VALUE_BYTES: Final = 8  # of a parameter in an object: f32, and f32 of momentum
+KINDS: Final = {  # by how a request's line begins
+    r"PUT \S*(/|%2F)objects(/|%2F)": "objects a commit",
+    r"PUT \S*(/|%2F)log(/|%2F)": "entries a commit",
+    r"DELETE |POST \S*(\?delete|comp=batch)": "deletes a commit",
+    r"PUT \S*(/|%2F)heartbeat": "heartbeats a second and shard",
+    r"(GET|HEAD) ": "reads and lists a second and shard",
 }
 
 
@@ -54,11 +50,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     option(parser)
     given = parser.parse_args()
-    rows, asked = [], [("expected", 1, "up to 1", "up to 1", 0.5, 1.0, "", 1.0)]
     with tempfile.TemporaryDirectory() as name, ExitStack() as servers:
         folder = Path(name)
-        rows.append(row("files", folder / "files", given.steps, None))
-        rows[0] += (admission.seconds(folder / "join-files", JOINS, None),)
+        figures = [*measured("files", folder / "files", given.steps, None)]
         started = [moto(folder), azurite(folder), gcs(GcsStub())]
         s3, *others = [servers.enter_context(each) for each in started]
         places = [(each.kind, each, 0) for each in (s3, *others)]
@@ -67,100 +61,56 @@ def main() -> None:
             with FaultProxy(server.port).running() as proxy:
                 proxy.delay_seconds = delay / 2000
                 out = folder / str(number)
-                found = row(kind, out, given.steps, server.place().at(proxy.port))
-                asked.append(requests(proxy, *found[1:3], name=kind, out=out))
-                joining = server.place().at(proxy.port)
-                os.environ.update(joining.environment)
-                rows.append((*found, admission.seconds(folder / f"join-{number}", JOINS, joining)))
-    show(
-        "Where the state lies",
-        (
-            *("place", "seconds", "commits", "blocked %", "merged %"),
-            *("close to durable s", "pace", f"{JOINS} joins"),
-        ),
-        [(*each[:6], each[6] / rows[0][6], each[7]) for each in rows],
-    )
-    figures = [
-        Figure(what=f"{each[0]}: from close to durable", values=[each[5]], unit="s")
-        for each in rows
-    ]
+                figures += measured(kind, out, given.steps, server.place().at(proxy.port))
+                figures += requests(kind, out, proxy)
     publish(given, figures, about="Two learners, two shards, five commits a second and shard.")
-    words = [f"{kind} a {of}" for kind, of in KINDS.values()]
-    show("Requests", ("place", *words, "others", "bytes of objects / formula"), asked)
 
 
-def requests(
-    proxy: FaultProxy, seconds: float, commits: int, *, name: str, out: Path
-) -> tuple[Any, ...]:
-    """A row of the second table: the rate of each kind of request, for a commit or a second."""
-    sorted_ = [
+def measured(name: str, out: Path, steps: int, place: Place | None) -> Iterator[Figure]:
+    """Run the job: how long commits take, how long learners wait, what is merged, their pace."""
+    storage = {}
+    if place is not None:
+        storage = {"type": "ObjectStore", "url": place.url, "endpoint": place.endpoint}
+    train = [
+        "--batch=1",
+        "--width=64",
+        "--layers=1",
+        f"--step-milliseconds-min={STEP_MILLISECONDS}",
+    ]
+    regions = dict.fromkeys(("us", "eu"), train)
+    job = jobs.manifest(regions, steps=steps, sync=SYNC, shards=SHARDS, storage=storage)
+    jobs.run(job, out, environment=place.environment if place else {})
+    summary = json.loads((out / "run/summary.json").read_text())
+    commits = jobs.commits(out)
+    durable = mean(each["commit_seconds"] for each in commits)
+    blocked = max(each["blocked_share"] for each in summary["learners"].values())
+    yield Figure(what=f"{name}: from close to durable", values=[durable], unit="s")
+    yield Figure(what=f"{name}: blocked", values=[100 * blocked], unit="%")
+    yield Figure(what=f"{name}: merged", values=[100 * summary["goodput"]], unit="%")
+    yield Figure(what=f"{name}: steps a second", values=[pace(out)])
+
+
+def pace(out: Path) -> float:
+    """Return the steps a second of the slowest learner, from its first to its last."""
+    times = [[line["time"] for line in jobs.steps(out, slot)] for slot in ("us-0", "eu-0")]
+    return min(float((len(each) - 1) / (each[-1] - each[0])) for each in times)
+
+
+def requests(name: str, out: Path, proxy: FaultProxy) -> Iterator[Figure]:
+    """Count what was asked of the bucket."""
+    kinds = [
         next((kind for kind in KINDS if re.match(kind, line)), "others") for line in proxy.lines
     ]
-    kinds, per = Counter(sorted_), {"commit": commits, "s and shard": SHARDS * seconds}
-    rates = [kinds[kind] / per[of] for kind, (_, of) in KINDS.items()]
+    summary, counts = json.loads((out / "run/summary.json").read_text()), Counter(kinds)
+    for kind, what in KINDS.items():
+        per = summary["commits"] if "commit" in what else SHARDS * summary["wall_seconds"]
+        yield Figure(what=f"{name}: {what}", values=[counts[kind] / per])
     objects = next(iter(KINDS))
-    pairs = zip(sorted_, proxy.byte_counts, strict=True)
-    written = sum(count for kind, count in pairs if kind == objects)
-    (export,) = out.glob("export/*.safetensors")
+    written = sum(n for kind, n in zip(kinds, proxy.byte_counts, strict=True) if kind == objects)
+    (export,) = out.glob("run/export/*.safetensors")
     parameters = sum(each.numel() for each in load_file(export).values())
-    objects_written = kinds[objects] * VALUE_BYTES * parameters / (SHARDS * FRAGMENTS)
-    return (name, *rates, kinds["others"], written / objects_written)
-
-
-def row(name: str, out: Path, steps: int, place: Place | None) -> tuple[Any, ...]:
-    """One run: how long, what was committed, how long learners waited, what was merged."""
-    storage = {} if place is None else {"type": "ObjectStore", "url": place.url}
-    if place is not None:
-        storage["endpoint"] = place.endpoint
-    command = ["atoll-worker", "bytegpt.train:main", "--batch=1", "--width=64", "--layers=1"]
-    command += ["--step-milliseconds-min", str(STEP_MILLISECONDS)]
-    manifest = {
-        "apiVersion": "atoll.dev/v1alpha1",
-        "kind": "DecoupledTrainingJob",
-        "metadata": {"name": "store"},
-        "spec": {
-            "steps": steps,
-            "regions": [{"name": name, "learners": 1} for name in ("us", "eu")],
-            "learner": {
-                "template": {"spec": {"containers": [{"name": "learner", "command": command}]}}
-            },
-            "syncer": {"shards": SHARDS, "storage": storage},
-            "sync": {"period": 8, "fragments": FRAGMENTS, "overlap": 4, "quorum": 2},
-        },
-    }
-    file = out.with_suffix(".yaml")
-    file.write_text(yaml.safe_dump(manifest))
-    words = [str(Path(sys.executable).with_name("atoll")), "run", str(file), "--out", str(out)]
-    environment = {**os.environ, **({} if place is None else place.environment)}
-    subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL)
-    summary = json.loads((out / "summary.json").read_text())
-    learners = summary["learners"].values()
-    blocked = max(each["blocked_share"] for each in learners)
-    commits = [
-        line["commit_seconds"]
-        for tape in out.glob("syncer/*.tape.jsonl")
-        for line in map(json.loads, tape.read_text().splitlines())
-        if line["event"] == "commit"
-    ]
-    return (
-        name,
-        summary["wall_seconds"],
-        summary["commits"],
-        100 * blocked,
-        100 * summary["goodput"],
-        sum(commits) / len(commits),
-        step_rate(out),
-    )
-
-
-def step_rate(out: Path) -> float:
-    """Steps a second of one learner, from the first to the last; the slowest one's."""
-    found = list[float]()
-    for path in out.glob("learners/*.jsonl"):
-        lines = map(json.loads, path.read_text().splitlines())
-        times = [each["time"] for each in lines if each.get("step_seconds")]
-        found.append((len(times) - 1) / (times[-1] - times[0]))
-    return min(found)
+    formula = counts[objects] * VALUE_BYTES * parameters / (SHARDS * SYNC["fragments"])
+    yield Figure(what=f"{name}: bytes of objects, of the formula's", values=[written / formula])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ In tests/: python -m bench.tls [--json FILE]
 import argparse
 import asyncio
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -20,12 +21,11 @@ import grpc.aio
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.network import channels
 from atoll_protos.network.channels import BULK_METHOD, Folder, ServerFiles
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import Role
+from atoll_protos.network.credentials import Credentials, Role
 from atoll_protos.transfer.frames import Assembler, transfer_frames
 from bench.results import Figure, option, publish
-from bench.table import interleaved, show
-from wire.tls_side import Issuer, put
+from bench.table import interleaved
+from wire.fixtures import Issuer, put
 
 
 async def take(request_iterator: Any, context: Any) -> None:
@@ -114,25 +114,26 @@ def main() -> None:
             seconds = interleaved(cases, flags.rounds)
             server.kill()
     speed = {name: flags.mebibytes / each for name, each in seconds.items()}
-    show(
-        f"{flags.mebibytes} MiB through one Bulk stream into another process,"
-        f" medians of {flags.rounds}",
-        ("", "MiB/s", "of plain text", "CPU s server", "CPU s client"),
-        [
-            (name, each, each / speed["plain text"], *_medians(streams[name].spent[1:]))
-            for name, each in speed.items()
-        ],
-    )
     secure_speed, plain_speed = speed["mutual TLS"], speed["plain text"]
     figures = [
         Figure(what="throughput with TLS, of that without", values=[secure_speed / plain_speed]),
         Figure(what="with TLS, without", values=[secure_speed, plain_speed], unit="MiB/s"),
+        *(
+            Figure(
+                what=f"{name}, CPU of a GB: server, client",
+                values=cpu(stream, len(payload) / 1e9),
+                unit="s",
+            )
+            for name, stream in streams.items()
+        ),
     ]
     publish(flags, figures, about=f"Transfers of {flags.mebibytes} MiB.")
 
 
-def _medians(spent: list[tuple[float, float]]) -> tuple[float, ...]:
-    return tuple(sorted(each)[len(each) // 2] for each in zip(*spent, strict=True))
+def cpu(stream: Stream, gigabytes: float) -> list[float]:
+    """Return the median CPU seconds of a gigabyte, of the server and of the client."""
+    ends = zip(*stream.spent[1:], strict=True)
+    return [statistics.median(seconds) / gigabytes for seconds in ends]
 
 
 if __name__ == "__main__":

@@ -18,18 +18,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
 from typing import Any, Final
-from unittest.mock import patch
 
 from atoll_protos.job.run_file import GraceLimit, Quorum, Region, RunFile, Sync
-from atoll_protos.means import MovingMean
 from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.log import Committed, Entry
-from atoll_syncer.model.round import Timings, grace_seconds
 from bench.results import Figure, option, publish
 from bench.table import show
 from sim.learner_process import LearnerProcess
@@ -226,22 +222,6 @@ def found(world: World, victim: LearnerProcess | None) -> Found:
 Cells = Mapping[tuple[str, str, int], Found]  # by fleet, arm and link
 
 
-@contextmanager
-def former(link: int) -> Iterator[None]:
-    """The model of an older study: no slice is copied ahead, and xi_sync has the way down too."""
-    way = link / 100 * BASE.overlap * STEP_SECONDS / 2
-
-    def shorter(sync: Sync, timings: Timings, *rest: Any) -> float:
-        longer = MovingMean(timings.sync.or_else(0.0) + way)
-        return grace_seconds(sync, replace(timings, sync=longer), *rest)
-
-    with (
-        patch("atoll_worker.rules.handover.due_soon", lambda *_: []),
-        patch("atoll_syncer.model.state.grace_seconds", shorter),
-    ):
-        yield
-
-
 def main() -> None:
     """Print one table for each fleet and arm."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -251,7 +231,6 @@ def main() -> None:
     parser.add_argument("--fragments", type=int, default=BASE.fragment_count)
     parser.add_argument("--ticks", type=int, default=480)
     parser.add_argument("--seed", type=int, action="append", help="of several, the least kept")
-    parser.add_argument("--former", action="store_true", help=former.__doc__)
     option(parser)
     given = parser.parse_args()
     cells: dict[tuple[str, str, int], Found] = {}
@@ -260,9 +239,8 @@ def main() -> None:
             rows, began = [], time.perf_counter()
             sync = replace(ARMS[arm], fragments=given.fragments)
             for link in given.link or LINKS:
-                with former(link) if given.former else nullcontext():
-                    seeds = given.seed or (1,)
-                    them = [played(sync, link, FLEETS[fleet], given.ticks, seed) for seed in seeds]
+                seeds = given.seed or (1,)
+                them = [played(sync, link, FLEETS[fleet], given.ticks, seed) for seed in seeds]
                 cells[fleet, arm, link] = each = min(them, key=lambda found: found.kept)
                 rows.append((f"{link}%", *each.row))
             show(f"{fleet}; {arm} ({time.perf_counter() - began:.0f} s)", COLUMNS, rows)

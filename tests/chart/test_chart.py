@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from atoll_operator.cli.manifest_file import checked
+from atoll_operator.cli.validate import checked
 from atoll_operator.kube.edges.api import KINDS
 from chart.rendering import CHART, Rendered, hooks, named, of_kind, rights, run, template
 from unit.kube.cluster_values import children
@@ -15,7 +15,8 @@ OPERATOR = "atoll-system-atoll-operator"  # its cluster-wide objects
 OF_PODS = {
     "regions", "regionLabel", "namespaces", "images", "serviceAccount", "resources",
     "priorityClassName", "nodeSelector", "tolerations", "affinity", "podAnnotations", "podLabels",
-    "podSecurityContext", "securityContext", "podUser", "apiServer", "extraEnv", "fullnameOverride",
+    "podSecurityContext", "securityContext", "podUser", "apiServer", "limits", "extraEnv",
+    "fullnameOverride",
 }  # fmt: skip
 LEASE = "atoll-operator-lease"  # of the release's namespace
 
@@ -75,7 +76,6 @@ def test_the_operator_may_apply_and_list_every_kind_of_child_but_lists_no_secret
         assert needed | {"list", "watch"} <= found[group, plural], kind
     assert found["", "pods/status"] == {"patch"}
     assert found["", "secrets"] == {"get", "create", "patch", "delete"}
-    assert found["cert-manager.io", "certificates"] == {"get", "create", "patch", "delete"}
 
 
 def test_the_operators_pod_is_restricted_and_gke_and_openshift_accept_it(
@@ -276,6 +276,21 @@ def test_the_notes_name_the_next_steps_with_a_valid_job(helm: str, value: str, c
     assert checked(yaml.safe_load(manifest)).name == "tiny"
 
 
+def test_the_notes_warn_of_rights_and_of_an_open_network(helm: str) -> None:
+    words = ("install", "atoll", str(CHART), "--namespace", "atoll-system", "--dry-run=client")
+    notes, limited = (
+        run(helm, *words, "--set", f"networkPolicy.enabled={value}").stdout
+        for value in ("false", "true")
+    )
+    assert "may run any pod there" in notes
+    assert "The network of operator and jobs is open" in notes
+    assert "is open" not in limited
+    remedy = "pod-security.kubernetes.io/enforce=restricted"
+    page = (CHART.parent.parent / "docs/kubernetes.md").read_text()
+    assert remedy in notes
+    assert remedy in page
+
+
 @pytest.mark.parametrize(
     ("words", "user"),
     [
@@ -283,7 +298,6 @@ def test_the_notes_name_the_next_steps_with_a_valid_job(helm: str, value: str, c
         (("--set", "podUser=1000650000"), "1000650000"),
         (("--set-json", "podUser=1000650000"), "1000650000"),
         (("--set", "podUser="), ""),
-        (("--set", "podUser=null"), "65532"),
     ],
 )
 def test_the_user_of_jobs_pods_is_a_value(helm: str, words: tuple[str, ...], user: str) -> None:

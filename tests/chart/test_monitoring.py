@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from atoll_operator.api.status.reasons import STATUSES
 from atoll_operator.kube.metrics import Metrics as OperatorMetrics
-from atoll_protos.job.shown_states import SLOT_TEXTS
+from atoll_protos.job.run_file import SLOT_TEXTS
 from atoll_syncer.duties.metrics import ShardMetrics
 from chart.rendering import of_kind, template
 from chart.shown import DASHBOARD, RULES, panels, rules
@@ -75,34 +75,6 @@ def test_every_state_that_a_query_names_is_one(expr: str) -> None:
     for name, selectors in SELECTED.findall(expr):
         for words in re.findall(r'\bstate=~?"([^"]+)"', selectors):
             assert {*words.split("|")} <= states[name]
-
-
-def test_the_dashboard_shows_every_metric_but_the_epoch() -> None:
-    shown = {name for _, expr in queries() for name in NAME.findall(expr)}
-    families = {re.sub(r"_(total|bucket|sum|count|created)$", "", name) for name in exported()}
-    assert families - {re.sub(r"_(total|bucket|count)$", "", name) for name in shown} == {
-        "atoll_syncer_epoch"
-    }
-
-
-def test_every_alert_says_what_it_is_and_what_to_do() -> None:
-    for rule in rules():
-        assert rule["labels"]["severity"] in ("warning", "critical")
-        assert rule["annotations"].keys() == {"summary", "description"}
-    names = [rule["alert"] for rule in rules()]
-    assert len(names) == len({*names})
-
-
-def test_every_panel_has_a_place_of_its_own() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
-    assert len({each["id"] for each in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for each in panels:
-        at = each["gridPos"]
-        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
-        assert not cells & taken, each["title"]
-        taken |= cells
-        assert at["x"] + at["w"] <= 24
 
 
 def test_the_chart_ships_both_as_they_are_with_the_labels_that_find_them(helm: str) -> None:

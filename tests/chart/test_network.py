@@ -205,12 +205,3 @@ def test_the_namespaces_of_an_install_that_serves_all_are_named(helm: str) -> No
     assert {each["metadata"]["namespace"] for each in found} == {"atoll-system"}
     found = of_kind(template(helm, ON, f"{JOBS}.namespaces={{one,two}}"), "NetworkPolicy")
     assert {each["metadata"]["namespace"] for each in found} == {"atoll-system", "one", "two"}
-
-
-def test_a_release_whose_values_are_older_than_this_one_is_upgraded(helm: str) -> None:
-    """`helm upgrade --reuse-values` brings no default of a newer chart."""
-    found = template(
-        helm, ON, SERVED, "networkPolicy.jobs=null", "metrics.prometheusRule=null",
-        "metrics.dashboard=null", "replicas=null",
-    )  # fmt: skip
-    assert len(of_kind(found, "NetworkPolicy")) == 4

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,27 @@ from cluster.lab import lifecycle, roles
 from cluster.lab.layout import Cluster, run_folder
 from cluster.lab.processes import of_lab
 from cluster.training import Job, light, trained
+from cluster.typed import Shell, commands_of_the_readme
 from local.stores import servers
 from local.stores.servers import Place
 
 COMMAND = Path(__file__).resolve().parent
 BUILD = "operators_build"
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NODES = {"us-east": 2, "eu-west": 5, "ap-south": 1}
 UP = (
     "up", "--json", "--timing", "default", "--clusters", "2",
     "--nodes", ",".join(f"{region}={count}" for region, count in NODES.items()),
     "--nodes", "eu-west=1",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The README's commands for Kubernetes: its job, and the line that waits for it."""
+
+    job: Job
+    shell: Shell
+    waits: str
 
 
 class LabCommand:
@@ -207,11 +217,20 @@ def bucket(kube: Kubectl, lab: object, namespace: str, tmp_path: Path) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def walking(atoll: Installed, kube: Kubectl) -> Iterator[Job]:
-    """The README's example, in a namespace of its own."""
+def walking(
+    atoll: Installed, kube: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Walk]:
+    """The README's walk, begun in a namespace of its own; the chart is there already.
+
+    No node has the label of the job's region.
+    """
+    helm, *applied, waits = commands_of_the_readme()
+    assert helm.startswith("helm install atoll helm/atoll ")
     with a_namespace([kube]) as name:
-        kube("-n", name, "apply", "-f", str(EXAMPLES / "three-regions.yaml"))
-        yield Job(kube=kube, namespace=name, name="three-regions")
+        shell = Shell.made(tmp_path_factory.mktemp("walk"), kube)
+        shell(f"kubectl config set-context --current --namespace={name}")
+        shell("\n".join(applied))
+        yield Walk(Job(kube=kube, namespace=name, name="quickstart"), shell, waits)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 Where nine nodes share two cores its pod trains within a second or two; torch alone takes ten to be
 imported. Beside the product's own transport process, with the rules of a learner, a trainer of a
-few lines: it obeys at its step boundaries as `atoll_worker.training.boundary` does, and a step
+few lines: it obeys at its step boundaries as `atoll_worker.training.owner` does, and a step
 moves each value of a small model by chance. `training.pace` puts it into a manifest, and the
 fixture `namespace` brings its text as a ConfigMap.
 """
@@ -23,9 +23,8 @@ from atoll_worker.job import read_job
 from atoll_worker.link import messages
 from atoll_worker.link.shared_memory import SharedMemory, memory_plan
 from atoll_worker.link.socket import Link
-from atoll_worker.script import last_words
-from atoll_worker.script.termination import Termination
-from atoll_worker.training import process
+from atoll_worker.script.termination import ALL_DONE, Termination, say
+from atoll_worker.training import owner
 
 LAYERS = tuple(
     TensorSpec(name=f"layer.{n}", shape=(8, 8), dtype="float32", merge="rda") for n in range(16)
@@ -53,7 +52,7 @@ def main() -> None:
     except BaseException as error:
         light.leaves(reason_of(error))
         raise
-    light.leaves(last_words.ALL_DONE)
+    light.leaves(ALL_DONE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +60,7 @@ class Light:
     """A model's values, and what the transport process has asked for."""
 
     chance: random.Random
-    child: process.TransportProcess
+    child: owner.TransportProcess
     memory: SharedMemory
     lockstep: bool
     total_ticks: int | None
@@ -80,7 +79,7 @@ class Light:
         job = read_job()
         run_file = job.run_file
         layout = run_file.layout(tensors)
-        child = process.begin()
+        child = owner.begin()
         memory = child.attach(memory_plan(layout, run_file.sync))
         values = {
             key: array("f", [FIRST_VALUE]) * form.element_count
@@ -206,7 +205,7 @@ class Light:
     def leaves(self, reason: str) -> None:
         """Report the reason to the job, and in a pod to the kubelet."""
         with self.termination.leaving():
-            last_words.say(reason, self.tick, self.total_ticks)
+            say(reason, self.tick, self.total_ticks)
             if not self.link.closed:
                 self.link.send(messages.Leaving(reason=reason))
-            process.stop(self.child.process, self.link)
+            owner.stop(self.child.process, self.link)

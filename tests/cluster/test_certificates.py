@@ -10,16 +10,17 @@ from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.authority.job_authority import Authorities, issue, make_authorities
+from atoll_operator.authority.job_authority import Authorities, make_authorities
 from atoll_protos.network.channels import TARGET_NAME
-from atoll_protos.network.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
-from atoll_protos.network.identity import Identity
+from atoll_protos.network.credentials import CERTIFICATE, KEY, Credentials, JobIdentity
 from atoll_protos.network.services import Service, client_of
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.training import PORT, Job, manifest, pace
+from cluster.typed import blocks
 
 pytestmark = pytest.mark.cluster
 
@@ -128,26 +129,44 @@ def certificates(kube: Kubectl, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_a_job_whose_issuer_is_cert_managers_trains_when_its_secrets_are_there(
-    atoll: Installed, certificates: None, kube: Kubectl, namespace: str
+def test_a_job_trains_under_an_authority_that_cert_manager_makes_and_renews(
+    short_lives: None, certificates: None, kube: Kubectl, namespace: str
 ) -> None:
-    """No cert-manager runs here: the test takes its part, under its definition of Certificate."""
+    """No cert-manager runs here: the test applies the page's Certificate and fills its Secret."""
+    shown = blocks("docs/security.md", "### An authority of cert-manager", "yaml")
+    order, spec = map(yaml.safe_load, shown)
+    order["metadata"]["namespace"] = namespace
+    kube.apply(namespace, order)
     job = Job(kube=kube, namespace=namespace, name="sealed")
-    issued = {**SYNCER, "tls": {"mode": "Required", "issuerRef": {"name": "corp"}}}
-    kube.apply(namespace, manifest("sealed", REGIONS, syncer=issued, learner=pace(300)))
+    tls = spec["spec"]["syncer"]["tls"]
+    syncer = {**SYNCER, "tls": tls}
+    kube.apply(namespace, manifest("sealed", REGIONS, syncer=syncer, learner=pace(300)))
     until("it waits", lambda: job.condition("Accepted")["reason"] == "CertificatesMissing")
     assert not job.pods()
-    authority: Authorities | None = None
-    for order in kube.get("-n", namespace, "certificates")["items"]:
-        who = Identity.parse(order["spec"]["uris"][0])
-        authority = authority or make_authorities(who.owner, time.time())
-        found = issue(authority, who, time.time())
-        files = {CERTIFICATE: found.certificate, KEY: found.key, AUTHORITY: found.authority}
-        data = {name: base64.b64encode(value).decode() for name, value in files.items()}
-        metadata = {"name": order["spec"]["secretName"], **order["spec"]["secretTemplate"]}
-        made = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
-        kube.apply(namespace, {**made, "type": "kubernetes.io/tls"})
+    first = fill(kube, namespace, "atoll-ca")
     job.trains(sum(REGIONS.values()))
     until("accepted", lambda: job.is_true("Accepted"))
-    shard = kube.get("-n", namespace, "secret", "sealed-tls-shard")
-    assert shard["metadata"]["ownerReferences"][0]["name"] == "sealed"
+    own, sessions = job.credentials("shard"), incarnations(job)
+    assert own is not None
+    assert own.authority == first.bundle
+    renewed = fill(kube, namespace, "atoll-ca")  # with another key, as rotationPolicy: Always does
+    both = renewed.bundle + first.bundle
+
+    def signed() -> bool:
+        found = job.credentials("shard")
+        return found is not None and found.authority == both
+
+    until("signed again", signed, LIFE_SECONDS)
+    job.channels.clear()
+    until("the shard takes the new ones", lambda: incarnations(job).keys() == sessions.keys())
+
+
+def fill(kube: Kubectl, namespace: str, name: str) -> Authorities:
+    """Write the Secret of an authority, as cert-manager does; returns the authority."""
+    made = make_authorities(JobIdentity(namespace=namespace, job=name, uid="-"), time.time())
+    files = {CERTIFICATE: made.signer.certificate, KEY: made.signer.key}
+    data = {entry: base64.b64encode(value).decode() for entry, value in files.items()}
+    metadata = {"name": name, "namespace": namespace}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+    kube.apply(namespace, {**secret, "type": "kubernetes.io/tls"})
+    return made

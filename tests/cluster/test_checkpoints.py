@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: asked for by a person, taken up by other jobs, and a record of merges.
+"""Checkpoints in a bucket: asked for by a person, and taken up by other jobs.
 
 One job trains all the while; the others begin with what it has left there.
 """
@@ -19,9 +19,8 @@ from cluster.training import Job, manifest, pace
 from local.stores.servers import Place
 
 ATOLL = Path(sys.executable).with_name("atoll")
-RECORDED = 3  # merges of each slice
 ONE = {"us-east": 1}
-REFUSED, DIFFERS = 2, 1  # exit codes of the command
+REFUSED = 2  # exit code of the command
 PODS_SECONDS = 120.0
 
 
@@ -87,7 +86,7 @@ def nowhere(bucket: Bucket, atoll: object) -> Job:
 def asked(bucket: Bucket, nowhere: Job, train_for_all: Callable[..., Job]) -> Asked:
     """It takes up to a minute until the shards hear of the wish."""
     spec = bucket.spec(pace(100))
-    spec["checkpoint"] = {"url": bucket.checkpoints, "record": RECORDED}
+    spec["checkpoint"] = {"url": bucket.checkpoints}
     job = train_for_all("taken", ONE, **spec)
     words = ("checkpoint", job.name, "-n", job.namespace)
     command = subprocess.Popen(
@@ -111,19 +110,6 @@ def test_a_job_without_a_place_for_checkpoints_takes_none(
     done = bucket.types("checkpoint", nowhere.name, "-n", nowhere.namespace)
     assert done.returncode == REFUSED
     assert "spec.checkpoint.url" in done.stderr
-
-
-def test_a_record_in_a_bucket_is_replayed(bucket: Bucket, asked: Asked) -> None:
-    whole = RECORDED * 4  # slices
-
-    def replays() -> bool:
-        done = bucket.types("replay", bucket.checkpoints, "--endpoint", bucket.place.endpoint)
-        if done.returncode:  # nothing is recorded yet
-            assert done.returncode != DIFFERS, done.stdout
-            return False
-        return int(done.stdout.splitlines()[-1].split()[0]) >= whole
-
-    until("all recorded merges have equal bits", replays)
 
 
 def test_a_checkpoint_that_a_person_asks_for_is_named_when_it_is_whole(

@@ -1,9 +1,7 @@
 """Hosts of a learner are lost in mid-training: it comes back as one, and the others continue."""
 
 import contextlib
-import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,6 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from cluster.conftest import LabCommand
 from cluster.kubectl import Kubectl, Object, until
-from cluster.lab.processes import of_lab
 from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
 
 SCRIPT = Path(__file__).with_name("hosts_script.py")
@@ -57,11 +54,6 @@ class Pair:
             for each in slots
             if (each.slot, each.uid) == (LOST, self.uids()[0])
         )
-
-    def restarts(self, host: int) -> int:
-        """How often the kubelet has started the container of a host again."""
-        (container,) = self.job.pods("learner")[self.pod(host)]["status"]["containerStatuses"]
-        return int(container["restartCount"])
 
     def incarnations(self) -> list[int]:
         """Those of the lost learner that shard 0 has taken, in their order."""
@@ -214,64 +206,3 @@ def test_a_learner_goes_on_with_fewer_hosts_for_as_long_as_there_is_no_node_for_
         watch.until("scheduled", lambda: elastic.node(1) == node)
         watch.until("grown", lambda: elastic.ranks() == 2, BACK_SECONDS_MAX)
     assert elastic.uids()[0] == before[0]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("host", [1, 0])
-def test_a_host_that_stands_still_on_a_good_node_is_started_again_by_the_kubelet(
-    host: int, pair: Pair
-) -> None:
-    before = pair.uids()
-    with went_on(pair, f"all processes of host {host} stopped") as watch:
-        for pid in _processes_of(before[host]):
-            os.kill(pid, signal.SIGSTOP)
-        watch.until("started again", lambda: pair.restarts(host) == 1, BACK_SECONDS_MAX)
-    assert pair.uids() == before
-    until("both hosts train", lambda: pair.ranks() == 2)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("host", [1, 0])
-def test_a_process_that_crashes_while_the_api_server_is_away_is_met_again_in_place(
-    host: int, pair: Pair
-) -> None:
-    before = pair.uids()
-    assert pair.job.status() is not None  # its channel stays open without the API server
-    with went_on(pair, f"API server away, rank of host {host} killed") as watch, _no_api_server():
-        os.kill(_rank_of(before[host]), signal.SIGKILL)
-        watch.until("away", lambda: LOST not in pair.job.training())
-        watch.until("met", lambda: pair.job.training().get(LOST) == before[0], BACK_SECONDS_MAX)
-    assert pair.uids() == before
-
-
-@contextlib.contextmanager
-def _no_api_server() -> Iterator[None]:
-    """Freeze the API server of the main cluster."""
-    (pid,) = (p.pid for p in of_lab() if (p.name, p.cluster) == ("kube-apiserver", "c1"))
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def _rank_of(uid: str) -> int:
-    """The process of torch's rank in the container of a pod."""
-    found = [
-        pid
-        for pid, words in _processes_of(uid).items()
-        if any(word.startswith("RANK=") for word in words)
-        and b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    return min(found)
-
-
-def _processes_of(uid: str) -> dict[int, list[str]]:
-    """The processes in the container of a pod, and the environment of each."""
-    found: dict[int, list[str]] = {}
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            words = entry.read_bytes().decode(errors="replace").split("\0")
-            if f"ATOLL_UID={uid}" in words:
-                found[int(entry.parent.name)] = words
-    return found

@@ -15,7 +15,6 @@ NAMESPACE = "kueue-system"
 QUEUE = {"kueue.x-k8s.io/queue-name": "train"}
 KUEUE = "kueue.x-k8s.io/v1beta2"
 SECONDS_MAX = 600.0
-LOST_SECONDS_MAX = 900.0
 CONFIGURATION = """\
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -125,18 +124,3 @@ def test_a_queue_admits_learners_whole_and_what_waits_is_reported(
     until("no pods", lambda: not job.pods("learner"), SECONDS_MAX)
     job.patch(suspend=False)
     job.trains(2)
-
-
-@pytest.mark.long
-def test_a_host_of_a_queued_learner_is_made_again_when_its_node_is_lost(
-    queued: Callable[..., Job], cut: Callable[..., None]
-) -> None:
-    """The pod may come back to the node, and Kueue holds it for a while after it was deleted."""
-    job, pod = queued({"us-east": 1, "eu-west": 1}, cpu="2"), "queued-eu-west-0-1"
-    job.trains(2)
-    node, before = job.node_of(pod), job.uids("learner")[pod]
-    cut(node)
-    until("made again", lambda: job.uids("learner").get(pod, before) != before, LOST_SECONDS_MAX)
-    job.trains(2)
-    assert job.node_of(pod) not in ("", node)
-    assert job.condition("Accepted")["status"] == "True"

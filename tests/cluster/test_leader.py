@@ -13,7 +13,6 @@ from cluster.training import Job, pass_seconds
 
 LEASE_SECONDS = 15
 ACTS_SECONDS_MAX = 300.0
-REPLACED_SECONDS_MAX = 600.0
 REGIONS = {"us-east": 1, "eu-west": 1}
 
 Train = Callable[..., Job]
@@ -80,21 +79,6 @@ def test_a_leader_that_is_killed_is_followed_and_jobs_see_nothing(
 
 
 @pytest.mark.long
-def test_both_replicas_killed_at_once_come_back_and_one_of_them_leads(
-    replicas: Installed, job: Job
-) -> None:
-    lives, holder, pods = _lives(job), replicas.holder(), list(replicas.pods())
-    for pod in pods:
-        replicas.kill(pod)
-    replicas.another_leads(holder)
-    until("both are ready", lambda: sorted(replicas.ready()) == sorted(pods))
-    assert set(replicas.restarts().values()) == {1}
-    assert replicas.metric("atoll_operator_leader") == 1
-    _acts(job)
-    assert _lives(job).items() >= lives.items()
-
-
-@pytest.mark.long
 def test_a_leader_that_is_stopped_and_goes_on_after_its_lease_was_taken_changes_nothing(
     replicas: Installed, job: Job
 ) -> None:
@@ -128,24 +112,3 @@ def test_an_upgrade_during_training_restarts_nothing_and_hands_over_at_once(
     assert _lives(job) == lives
     _acts(job)
     assert _lives(job).items() >= lives.items()
-
-
-@pytest.mark.long
-def test_a_node_that_is_lost_while_nobody_leads_is_handled_once(
-    replicas: Installed, job: Job, cut: Callable[..., None]
-) -> None:
-    pod, lives = "led-eu-west-0", _lives(job)
-    node, holder, leader = job.node_of(pod), replicas.holder(), replicas.leader()
-    cut(node, how="power")
-    replicas.kill(leader)
-    replicas.another_leads(holder)
-    until("replaced", lambda: job.node_of(pod) not in ("", node), REPLACED_SECONDS_MAX)
-    job.trains(2)
-    new = job.uids()[pod]
-    pass_seconds(2 * LEASE_SECONDS)
-    assert job.uids()[pod] == new
-    assert new != lives.pop(pod)[0]
-    assert _lives(job).items() >= lives.items()
-    (eu_west,) = (each for each in job.get()["status"]["regions"] if each["name"] == "eu-west")
-    assert eu_west["replaced"] == 1
-    assert replicas.metric("atoll_operator_node_replacements_total") == 1

@@ -136,18 +136,3 @@ def test_a_region_of_one_node_that_dies_waits_for_another_and_reports_it(
         until("all is well", lambda: not job.is_true("Degraded"))
     finally:
         kube("label", "node", other, f"{region}={LOST}", "--overwrite")
-
-
-@pytest.mark.long
-def test_a_slot_without_replacements_left_stays_lost_and_reports_it(
-    train: Train, cut: Cut, kube: Kubectl
-) -> None:
-    job = train("spent", {"us-east": 1, LOST: 1}, failure={"maxReplacementsPerSlot": 0})
-    pod = f"spent-{LOST}-0"
-    uid = job.uids()[pod]
-    cut(job.node_of(pod), how="power")
-    field = "spec.failure.maxReplacementsPerSlot"
-    until("it is reported", lambda: field in job.condition("Degraded").get("message", ""))
-    pass_seconds(10)
-    assert job.uids()[pod] == uid
-    assert job.is_true("Progressing")

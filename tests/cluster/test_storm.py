@@ -52,11 +52,10 @@ def test_the_loss_of_4_of_5_nodes_is_held_until(
     cut(DEAD, how="kubelet")
     states = [lab.node(node)["state"] for node in (min(homes), OFF, DEAD)]
     assert states == ["cut", "off", "kubelet-dead"]
-    watch.until("held", lambda: job.is_true("NodeLossHeld"))
+    watch.until("held", lambda: bool(_held(job)))
     until("all four are silent", lambda: "4 of 5 nodes" in _held(job))
     commits = len(job.commits())
     pass_seconds(HELD_SECONDS)
-    assert job.is_true("NodeLossHeld")
     assert "4 of 5 nodes" in _held(job)
     assert job.uids() == before
     assert len(job.commits()) > commits
@@ -73,7 +72,7 @@ def test_the_loss_of_4_of_5_nodes_is_held_until(
         for node in sorted(homes):
             kube("taint", "node", node, f"{OUT_OF_SERVICE}=nodeshutdown:NoExecute")
     try:
-        watch.until("released", lambda: not job.is_true("NodeLossHeld"))
+        watch.until("released", lambda: not _held(job))
         watch.until("all train", lambda: len(job.training()) == 1 + LEARNERS)
         if release == "heal":
             assert job.uids() == before
@@ -88,4 +87,7 @@ def test_the_loss_of_4_of_5_nodes_is_held_until(
 
 
 def _held(job: Job) -> str:
-    return job.condition("NodeLossHeld").get("message", "")
+    """What the condition says of a loss that is held; empty: none is."""
+    degraded = job.condition("Degraded")
+    held = degraded.get("reason") == "NodeLossHeld"
+    return str(degraded["message"]) if held else ""

@@ -1,10 +1,6 @@
-"""The syncer's node is lost: its shard comes back elsewhere, or its standby takes over."""
+"""The syncer's node is lost: its shard comes back elsewhere."""
 
-import contextlib
-import os
-import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +8,10 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from cluster.conftest import LabCommand
-from cluster.installed import process_of
 from cluster.kubectl import Kubectl, until
-from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
+from cluster.training import Job, Stopwatch
 
-TAKEOVERS_SECONDS = 60.0
 HOME, REFUGE = "c1-us-east-1", "c1-us-east-2"
-BOTH = {HOME, REFUGE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,88 +99,6 @@ def test_a_shard_comes_back_on_another_node_with_the_same_run(
         return set(job.kubectl(*words).split())
 
     until("only retained storage is left", lambda: left() == kept)
-
-
-@dataclass(slots=True, kw_only=True)
-class Pair:
-    """A job of one shard with a standby."""
-
-    job: Job
-    lost: str = ""  # a node
-
-    @property
-    def owner(self) -> str:
-        return self.job.serving(self.lost)
-
-    def is_whole(self) -> bool:
-        """Whether one pod serves and the other one waits."""
-        syncer = self.job.get().get("status", {}).get("syncer", {})
-        return (syncer.get("ready"), syncer.get("standbys")) == (1, 1)
-
-    def follows(self, what: str, fault: Callable[[], None]) -> None:
-        """Have the other process take over; say when it commits, and how long nobody did."""
-        until("it is whole", self.is_whole)
-        before, began = self.job.answer(), time.time()
-        fault()
-        tape: list[Mapping[str, Any]] = []
-
-        def goes_on() -> bool:
-            with contextlib.suppress(AssertionError):  # it is gone, and still shown as Ready
-                tape[:] = commits(self.job.tape(self.owner))
-            return any(each["epoch"] > before.epoch for each in tape)
-
-        until(f"a commit after {what}", goes_on)
-        first = min(each["time"] for each in tape if each["epoch"] > before.epoch)
-        times = [each["time"] for each in tape]
-        last = max(each for each in times if each < began)
-        gap = largest_gap(times, last, times[-1])
-        sys.stderr.write(f"\n{what}: first commit {first - began:.1f} s, largest gap {gap:.1f} s\n")
-        assert self.job.answer().run == before.run
-
-
-@pytest.mark.long
-def test_a_standby_takes_over_when_a_process_a_template_or_a_node_goes(
-    bucket: dict[str, str], train: Callable[..., Job], cut: Callable[..., None], lab: LabCommand
-) -> None:
-    syncer = {"region": "us-east", "shards": 1, "storage": bucket, "standby": True}
-    job = train("pairs", {"us-east": 0, "eu-west": 2}, syncer=syncer)
-    pair = Pair(job=job)
-    until("it is whole", pair.is_whole)
-    until("some versions", lambda: len(commits(job.tape(pair.owner))) > 8)
-    assert {job.node_of(pod) for pod in job.pods("shard")} == BOTH
-    learners, pods = job.uids("learner"), job.uids("shard")
-
-    def killed() -> None:
-        os.kill(process_of(pods[pair.owner], b"atoll_syncer"), signal.SIGKILL)
-
-    def drained() -> None:
-        """With no node for its successor, which may be as fast as the process that waits."""
-        job.kubectl("cordon", HOME, REFUGE)
-        job.kubectl("delete", "pod", pair.owner, "--wait=false")
-
-    pair.follows("kill -9", killed)
-    assert job.uids("shard") == pods
-    template = {"spec": {"containers": [{"env": [{"name": "AGAIN", "value": "1"}]}]}}
-    pair.follows("a rollout", lambda: job.patch(syncer={"template": template}))
-    until("both are new", lambda: not job.uids("shard").keys() & pods.keys() and pair.is_whole())
-    if job.node_of(pair.owner) != HOME:  # the operator runs on the other node
-        pair.follows("a drain", drained)
-        job.kubectl("uncordon", REFUGE)
-        until("it is whole", pair.is_whole)
-        job.kubectl("uncordon", HOME)
-    assert job.node_of(pair.owner) == HOME
-    assert {job.node_of(pod) for pod in job.pods("shard")} == BOTH
-    pods, pair.lost = job.uids("shard"), HOME
-    pass_seconds(TAKEOVERS_SECONDS)  # each takeover of the last minute doubles the wait
-    pair.follows("a node's power is cut", lambda: cut(HOME, how="power"))
-    until("the lost pod is replaced", lambda: len(job.uids("shard").keys() & pods.keys()) == 1)
-    until("it is whole", pair.is_whole)
-    lab("heal", HOME)
-    until("they are apart", lambda: {job.node_of(pod) for pod in job.pods("shard")} == BOTH)
-    until("it is whole", pair.is_whole)
-    assert job.node_of(pair.owner) == REFUGE
-    assert job.uids("learner") == learners
-    until("the syncer is ready", lambda: job.condition("SyncerReady")["reason"] == "Serving")
 
 
 def commits(tape: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

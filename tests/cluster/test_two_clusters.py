@@ -200,8 +200,8 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apar
     until("the others train on", lambda: set(home.training()) == {"us-east-0"})
     wrong = {"sync": job["spec"]["sync"] | {"overlap": 3}}
     other.kube.apply(other.namespace, job | {"spec": job["spec"] | wrong})
-    both.reports(other, "SpecDrift", "OtherManifest")
-    message = other.condition("SpecDrift")["message"]
+    both.reports(other, "Degraded", "OtherManifest")
+    message = other.condition("Degraded")["message"]
     assert "spec.sync.overlap is 3 here and 2 in the cluster of us-east" in message
     until("nothing is left of the former pod", lambda: not other.pods())
     (learners,) = other.kube.get("-n", other.namespace, "statefulsets")["items"]
@@ -212,8 +212,8 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apar
     home.trains(2)
     counts = {"regions": [{"name": "us-east", "learners": 2}, {"name": "eu-west", "learners": 1}]}
     other.kube.apply(other.namespace, job | {"spec": job["spec"] | counts})
-    both.reports(other, "SpecDrift", "OtherCounts")
-    message = other.condition("SpecDrift")["message"]
+    both.reports(other, "Degraded", "OtherCounts")
+    message = other.condition("Degraded")["message"]
     assert "spec.regions gives us-east 2 learners here and 1 in the cluster of us-east" in message
     assert len(home.training()) == 2
     home.kubectl("delete", "dtj", "apart")

@@ -260,29 +260,3 @@ def test_a_region_and_then_the_syncers_region_are_cut_off_and_come_back_by_thems
     apart.all_merge_again()
     assert {job.kube.kubeconfig: job.uids() for job in apart.all} == pods
     apart.nothing_counts_twice()
-
-
-@pytest.mark.long
-def test_a_cluster_that_is_built_again_from_nothing_joins_as_a_new_incarnation(
-    apart: Apart, regions: Regions
-) -> None:
-    job = begins(apart, regions)
-    apart.all_merge_again()
-    slot = "eu-west-0"
-    before = incarnation(apart, slot)
-    LabCommand()("rebuild", regions.clusters["eu-west"].name)
-    apart.trains_without("eu-west")
-    regions.installs("eu-west")
-    far = apart.others["eu-west"]
-    far.kube.apply(NAMESPACE, job)
-    apart.carries_credentials("eu-west")
-    apart.home.trains(len(REGIONS))
-    assert incarnation(apart, slot) > before
-    apart.reports(far, "Progressing", "Training")
-    apart.all_merge_again()
-    apart.nothing_counts_twice()
-
-
-def incarnation(apart: Apart, slot: str) -> int:
-    reply = apart.home.answer()
-    return next(each.incarnation for each in reply.slots if each.slot == slot)

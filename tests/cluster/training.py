@@ -205,19 +205,6 @@ class Job:
         change = json.dumps({"spec": spec})
         self.kubectl("patch", "dtj", self.name, "--type=merge", "-p", change)
 
-    def serving(self, lost: str = "") -> str:
-        """The pod of shard 0 that serves, on another node than the lost one; empty: none does."""
-        for name, pod in self.pods("shard").items():
-            ready = {"type": "Ready", "status": "True"}
-            conditions = pod["status"].get("conditions", [])
-            if (
-                pod["metadata"]["labels"]["atoll.dev/shard"] == "0"
-                and pod["spec"].get("nodeName") != lost
-                and any(ready.items() <= each.items() for each in conditions)
-            ):
-                return name
-        return ""
-
     def tape(self, pod: str = "") -> list[dict[str, Any]]:
         """Everything that shard 0 has recorded, as far as its storage reaches back."""
         read = f"cat {'/data/*/tape.jsonl'}"

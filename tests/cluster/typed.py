@@ -13,17 +13,27 @@ import yaml
 from cluster.kubectl import Kubectl, until
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = r"^```{}\n(.*?)^```"
 TYPED_SECONDS_MAX = 1800
 PLUGIN = "from atoll_operator.cli import main\nmain()\n"
 
 
-def blocks(page: str, heading: str) -> list[str]:
-    """The blocks of commands that a page shows under a heading."""
+def blocks(page: str, heading: str, language: str = "sh") -> list[str]:
+    """The blocks, of commands or of another language, that a page shows under a heading."""
     _, found, section = (ROOT / page).read_text().partition(f"\n{heading}\n")
     assert found, f"{page} has no {heading}"
     level = heading.partition(" ")[0]
-    return BLOCK.findall(section.partition(f"\n{level} ")[0])
+    return _blocks(section.partition(f"\n{level} ")[0], language)
+
+
+def commands_of_the_readme() -> list[str]:
+    """The lines of the README for a cluster."""
+    shown = _blocks((ROOT / "README.md").read_text(), "sh")
+    return next(block for block in shown if "helm install" in block).splitlines()
+
+
+def _blocks(text: str, language: str) -> list[str]:
+    return re.findall(BLOCK.format(language), text, re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from atoll_operator.local.folder.run_files import read_lines
-from atoll_operator.local.planning import edits
+from atoll_operator.local import run_manifest
+from atoll_operator.local.run_files import read_lines
 from local.command import LOG_CHARACTERS
 from local.leftovers import lives
 
@@ -72,7 +72,7 @@ class Running:
 
     def edit(self, *changes: str) -> None:
         """As `atoll edit` does it, in this process."""
-        edits.edit(self.out, changes)
+        run_manifest.edit(self.out, changes)
 
     def finish(self, signal_number: int | None = None) -> tuple[int, str]:
         if signal_number is not None:

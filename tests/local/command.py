@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from atoll_operator.local.folder.run_files import read_tapes
-from atoll_protos.job.expected import START_SECONDS
+from atoll_operator.local.run_files import read_tapes
+from atoll_protos.job.run_file import START_SECONDS
 
 ATOLL = Path(sys.executable).with_name("atoll")
 TESTS = Path(__file__).resolve().parents[1]

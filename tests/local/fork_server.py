@@ -112,9 +112,9 @@ class Forking(subprocess.Popen[Any]):
 
     def _forked(self, args: Any, executable: Any, *more: Any) -> bool:
         preexec, close_fds, pass_fds, cwd, env, _, _, shell = more[:8]
-        pipes, (restore, *others, session, group) = more[8:14], more[14:]
+        pipes, (restore, *others, umask, session, group) = more[8:14], more[14:]
         special = preexec or executable or shell or not close_fds or not restore
-        if special or isinstance(args, (str, bytes)) or others != [None, None, None, -1]:
+        if special or isinstance(args, (str, bytes)) or others != [None, None, None]:
             return False
         given = os.environ if env is None else env
         environment = {os.fsdecode(key): os.fsdecode(value) for key, value in given.items()}
@@ -130,6 +130,7 @@ class Forking(subprocess.Popen[Any]):
             return False
         asked |= {"cwd": cwd, "environment": environment, "session": session}
         asked |= {"parent": asks, "targets": [0, 1, 2, *pass_fds]}
+        asked["umask"] = own_umask() if umask < 0 else umask
         standard = enumerate([pipes[0], pipes[3], pipes[5]])
         descriptors = [*(own if own >= 0 else number for number, own in standard), *pass_fds]
         with self.lock:
@@ -170,6 +171,7 @@ def become(end: socket.socket, asked: dict[str, Any], given: list[int], between:
     else:
         os.setpgid(0, os.getpgid(asked["parent"]))
     os.chdir(asked["cwd"])
+    os.umask(asked["umask"])
     high = 1 + max([*asked["targets"], *given, end.fileno()])
     copies = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, high) for each in [*given, end.detach()]]
     for copy, target in zip(copies[:-1], asked["targets"], strict=True):
@@ -183,6 +185,12 @@ def become(end: socket.socket, asked: dict[str, Any], given: list[int], between:
         install()
     prepare(asked)
     run(asked)
+
+
+def own_umask() -> int:
+    """Read without a change, since other threads may make files."""
+    words = Path("/proc/self/status").read_text().split()
+    return int(words[words.index("Umask:") + 1], 8)
 
 
 def close_but(kept: Sequence[int]) -> None:

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,103 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from atoll_operator.local.show.run_summary import Key, Tokens, conserve
 from atoll_protos.job.layout import build_layout
 from atoll_syncer.checkpoints import restoring
-from atoll_syncer.checkpoints.places import Place
+from atoll_syncer.checkpoints.copies import Place
 from local.command import commits, json_lines, tapes
 
 REPORT_SECONDS_MAX = 2.0
+
+
+STALL_SECONDS = 2.0  # as rule 6 has it
+Key = tuple[str, int, int, int]  # slot, incarnation, shard, slice
+
+
+@dataclass(slots=True, kw_only=True)
+class Tokens:
+    """What became of the tokens of one learner: trained = the sum of all others."""
+
+    trained: int = 0
+    merged: int = 0
+    overlap: int = 0
+    late: int = 0
+    lost: int = 0
+    pending: int = 0
+
+
+def conserve(
+    learner_lines: Iterable[dict[str, Any]], tape_lines: Iterable[dict[str, Any]]
+) -> dict[Key, Tokens]:
+    """The counts for every incarnation of every slot, and every slice.
+
+    What was trained since the last adoption and is in no commit is pending if the slot's newest
+    process ended with an end line, and lost with one that died without it, or was followed.
+    """
+    merged = _merged(tape_lines)
+    found: dict[Key, Tokens] = defaultdict(Tokens)
+    since: dict[Key, int] = defaultdict(int)
+    trained: dict[tuple[str, int], int] = defaultdict(int)
+    held: dict[tuple[str, int], dict[tuple[int, int], int]] = defaultdict(dict)
+    ended: set[tuple[str, int]] = set()
+    newest: dict[str, int] = defaultdict(int)
+    for line in learner_lines:
+        name = line["slot"], line["incarnation"]
+        newest[name[0]] = max(name[1], newest[name[0]])
+        ended |= {name} if line.get("event") == "end" else set()
+        if "adopted" not in line:
+            continue
+        trained[name] += line["tokens"]
+        for key in [k for k in since if k[:2] == name]:
+            since[key] += line["tokens"]
+        for each in line["adopted"]:
+            key = *name, each["shard"], each["slice"]
+            tokens = found[key]
+            tokens.merged += each["merged"]
+            tokens.overlap += each["overlap"]
+            tokens.late += each["late"]
+            since[key] = 0
+            held[name][each["shard"], each["slice"]] = each["version"]
+    for key, left in since.items():
+        name, tokens = key[:2], found[key]
+        tokens.trained = trained[name]
+        last = merged[key].get(held[name][key[2:]], 0)
+        tokens.merged += last
+        if name in ended and name[1] == newest[name[0]]:
+            tokens.pending += left - last
+        else:
+            tokens.lost += left - last
+    return dict(found)
+
+
+def _merged(tape_lines: Iterable[dict[str, Any]]) -> dict[Key, dict[int, int]]:
+    """Tokens that commits name, by who trained them and since which version."""
+    merged: dict[Key, dict[int, int]] = defaultdict(dict)
+    for line in tape_lines:
+        for part in line["participants"] if line.get("event") == "commit" else ():
+            key = part["slot"], part["incarnation"], line["shard"], line["slice"]
+            merged[key][part["base"]] = part["tokens"]
+    return merged
+
+
+def uptime(learners: Iterable[list[dict[str, Any]]]) -> float:
+    """The share of the time from the first step to the last in which a learner trained.
+
+    A gap below STALL_SECONDS between two steps is none.
+    """
+    spans = sorted(
+        (line["time"] - line["step_seconds"] - line["blocked_seconds"], line["time"])
+        for lines in learners
+        for line in lines
+        if line.get("step_seconds")
+    )
+    if not spans:
+        return 0.0
+    began = reached = spans[0][0]
+    away = 0.0
+    for start, end in spans:
+        away += start - reached if start - reached > STALL_SECONDS else 0.0
+        reached = max(reached, end)
+    return 1.0 - away / (reached - began) if reached > began else 1.0
 
 
 def learners_lines(*folders: Path) -> list[dict[str, Any]]:
@@ -89,12 +180,30 @@ def check_status(out: Path, *, nobody_died: bool) -> None:
     participation = sum(merges) / len(merges) / learners
     assert float(status["participation"]) == pytest.approx(participation, abs=1e-4)
     summary = json.loads((out / "summary.json").read_text())
-    assert float(status["uptime"]) == pytest.approx(summary["uptime"], abs=0.1)
+    assert summary["tokens"] == said
+    trains = uptime([json_lines(path) for path in (out / "learners").glob("*.jsonl")])
+    assert float(status["uptime"]) == pytest.approx(trains, abs=0.1 + unseen_share(out))
     moved = {name: sum(link[f"{name}Bytes"] for link in status["links"]) for name in ("up", "down")}
-    assert {each["region"] for each in status["links"]} >= {
-        key[0].rpartition("-")[0] for key in law
+    present = {line["shard"]: line["epoch"] for line in commits(out)}  # who counts its own bytes
+    sent = {
+        part["slot"].rpartition("-")[0]
+        for line in commits(out)
+        if line["epoch"] == present[line["shard"]]
+        for part in line["participants"]
     }
+    assert {link["region"] for link in status["links"]} >= sent, (status["links"], present)
     assert not nobody_died or moved == summary["bytes"]
+
+
+def unseen_share(out: Path) -> float:
+    """The share of a run in which its first shard was down, so that it counted no time of it.
+
+    Each shard counts for itself, and the status has what shard 0 has counted.
+    """
+    told = (line.get("seconds") or 0.0 for line in commits(out) if line["shard"] == 0)
+    seen: float = max(told, default=0.0)
+    times: list[float] = [line["time"] for line in learners_lines(out) if line.get("step_seconds")]
+    return max(0.0, 1.0 - seen / (max(times) - min(times)))
 
 
 def check_merges(lines: list[dict[str, Any]]) -> None:

@@ -1,8 +1,5 @@
 """A real shard for a learner in the test's own process: what `atoll run` would set up around it."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from atoll_operator.local.folder.run_files import read_lines
-from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.local.run_files import read_lines
 from atoll_protos.job.run_file import Region, RunFile, Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_worker.job import ALONE
 from local.command import json_lines
+from wire.fixtures import shard
 
 SECONDS_MAX = 600.0
 STEP_SECONDS = 0.03
@@ -92,26 +88,9 @@ def one_shard(
             wire_down=Wire.F32,
         ),
     )
-    (port,) = free_ports(1)
-    endpoint = f"127.0.0.1:{port}"
-    (folder / "run.json").write_text(run_file.to_json())
-    flags = {"run-file": "run.json", "tape": "tape.jsonl", "store": "store", "export": "export"}
-    words = [word for name, file in flags.items() for word in (f"--{name}", str(folder / file))]
-    program = [sys.executable, "-P", "-m", "atoll_syncer", "--new", "--listen", endpoint]
-    with (folder / "shard.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*program, *words], stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-    try:
-        with grpc.insecure_channel(endpoint) as channel:
-            grpc.channel_ready_future(channel).result(SECONDS_MAX)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("ATOLL_RUN_FILE", str(folder / "run.json"))
-            patch.setenv("ATOLL_ENDPOINTS", endpoint)
-            patch.setenv("ATOLL_SLOT", SLOT)
-            patch.setenv("ATOLL_TELEMETRY_DIR", str(folder))
-            yield OneShard(folder=folder)
-        assert process.poll() is None, (folder / "shard.log").read_text()
-    finally:
-        process.terminate()
-        process.wait(SECONDS_MAX)
+    with shard(folder, run_file=run_file) as served, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATOLL_RUN_FILE", str(folder / "run.json"))
+        patch.setenv("ATOLL_ENDPOINTS", served.endpoint)
+        patch.setenv("ATOLL_SLOT", SLOT)
+        patch.setenv("ATOLL_TELEMETRY_DIR", str(folder))
+        yield OneShard(folder=folder)

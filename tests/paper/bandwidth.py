@@ -3,8 +3,7 @@
 from typing import Any
 
 from atoll_operator.api.job.spec import Spec
-from atoll_operator.sizing.needs import needs
-from atoll_operator.sizing.traffic import Given
+from atoll_operator.sizing.needs import Assumptions, traffic
 
 
 def data_parallel(parameters: float, step_seconds: float, utilised: float) -> float:
@@ -16,6 +15,6 @@ def planned(parameters: int, step_seconds: float, **sync: Any) -> tuple[float, f
     """Gbit/s up of one learner as `atoll plan` has them: in all, and of each of tau fragments."""
     job = {"steps": 1000, "regions": [{"name": "eu", "learners": 1}], "sync": sync}
     spec = Spec.model_validate(job)
-    given = Given(parameters=parameters, step_seconds=step_seconds)
-    rate = needs(spec, given).traffic.up / 1e9
+    given = Assumptions(parameters=parameters, step_seconds=step_seconds)
+    rate = traffic(spec, given).up / 1e9
     return rate, rate / spec.sync.overlap

@@ -187,7 +187,6 @@ def scenario(learners: int, machines: Machines, sync: Sync) -> Scenario:
         delay_seconds=0.05,
         slice_seconds=machines.step_seconds / 5,
         object_store=False,
-        standby=False,
         snapshot_entries=1000,
         observer=False,
         fresh=True,

@@ -1,11 +1,12 @@
 """The published goodput: one set of parameters for all cells, and Atoll's rules hold nobody up."""
 
+import math
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from atoll_operator.sizing.goodput import mean_goodput
 from bench.results import read
 from paper.chips import ATOLL, FITTED, RESTART_SECONDS, Chips, expected, uptime
 from paper.goodput import SYNC, play
@@ -102,8 +103,40 @@ def test_with_atolls_own_recovery_the_small_job_keeps_nine_tenths() -> None:
     assert played.merged >= 0.90
 
 
+def mean_goodput(rate: float, away: float, period: float) -> float:
+    """Merged of what would be trained without failures, `rate` of them a second and learner.
+
+    A learner is away for D = `away` seconds, and has lost what it trained on each slice since the
+    last merge of it. A stretch of u seconds between two failures gives u - p / 2, or u^2 / (2 p)
+    below p: E[merged(u)] = (1 - exp(-r p)) / (r^2 p), by parts.
+    """
+    merged = -math.expm1(-rate * period) / (rate * rate * period)
+    return merged / (1 / rate + away)
+
+
+def merged_by_slices(rate: float, away: float, period: float, stretches: int) -> float:
+    """Goodput where each slice is merged once in a period, at a phase of its own."""
+    dice, merged, passed, slices = random.Random(1), 0.0, 0.0, 24
+    for _ in range(stretches):
+        end = dice.expovariate(rate)
+        for number in range(slices):
+            first = (number + 0.5) / slices * period
+            if end >= first:
+                merged += (first + (end - first) // period * period) / slices
+        passed += end + away
+    return merged / passed
+
+
+@pytest.mark.parametrize(("mean", "away", "period"), [(900, 60, 48), (900, 60, 2000), (50, 30, 24)])
+def test_the_mean_is_that_of_slices_that_are_merged_in_turn(
+    mean: float, away: float, period: float
+) -> None:
+    expected = merged_by_slices(1 / mean, away, period, 20_000)
+    assert mean_goodput(1 / mean, away, period) == pytest.approx(expected, rel=0.03)
+
+
 @pytest.mark.long
-def test_the_formula_of_a_plan_is_what_the_rules_come_to() -> None:
+def test_the_formula_is_what_the_rules_come_to() -> None:
     """Each failure ends a learner for D seconds; then all its chips are there again."""
     away, chips, learners = 35.0, 600_000, 8
     machines = replace(FITTED, repair_seconds=1e-3, loss_seconds=away, return_seconds=0.0)

@@ -6,7 +6,7 @@ from math import isqrt
 import pytest
 
 from atoll_protos.job.run_file import Sync
-from atoll_syncer.model.round import momentum
+from atoll_syncer.model.roster import momentum
 
 
 @pytest.mark.parametrize(("rounds", "merges"), [(100, 90), (400, 180), (900, 270), (10_000, 900)])

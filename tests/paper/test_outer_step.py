@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from atoll_protos.transfer.arrays import F32, Array
-from atoll_syncer.numbers.outer import nesterov_step
+from atoll_syncer.numbers.merge import nesterov_step
 
 
 def stepped(start: Array, deltas: list[Array], block: int, momentum: float) -> Array:

@@ -3,13 +3,15 @@
     cd tests && python -m planted                     all bugs
     cd tests && python -m planted --list worker       those of worker.toml
     cd tests && python -m planted ID...               those alone, with what pytest said
+    cd tests && python -m planted --draw 99 FILE...   that many bugs that nobody has thought of
+    cd tests && python -m planted --draw 99           in files that have changed since yesterday
 
 A worker has a copy of the repository in a temporary folder. First all tests that the bugs name must
 pass, each in one of the copies. Then a worker puts a bug into its file, runs the bug's tests until
 one fails (first the one that failed the last time), and puts the file back. A bug is caught when a
 test *fails*: an error at import or in a fixture is no proof, and a run that ends by its time limit
-is none either. Ends with 1 when a bug survives. There are twice as many workers as cores, since
-some bugs make a test wait.
+is none either. Ends with 1 when a bug of the list survives. There are twice as many workers as
+cores, since some bugs make a test wait.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
+from planted import drawn
 from planted.bugs import FOLDER, ROOT, Bug, load
 
 PACKAGES = ("operator", "worker", "syncer", "protos", "examples", "tests")
@@ -114,10 +117,11 @@ class Copy:
         changed = path.stat().st_mtime + self._changes
         os.utime(path, (changed, changed))
 
-    def attempt(self, bug: Bug, last: str) -> Outcome:
+    def attempt(self, bug: Bug, edit: tuple[str, str], last: str) -> Outcome:
         """Plant it, run its tests, first of all the `last` that caught it, take it out again."""
-        began, right = time.monotonic(), (self.folder / bug.file).read_text()
-        self.write(bug.file, bug.planted_in(right))
+        name, planted = edit
+        began, right = time.monotonic(), (self.folder / name).read_text()
+        self.write(name, planted)
         caught_by = said = ""
         named = [last] if last.startswith(bug.tests) else []
         try:
@@ -126,14 +130,20 @@ class Copy:
                 if status == 1 and (failed := FAILED.search(said)):
                     caught_by = failed.group(1)
                     break
+                if status and not bug.holds:  # a drawn one, of which nothing is to be proven
+                    caught_by = f"pytest::which ended with {status}"
+                    break
         finally:
-            self.write(bug.file, right)
+            self.write(name, right)
         seconds = time.monotonic() - began
         return Outcome(bug=bug, caught_by=caught_by, said=said, seconds=seconds)
 
 
 def chosen(words: argparse.Namespace) -> list[Bug]:
     """The bugs that the command line asks for."""
+    if words.draw:
+        names = words.ids or drawn.changed_files(ROOT, words.since)
+        return drawn.draw(ROOT, names, load(), count=words.draw, seed=words.seed)
     paths = [FOLDER / f"{name}.toml" for name in words.list]
     bugs = load(paths or None)
     unknown = set(words.ids) - {bug.id for bug in bugs}
@@ -167,6 +177,7 @@ class Workers:
 
     def __init__(self, count: int, temporary: Path) -> None:
         self._copies = [Copy(temporary / f"copy{number}") for number in range(count)]
+        self.folder = self._copies[0].folder
         self._pool = ThreadPoolExecutor(count)
         self._free: SimpleQueue[Copy] = SimpleQueue()
         for copy in self._copies:
@@ -194,11 +205,17 @@ class Workers:
 
 def run(workers: Workers, bugs: list[Bug], *, show: bool) -> list[Outcome]:
     """Every bug in some worker's copy."""
+    edits = {bug.id: bug.planted_in(workers.folder) for bug in bugs}  # before anything is planted
     outcomes, progress = [], Progress(len(bugs))
     caught = json.loads(CACHE.read_text()) if CACHE.exists() else {}
-    for outcome in workers.map(lambda copy, bug: copy.attempt(bug, caught.get(bug.id, "")), bugs):
+
+    def attempt(copy: Copy, bug: Bug) -> Outcome:
+        return copy.attempt(bug, edits[bug.id], caught.get(bug.id, ""))
+
+    for outcome in workers.map(attempt, bugs):
         outcomes.append(outcome)
-        caught[outcome.bug.id] = outcome.caught_by.partition("[")[0]
+        if outcome.bug.holds:
+            caught[outcome.bug.id] = outcome.caught_by.partition("[")[0]
         by = outcome.caught_by.partition("::")[2] or "NOBODY"
         say(f"{progress.next()}: {outcome.seconds:5.1f} s  {outcome.bug.id}: {by}")
         if show or not outcome.caught_by:
@@ -228,6 +245,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m planted")
     parser.add_argument("ids", nargs="*", help="bugs to plant; all without words")
     parser.add_argument("--list", action="append", default=[], help="a file of the list, no suffix")
+    parser.add_argument("--draw", type=int, default=0, help="so many bugs that nobody has planted")
+    parser.add_argument("--since", default="1 day ago", help="whose files they are drawn in")
+    parser.add_argument("--seed", type=int, default=time.time_ns(), help="of what is drawn")
     parser.add_argument("--only-bugs", action="store_true", help="the tests are known to pass")
     parser.add_argument("--workers", type=int, default=2 * (os.cpu_count() or 1))
     words = parser.parse_args()
@@ -235,19 +255,22 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="atoll-planted-") as folder:
         bugs = chosen(words)
+        if not bugs:
+            say("nothing to plant")
+            return 0
         workers = Workers(min(words.workers, len(bugs)), Path(folder))
         try:
             if not words.only_bugs:
                 pass_without_bugs(workers, bugs)
-            outcomes = run(workers, bugs, show=bool(words.ids))
+            outcomes = run(workers, bugs, show=bool(words.ids) and not words.draw)
         finally:
             workers.close()
     survivors = [each.bug for each in outcomes if not each.caught_by]
     for bug in survivors:
-        say(f"SURVIVES {bug.id} ({bug.file}): {bug.breaks}")
+        say(f"SURVIVES {bug.id} ({bug.scope or bug.file}): {bug.holds} {bug.breaks}")
     seconds = time.monotonic() - began
     say(f"{len(outcomes) - len(survivors)} of {len(outcomes)} planted bugs caught, {seconds:.0f} s")
-    return 1 if survivors else 0
+    return 1 if survivors and not words.draw else 0
 
 
 if __name__ == "__main__":

@@ -83,8 +83,6 @@ class Stream:
             self.connection.hang_up(0)
 
     async def _connect(self) -> None:
-        if self._said.get(LANE_METADATA, "0") != "0":
-            await asyncio.sleep(self._channel.late_seconds())
         connection = await self._channel.connect()
         if connection is None:
             self._opened.set()
@@ -278,12 +276,6 @@ class Channel:
 
         opens = world.weather.opens_at(self._machine, f"shard{self._shard}")
         sim.at(max(opens, sim.now) + seconds(), arrive)
-
-    def late_seconds(self) -> float:
-        """How long a lane that opens now is kept from it."""
-        return max(
-            0.0, self.world.weather.lanes_open_at.get(self._machine, 0.0) - self.world.sim.now
-        )
 
     def connect(self) -> "asyncio.Future[Connection | None]":
         """A new connection; None when nothing listens there or the machine cannot be reached."""

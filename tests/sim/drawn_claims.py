@@ -1,11 +1,10 @@
-"""What is said that is not so, and who is let in: drawn for the rules 5, 38, 39 and 41."""
+"""What is said that is not so, and who is let in: drawn for the rules 5, 38, 39, 41 and 47."""
 
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from atoll_protos.job.expected import Expected, Limit, ListedMachine
-from atoll_protos.job.run_file import Region
+from atoll_protos.job.run_file import Expected, Limit, ListedMachine, Region
 from atoll_protos.names import slot_name
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
 
@@ -62,10 +61,13 @@ def draw_lies(seed: int) -> tuple[Fault, ...]:
 
 
 def draw_claims(seed: int) -> tuple[Fault, ...]:
-    """Learners that say that they are far ahead."""
-    rng = random.Random(f"{seed}/claims")
-    claims = 6 if is_of(seed, CLAIM_SEEDS) else 0
-    return faults_of(rng, ["claim"] * claims, lambda kind: rng.uniform(3.0, 8.0))
+    """Learners that say that they are far ahead, or that they hold what never was."""
+    if not is_of(seed, CLAIM_SEEDS):
+        return ()
+    rng, more = random.Random(f"{seed}/claims"), random.Random(f"{seed}/false versions")
+    claims = faults_of(rng, ["claim"] * 6, lambda kind: rng.uniform(3.0, 8.0))
+    versions = faults_of(more, ["false version"] * 3, lambda kind: more.uniform(3.0, 8.0))
+    return (*claims, *versions)
 
 
 def regions_of(learners: int, seed: int) -> tuple[Region, ...]:

@@ -8,7 +8,7 @@ from sim.drawn_claims import FAULTS_BEGIN, FAULTS_END, Fault, faults_of
 RANKS_SHARE, OF_RANKS_SHARE = 0.15, 0.6  # of the seeds, and of the learners of one
 RANK_KINDS = ("kill rank", "freeze rank")  # of a rank that is not the head
 LANE_FAULTS_SHARE, STILL_SHARE = 0.3, 0.25  # of the seeds
-LANE_KINDS = {"silent lane": (0.5, 3.0, 8.0, 15.0, 40.0), "late lane": (0.5, 3.0, 8.0, 40.0, 80.0)}
+SILENT_SECONDS = (0.5, 3.0, 8.0, 15.0, 40.0)
 
 
 def draw_ranks(slots: Sequence[str], seed: int) -> dict[str, int]:
@@ -36,12 +36,12 @@ def draw_rank_faults(ranks: Mapping[str, int], seed: int) -> tuple[Fault, ...]:
 
 
 def draw_lane_faults(seed: int) -> tuple[Fault, ...]:
-    """What becomes of single lanes; some are late for longer than a shard waits for them."""
+    """What becomes of single lanes; some are silent for longer than a shard waits for them."""
     rng = random.Random(f"{seed}/lane faults")
     if seed % 8 == 0 or rng.random() >= LANE_FAULTS_SHARE:
         return ()
-    kinds = (rng.choice(list(LANE_KINDS)) for _ in range(rng.choice((1, 2, 4))))
-    return faults_of(rng, kinds, lambda kind: rng.choice(LANE_KINDS[kind]) * rng.uniform(0.9, 1.1))
+    kinds = ["silent lane"] * rng.choice((1, 2, 4))
+    return faults_of(rng, kinds, lambda kind: rng.choice(SILENT_SECONDS) * rng.uniform(0.9, 1.1))
 
 
 def draw_still(seed: int) -> tuple[Fault, ...]:

@@ -5,7 +5,7 @@ from functools import partial
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.storage.store import LOG
+from atoll_syncer.storage.files import LOG
 from sim import damage as damage_of_all
 from sim import store_faults
 from sim.clock import Action
@@ -114,12 +114,24 @@ def stop_shard(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
     shard.do(shard.stopping.set)
 
 
-def cut_owner(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """No learner reaches the process that has the shard, where it is; its store does."""
-    shard.cut_until = world.sim.now + fault.seconds
-    for connection in world.connections:
-        if connection.ends[1].process is shard:
-            connection.drop()
+def replace_shard(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """Another pod takes the shard's place while the former one lives, and goes a while later.
+
+    The former one stands still, or no learner reaches it, or it works, perhaps on a slow store.
+    """
+    number, pod = shard.number, shard.pod
+    if not shard.alive or world.others[number] is not None:
+        return
+    world.others[number], world.shards[number] = shard, world.start_shard(number)
+    if fault.which % 3 == 0:
+        world.pause(shard, fault.seconds)
+    elif fault.which % 3 == 1:
+        shard.cut_until = world.sim.now + fault.seconds
+        for connection in world.connections:
+            if connection.ends[1].process is shard:
+                connection.drop()
+    in_order = fault.which // 3 % 2 == 0
+    world.sim.after(fault.seconds, partial(world.retire, number, pod, in_order=in_order))
 
 
 def partition(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -135,8 +147,7 @@ def successor(world: World, fault: Fault, learner: LearnerProcess, shard: ShardP
     """The shard stands still while another pod takes it over on the same store."""
     if shard.alive and shard.shard is not None:
         world.pause(shard, fault.seconds + 6.0)
-        if not world.scenario.standby:
-            world.shards[shard.number] = world.start_shard(shard.number)
+        world.shards[shard.number] = world.start_shard(shard.number)
 
 
 def zombie(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -166,7 +177,7 @@ def late_word(world: World, fault: Fault, learner: LearnerProcess, shard: ShardP
         return
     registrar = world.shards[REGISTRAR_SHARD].shard
     owned = registrar.state.history.owned.get(learner.slot) if registrar is not None else None
-    shown, before = owned.word if owned else 0, learner.uid
+    shown, before = owned.generation if owned else 0, learner.uid
     owner(world, fault, learner, shard)
     late = partial(world.set_owner, learner.slot, before, shown)
     world.sim.after(fault.seconds * world.rng.uniform(0.0, 1.0), late)
@@ -211,15 +222,6 @@ def silent_lane(world: World, fault: Fault, learner: LearnerProcess, shard: Shar
         for side in ((0,), (1,), (0, 1))[fault.which % 3]:
             silent = living[fault.which // 3 % len(living)].silent_until
             silent[side] = world.sim.now + fault.seconds
-
-
-def late_lane(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
-    """The next session of a learner has its first lane in time, and the others late."""
-    living = [each for each in world.connections if each.is_lane and each.stands]
-    if living:
-        chosen = living[fault.which % len(living)]
-        world.weather.lanes_open_at[chosen.ends[0].machine] = world.sim.now + fault.seconds
-        chosen.drop()
 
 
 def kill_rank(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
@@ -279,6 +281,13 @@ def claim(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProce
         world.sim.after(fault.seconds, again)
 
 
+def false_version(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
+    """A learner says in a report that it holds a version which never was; then it joins anew."""
+    claimed = pb.SliceProgress(held=FAR + fault.which, digest=f"{fault.which:016x}")
+    learner.lie = pb.ToShard(report=pb.Report(slices=[claimed]))
+    world.sim.after(fault.seconds, lambda: cut(world, fault, learner, shard))
+
+
 def false_name(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:
     """A learner names a higher incarnation for another slot of its region, at another shard."""
     slots = [slot for slot in world.run_file.slots if slot != learner.slot]
@@ -324,7 +333,7 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "pause shard": pause_shard,
     "partition": partition,
     "stop shard": stop_shard,
-    "cut owner": cut_owner,
+    "replace shard": replace_shard,
     "successor": successor,
     "zombie": zombie,
     "owner": owner,
@@ -337,20 +346,17 @@ FAULTS: dict[str, Callable[[World, Fault, LearnerProcess, ShardProcess], None]] 
     "freeze rank": freeze_rank,
     "still training": still_training,
     "silent lane": silent_lane,
-    "late lane": late_lane,
     damage_of_all.KIND: damage_of_all.everywhere,
     "lie": lie,
     "false name": false_name,
+    "false version": false_version,
     "claim": claim,
     "list": lambda *_: None,  # each shard reads the changed list in its time (rule 41)
 }
 
 
 def stop(world: World) -> None:
-    """From now on everything works: a paused process wakes, the network is whole.
-
-    A lane that is late stays so: within a minute its shard ends the session.
-    """
+    """From now on everything works: a paused process wakes, the network is whole."""
     world.sim.note("FAULT", "no more")
     world.at_effects.clear()
     world.weather.blocked_until.clear()
@@ -360,6 +366,11 @@ def stop(world: World) -> None:
     for store in world.stores:
         store.away, store.lost_answers = False, 0.0
         store.is_forbidden, store.conflicts = False, 0.0
+    for other in world.others:
+        if other is not None:
+            world.retire(other.number, other.pod, in_order=False)
+    for shard in world.all_shards:
+        shard.cut_until = 0.0
     for process in (*world.all_shards, *world.all_learners, *world.followers, *world.guests):
         process.wake()
     for learner in world.all_learners:

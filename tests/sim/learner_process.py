@@ -7,14 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.companion import PART_BYTES
 from atoll_protos.transfer.codecs import base_encoding, encoding_of
-from atoll_worker.hosts.head import Head
-from atoll_worker.link.messages import Boundary, CompanionReady, Configure, Leaving
-from atoll_worker.rules.effects import Effect, SendMessage, SendOffer
+from atoll_worker.link.messages import Boundary, Configure, Leaving
 from atoll_worker.rules.exchange import Exchange
-from atoll_worker.transport.carrier import Carrier
-from atoll_worker.transport.numbers import Numbers
+from atoll_worker.rules.learner_state import Effect, SendMessage, SendOffer
+from atoll_worker.transport.carrier import Numbers
 from atoll_worker.transport.transport import Transport
 from sim.channel import Channel
 from sim.symbols import Change, Difference, Key, Symbol, Value, seed_value
@@ -47,7 +44,6 @@ class LearnerProcess(TrainingProcess):
             telemetry=Telemetry(self),  # type: ignore[arg-type]
             open_channel=self._open_channel,
             now=self.time,
-            carried_by=Head if self.lanes > 1 else Carrier,
         )
         self.exit_code: int | None = None
         self.lie: pb.ToShard | None = None  # becomes part of the next message of its kind
@@ -103,6 +99,10 @@ class LearnerProcess(TrainingProcess):
             self.lie = None
         message = pb.ToShard()
         message.MergeFrom(effect.message)
+        if named := {each.slice for each in lie.report.slices}:  # it names each slice once
+            honest = [each for each in message.report.slices if each.slice not in named]
+            del message.report.slices[:]
+            message.report.slices.extend(honest)
         message.MergeFrom(lie)
         return SendMessage(effect.shard, message)
 
@@ -155,11 +155,6 @@ class LearnerProcess(TrainingProcess):
                 connection.end_died(0)
         self.world.watchers.tell("learner_ended", self)
 
-    def give_companion(self, *, changed: bool) -> None:
-        """Put what the export needs into the memory, and say so."""
-        count = len(companion_of(self.slot, changed=changed))
-        self.end.say(CompanionReady(changed=changed, byte_count=count))
-
     def leave(self, reason: str) -> None:
         self.exit_code = 0
         self.end.say(Leaving(reason=reason))
@@ -187,11 +182,6 @@ class LearnerProcess(TrainingProcess):
         return Channel(self.world, self, self.slot, shard, heard)
 
 
-def companion_of(slot: str, *, changed: bool) -> bytes:
-    """What a learner gives for the export: a symbol of its slot."""
-    return f"companion of {slot}{', changed' if changed else ''}".encode()
-
-
 class TrainingEnd:
     """See link.socket.TransportEnd: the link between both processes."""
 
@@ -208,7 +198,6 @@ class TrainingEnd:
             endpoints=tuple(str(shard) for shard in range(world.run_file.shards)),
             telemetry_folder="",
             observer=learner.observer,
-            has_companion=not learner.observer,
             lanes=learner.lanes,
         )
 
@@ -224,14 +213,6 @@ class TrainingEnd:
     def send(self, command: Any) -> None:
         self._learner.world.watchers.tell("training_told", self._learner, command)
         self._learner.after(LINK_SECONDS, partial(self._learner.receive, command))
-
-    def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
-        found = companion_of(self._learner.slot, changed=changed)
-        assert len(found) == byte_count
-        return found[part * PART_BYTES : (part + 1) * PART_BYTES]
-
-    def companion_sent(self) -> None:
-        """See TransportEnd."""
 
     def say(self, message: Any) -> None:
         self._learner.after(LINK_SECONDS, partial(self._hear, message))

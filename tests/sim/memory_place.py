@@ -4,9 +4,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll_syncer.checkpoints.copies import PART
-from atoll_syncer.checkpoints.places import copied, numbers_of
-from atoll_syncer.storage.store import StoreMissing
+from atoll_syncer.checkpoints.copies import PART, copied, numbers_of
+from atoll_syncer.storage.files import StoreMissing
 from sim.memory_store import MemoryStore
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MemoryPlace:
-    """See atoll_syncer.checkpoints.places.Place."""
+    """See atoll_syncer.checkpoints.copies.Place."""
 
     url = "memory"
 

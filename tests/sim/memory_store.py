@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.storage.store import StoreMissing, StoreUnavailable, object_name
+from atoll_syncer.storage.files import StoreMissing, StoreUnavailable, object_name
 
 REPLACE_SECONDS_MIN = 1.0
 
@@ -14,7 +14,7 @@ Watcher = Callable[[str, bytes], None]
 
 
 class MemoryStore:
-    """See atoll_syncer.storage.store.Store. It outlives the processes that use it."""
+    """See atoll_syncer.storage.files.Store. It outlives the processes that use it."""
 
     def __init__(
         self,

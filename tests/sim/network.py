@@ -17,7 +17,6 @@ class Weather:
     slice_seconds: float = 0.05  # to send one slice
     slow: dict[str, tuple[float, float]] = field(default_factory=dict)  # the same, by machine
     blocked_until: dict[str, float] = field(default_factory=dict)  # by machine
-    lanes_open_at: dict[str, float] = field(default_factory=dict)  # by machine: all but the first
     damaged_share: float = 0.0  # of the chunks of values
 
     def opens_at(self, *machines: str) -> float:

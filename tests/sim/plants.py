@@ -1,15 +1,14 @@
 """Bugs planted in the production rules or in the simulation's edge, to prove the checkers.
 
-They are text edits, as in tests/planted, in the TOML files of `bugs`. An entry has `id`, `file`,
-`old` and `new` as there, the `rule` whose checker must find it, and the `seed` that is tried first
-(1 without it): one that showed the bug when the entry was written. A bug that needs edits of more
-than one file, or of more than one place, has the others in `also`.
+They are in the TOML files of `bugs`. An entry has `id`, `scope`, `pattern`, `becomes` and `nth` as
+in tests/planted, the `rule` whose checker must find it, and the `seed` that is tried first (1
+without it): one that showed the bug when the entry was written. A bug that needs edits of more than
+one place has the others in `also`. A scope is a function of a module, or a method.
 
-Here a bug is planted in a process that runs: the functions and methods in which a file's text
-differs get the code of the changed text, wherever they are known already.
+Here a bug is planted in a process that runs: such a function gets the code of the changed text,
+wherever it is known already.
 """
 
-import ast
 import importlib
 import inspect
 import tomllib
@@ -20,15 +19,22 @@ from types import CodeType, FunctionType
 
 import pytest
 
+from planted.bugs import ROOT
+from planted.patterns import Match, find_one
+
 BUGS = Path(__file__).resolve().parent / "bugs"
-ROOT = BUGS.parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    file: str
-    old: str
-    new: str
+    scope: str
+    pattern: str
+    becomes: str = ""
+    nth: int = 0
+
+    def place(self) -> Match:
+        """Return where it is made; ValueError when the text has moved on."""
+        return find_one(ROOT, self.scope, self.pattern, self.becomes, self.nth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,61 +44,51 @@ class Plant:
     seed: int
     edits: tuple[Edit, ...]
 
+    def planted(self) -> dict[Path, str]:
+        """Return the files that differ, each with its text; ValueError when it has moved on."""
+        texts: dict[Path, str] = {}
+        for edit in sorted(self.edits, key=lambda edit: edit.place().start, reverse=True):
+            place = edit.place()
+            texts[place.path] = place.replaced_by(edit.becomes, texts.get(place.path, ""))
+        return texts
+
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        """Until the patch ends. Raises AssertionError where the text has moved on."""
-        for file in dict.fromkeys(each.file for each in self.edits):
-            before = after = (ROOT / file).read_text()
-            for each in self.edits:
-                if each.file == file:
-                    count = after.count(each.old)
-                    assert count == 1, f"{self.id}: {each.old!r} occurs {count} times in {file}"
-                    after = after.replace(each.old, each.new)
-            known, codes = functions(before), dict(codes_in(compile(after, file, "exec")))
-            changed = [name for name, body in functions(after).items() if body != known.get(name)]
-            assert changed, f"{self.id}: {file} differs in no function"
-            for name in changed:
-                patch.setattr(living(file, name), "__code__", codes[name])
-
-
-def functions(text: str) -> dict[str, str]:
-    """What the functions of a module and the methods of its classes do, by qualified name."""
-    found = {}
-    for node in ast.parse(text).body:
-        members = node.body if isinstance(node, ast.ClassDef) else [node]
-        within = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
-        for each in members:
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-                found[within + each.name] = ast.dump(each)
-    return found
+        """Until the patch ends."""
+        texts = self.planted()
+        codes = {path: dict(codes_in(compile(text, path, "exec"))) for path, text in texts.items()}
+        for edit in self.edits:
+            path, name = edit.place().path, edit.scope.partition(":")[2]
+            patch.setattr(living(path, name), "__code__", codes[path][name])
 
 
 def codes_in(code: CodeType) -> Iterator[tuple[str, CodeType]]:
-    """The code objects of all functions, by qualified name."""
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield each.co_qualname, each
-            yield from codes_in(each)
+    """Yield the code objects of all functions, by qualified name."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant.co_qualname, constant
+            yield from codes_in(constant)
 
 
-def living(file: str, name: str) -> FunctionType:
-    """The function of a module that has been imported: of a file, by qualified name."""
-    found = importlib.import_module(".".join(Path(file).with_suffix("").parts[1:]))
+def living(path: Path, name: str) -> FunctionType:
+    """Return the function of a module that has been imported, by qualified name."""
+    thing = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts[1:]))
     for part in name.split("."):
-        found = inspect.getattr_static(found, part)
-    function = getattr(found, "fget", getattr(found, "__func__", found))
-    assert isinstance(function, FunctionType), f"{file}: {name}"
+        thing = inspect.getattr_static(thing, part)
+    function = getattr(thing, "fget", getattr(thing, "__func__", thing))
+    assert isinstance(function, FunctionType), f"{path}: {name}"
     return function
 
 
 def load() -> tuple[Plant, ...]:
-    found = []
+    """Read all of them."""
+    plants = []
     for path in sorted(BUGS.glob("*.toml")):
         for bug in tomllib.loads(path.read_text())["bug"]:
-            first = {key: bug[key] for key in ("file", "old", "new")}
-            edits = tuple(Edit(**each) for each in (first, *bug.get("also", ())))
-            seed = bug.get("seed", 1)
-            found.append(Plant(id=bug["id"], rule=bug["rule"], seed=seed, edits=edits))
-    return tuple(found)
+            about = {key: bug.pop(key) for key in ("id", "rule")}
+            seed, also = bug.pop("seed", 1), bug.pop("also", [])
+            edits = tuple(Edit(**edit) for edit in (bug, *also))
+            plants.append(Plant(**about, seed=seed, edits=edits))
+    return tuple(plants)
 
 
 PLANTS = load()

@@ -1,6 +1,6 @@
 """One rank of a learner: the user's loop as learner.py goes through it, in virtual time.
 
-Production's are: `Control` (which commands at which boundary), `Obeying` (their order), `Counts`
+Production's are: `Control` (which commands at which boundary), `JobState` (their order), `Counts`
 (what is counted), `Peers` (who is lost). Where real ranks wait in a call, a rank here awaits.
 """
 
@@ -15,9 +15,8 @@ from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Boundary, Message
 from atoll_worker.model.tickets import Done
 from atoll_worker.ranks.control import Control
-from atoll_worker.ranks.peers import Peers, lost_error
-from atoll_worker.training.boundary import BoundaryWork, Obeying
-from atoll_worker.training.counts import Counts
+from atoll_worker.ranks.lifeline import Peers, lost_error
+from atoll_worker.training.boundary import BoundaryWork, Counts, JobState
 from sim.clock import Process
 from sim.rank_group import CollectiveError, RankGroup, Word
 from sim.symbols import Key, Value
@@ -39,15 +38,13 @@ class Part:
     steps: int
 
 
-class Rank(Obeying):
+class Rank:
     """See the module. Its process is another one for each rank."""
 
     def __init__(self, group: RankGroup, number: int, process: Process, slot: str) -> None:
         layout = group.world.layout
-        super().__init__(
-            specs=layout.tensors,
-            slices={(each.shard, each.fragment): each for each in layout.slices},
-        )
+        slices = {(each.shard, each.fragment): each for each in layout.slices}
+        self.state = JobState(specs=layout.tensors, slices=slices)
         group.ranks.append(self)
         self.group, self.number, self.process, self.slot = group, number, process, slot
         self.world: World = group.world
@@ -116,11 +113,11 @@ class Rank(Obeying):
         try:
             await self.group.together(self, "enter", None)
             self.enter()
-            await self.wait_until(lambda: self.start is not None)
-            assert self.start is not None
-            self.counts.cursor = self.start.cursor
+            await self.wait_until(lambda: self.state.start is not None)
+            assert self.state.start is not None
+            self.counts.cursor = self.state.start.cursor
             self.begin()
-            while not self.finished:
+            while not self.state.finished:
                 await self.step()
             self.leave()
         except LearnerError as error:
@@ -143,7 +140,7 @@ class Rank(Obeying):
         tokens, cursor = self.tokens_and_cursor()
         seconds = self.world.sim.now - begun
         self.counts.count(tokens, cursor)
-        self.proceed = False
+        self.state.proceed = False
         self.step_made()
         self.world.watchers.tell("rank_stepped", self)
         work = await self.apply_commands()
@@ -151,7 +148,7 @@ class Rank(Obeying):
         self.report(self.counts.boundary(work, self.counts.state(work), tokens, seconds))
         if self.world.run_file.sync.lockstep:
             begun = self.world.sim.now
-            await self.wait_until(lambda: self.proceed or self.finished)
+            await self.wait_until(lambda: self.state.proceed or self.state.finished)
             self.counts.blocked_seconds = self.world.sim.now - begun
 
     async def hear(self) -> None:
@@ -178,7 +175,7 @@ class Rank(Obeying):
         commands = self.commands()
         self.world.watchers.tell("rank_obeys", self, commands)
         self.in_line.clear()
-        work = self.obey(commands)
+        work = self.state.apply(commands, self)
         for each in self.in_line:
             await each()
         return work
@@ -190,10 +187,9 @@ class Rank(Obeying):
 
     def adopt(self, work: BoundaryWork, key: Key, blend: float) -> None:
         """Put it in line: the head deals its value to all ranks."""
-        self.held.add(key)
         work.assigned[key] = None
         work.tickets.append(Done())
-        again = self.finished  # the final value once more
+        again = self.state.finished  # the final value once more
 
         async def deal() -> None:
             said = await self.group.together(self, ("adopt", key), self.value_of(key))

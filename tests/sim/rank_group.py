@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atoll_worker.ranks.control import HEAD
-from atoll_worker.ranks.peers import BEAT, BEAT_SECONDS, LEFT, lost_error
+from atoll_worker.ranks.lifeline import BEAT, BEAT_SECONDS, LEFT, lost_error
 
 if TYPE_CHECKING:
     from sim.rank import Rank

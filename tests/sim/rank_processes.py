@@ -108,7 +108,7 @@ class HeadRank(Rank):
 
     def begin(self) -> None:
         training = self.learner.training
-        training.start, training.begun, training.cursor = self.start, True, self.counts.cursor
+        training.start, training.begun, training.cursor = self.state.start, True, self.counts.cursor
 
     def tokens_and_cursor(self) -> tuple[int, int]:
         cursor = self.counts.cursor + 1
@@ -160,9 +160,6 @@ class HeadRank(Rank):
             work = Work(self.slot, self.learner.incarnation, key, since + 1, steps)
         self.learner.regions[key].theta = Theta(base, work)
         self.learner.regions[key].counter += 2
-
-    def give(self, *, changed: bool) -> None:
-        self.learner.give_companion(changed=changed)
 
     def report(self, boundary: Boundary) -> None:
         self.learner.say_boundary(boundary)

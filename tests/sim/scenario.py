@@ -5,10 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.layout import Layout, TensorSpec
-from atoll_protos.job.length import Length
-from atoll_protos.job.run_file import Checkpoints, Fragments, GraceLimit, RunFile, Sync
+from atoll_protos.job.run_file import (
+    NOBODY,
+    Checkpoints,
+    Expected,
+    Fragments,
+    GraceLimit,
+    RunFile,
+    Sync,
+)
+from atoll_protos.job.schedule import Length
 from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
 from atoll_syncer.rules.shut_out import GRACE_SECONDS
 from sim import damage
@@ -52,9 +59,11 @@ KINDS = (
     "store answers",
     "damage",
 )
-EDITS_SHARE, OBJECT_STORE_SHARE, STANDBY_SHARE = 0.25, 0.3, 0.33  # of the seeds
+EDITS_SHARE, OBJECT_STORE_SHARE = 0.25, 0.3  # of the seeds
 READ_SECONDS = (0.05, 0.05, 2.0, 15.0)  # of a slice; some come back when others are merged
-SLOW_BEATS_SHARE, STOPS_SHARE, CUTS_SHARE = 0.15, 0.5, 0.3  # of those with a standby
+STOPS_SHARE, REPLACED_SHARE = 0.17, 0.33  # of the seeds
+SLOW_BEATS_SHARE, LONG_SECONDS = 0.5, 40.0  # of those in which shards are replaced
+WORKS = 2  # of a shard that is replaced: it stands still, is cut off, or works
 STORE_FAULTS_SHARE, STORE_KINDS = 0.15, ("store conflicts", "store forbids")  # of the seeds
 LANES_SHARES = {True: 0.5, False: 0.04}  # of process starts have several lanes, with such faults
 MORE_KINDS = ("old run", "old observer", "late word")  # drawn apart: the other faults stay
@@ -116,7 +125,6 @@ class Scenario:
     slice_seconds: float
     leaves_when_finished: bool
     object_store: bool  # the shards' state lies in one
-    standby: bool  # each shard has a second process, which waits
     beat_seconds: float  # that the store needs for a heartbeat
     snapshot_entries: int  # of the log, from one snapshot to the next
     observer: bool  # an evaluator joins as well
@@ -216,7 +224,7 @@ def draw(seed: int) -> Scenario:
     ranks, lane_faults = draw_ranks(run_file.slots, seed), draw_lane_faults(seed)
     lengths, reads = draw_edits(run_file.shards, steps, period, seed)
     object_store = random.Random(f"{seed}/object store").random() < OBJECT_STORE_SHARE
-    standby, slow_store = draw_standby(seed)
+    replacements, slow_store = draw_replacements(seed)
     return Scenario(
         seed=seed,
         run_file=run_file,
@@ -228,7 +236,6 @@ def draw(seed: int) -> Scenario:
         tokens_per_step=tokens_per_step,
         disk_seconds=max(rng.choice((0.002, 0.02, 0.1)), 0.3 * object_store, slow_store),
         object_store=object_store,
-        standby=standby,
         beat_seconds=max(4 * slow_store, 0.05),
         merge_seconds=rng.choice((0.01, 0.1, 0.4)),
         examine_seconds=more.choice((0.02, 0.02, 0.3, 1.0)),
@@ -242,12 +249,12 @@ def draw(seed: int) -> Scenario:
         faults=draw_claims(seed)
         or draw_lists_faults(lists)
         or (
-            *draw_faults(rng, seed),
+            *(() if slow_store else draw_faults(rng, seed)),
             *draw_rank_faults(ranks, seed),
             *lane_faults,
             *draw_still(seed),
-            *draw_stops(seed),
-            *draw_cuts(seed),
+            *(() if slow_store else draw_stops(seed)),
+            *replacements,
             *draw_store_faults(seed),
             *draw_effect_faults(seed),
             *draw_lies(seed),
@@ -267,28 +274,25 @@ def draw(seed: int) -> Scenario:
     )
 
 
-def draw_standby(seed: int) -> tuple[bool, float]:
-    """Whether shards have two processes, and how slow their store is at least."""
-    rng = random.Random(f"{seed}/standby")
-    standby = rng.random() < STANDBY_SHARE
-    slow = standby and rng.random() < SLOW_BEATS_SHARE
-    return standby, rng.uniform(1.5, 2.2) if slow else 0.0
+def draw_replacements(seed: int) -> tuple[tuple[Fault, ...], float]:
+    """Pods that take a shard's place while the former one lives; how slow its store is at least."""
+    rng = random.Random(f"{seed}/replacements")
+    if seed % 8 == 0 or rng.random() >= REPLACED_SHARE:
+        return (), 0.0
+    slow = rng.uniform(1.5, 2.2) if rng.random() < SLOW_BEATS_SHARE else 0.0
+    if slow:  # from the start: before the first commits two could take the shard from each other
+        which, at = 3 * rng.randrange(1 << 14) + WORKS, rng.uniform(0.0, 1.0)
+        return (Fault(at=at, kind="replace shard", which=which, seconds=LONG_SECONDS),), slow
+    kinds = ["replace shard"] * rng.choice((1, 2))
+    return faults_of(rng, kinds, lambda _: rng.choice((2.0, 8.0, 20.0, LONG_SECONDS))), slow
 
 
 def draw_stops(seed: int) -> tuple[Fault, ...]:
-    """Ordered ends of shards that have a second process."""
+    """Ordered ends of shards."""
     rng = random.Random(f"{seed}/stops")
-    if seed % 8 == 0 or not draw_standby(seed)[0] or rng.random() >= STOPS_SHARE:
+    if seed % 8 == 0 or rng.random() >= STOPS_SHARE:
         return ()
     return faults_of(rng, ["stop shard"] * rng.choice((1, 2)), end=FAULTS_END)
-
-
-def draw_cuts(seed: int) -> tuple[Fault, ...]:
-    """Learners cannot reach the process that has a shard, and reach the other one."""
-    rng = random.Random(f"{seed}/cuts")
-    if seed % 8 == 0 or not draw_standby(seed)[0] or rng.random() >= CUTS_SHARE:
-        return ()
-    return faults_of(rng, ["cut owner"], lambda _: rng.choice((2.0, 8.0, 40.0)))
 
 
 def draw_store_faults(seed: int) -> tuple[Fault, ...]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from atoll_protos.errors import SpecError
-from atoll_protos.job.expected import NOBODY
 from atoll_protos.job.layout import Layout
+from atoll_protos.job.run_file import NOBODY
 from atoll_syncer.checkpoints import copies
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Trained
-from atoll_syncer.storage import snapshots
+from atoll_syncer.storage import journal
 from sim.drawn_claims import FAULTS_END, Fault, faults_of, quorum_of, regions_of
 from sim.memory_place import MemoryPlace
 
@@ -63,7 +63,7 @@ def left_by(world: "World") -> Parent | None:
         return None
     step, furthest, histories = whole[-1], Counter[str](), []
     for shard in range(world.run_file.shards):
-        found = snapshots.read_newest(place.part(copies.part_name(step, shard)))
+        found = journal.read_newest(place.part(copies.part_name(step, shard)))
         assert found is not None, "a part without its history"
         histories.append(found.history)
         for position, slot, cursor in world.merged[shard]:

@@ -1,20 +1,19 @@
 """A shard's process: production's `serve_shard` and all that is in it, on a simulated machine."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.expected import Expected
 from atoll_protos.job.layout import Layout
-from atoll_protos.job.length import Length, heard
-from atoll_protos.job.run_file import Sync
+from atoll_protos.job.run_file import Expected, Sync
+from atoll_protos.job.schedule import Length, heard
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_syncer.duties.background import Thread
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.duties.outside import Machine
+from atoll_syncer.duties.port import Machine
 from atoll_syncer.edges.registrar_client import RegistrarClient
 from atoll_syncer.model.effects import Accept, Append, Effect, EndSession, Send
 from atoll_syncer.model.log import Entry, TermBegun
@@ -131,7 +130,6 @@ class ShardProcess(Process):
             make_values=self._make_values,
             clock=self.time,
             open_server=self._open_server,
-            standby=world.scenario.standby,
             open_place=lambda _: world.place,
             snapshot_entries=world.scenario.snapshot_entries,
             watch=self._watch,
@@ -282,7 +280,6 @@ class WatchedShard:
 
 TOLD = {
     "expected_heard": "list_heard",
-    "lane_opened": "lane_opened",
     "message": "shard_message",
 }
 # Methods that answer with no effects.
@@ -335,7 +332,6 @@ class NoExport:
         run: str,
         layout: Layout,
         parts: Sequence[ExportPart],
-        companions: Sequence[Iterable[bytes]],
     ) -> None:
         """See Export."""
 

@@ -25,10 +25,10 @@ from atoll_syncer.model.effects import (
     StoreSeed,
 )
 from atoll_syncer.model.history import HeadVersion
-from atoll_syncer.numbers.arrivals import TransferError
+from atoll_syncer.numbers.commit import TransferError
 from atoll_syncer.numbers.values import Payload, StoredVersion
+from atoll_syncer.storage.files import Store
 from atoll_syncer.storage.objects import decode_header, encode_parts
-from atoll_syncer.storage.store import Store
 from sim.symbols import (
     Change,
     Difference,
@@ -95,7 +95,7 @@ class ShardValues:
     def staged_bytes(self) -> int:
         return len(self.staged) + len(self.kept)
 
-    def examine(self, head: pb.Transfer, payload: bytearray) -> Symbol:
+    def examine(self, head: pb.Transfer, payload: bytearray, steps: int = 0) -> Symbol:
         """See Values: a held value has the digest of its version."""
         symbol = self.world.symbol(payload)
         if head.HasField("held"):

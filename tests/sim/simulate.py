@@ -36,7 +36,7 @@ name. So a seed is a whole run: replaying it shows the same events in the same o
 change elsewhere in the drawing. The digest of the trace proves it (test_same_trace).
 
 Of a learner of several ranks, production's are `Control` (which commands at which boundary),
-`Obeying` (in which order), `Counts` (what a step counts) and `Peers` (who is lost).
+`JobState` (in which order), `Counts` (what a step counts) and `Peers` (who is lost).
 
 What a seed may contain beside faults: up to 4 shards and 8 learners, learners of 2 or 3 ranks or
 lanes, all wires, lengths in ticks or in tokens, an evaluator, learners and observers of a former

@@ -47,8 +47,7 @@ def lose_store(world: World, fault: Fault, learner: LearnerProcess, shard: Shard
     world.stores[number] = world.new_store(number)
     world.watchers.tell("store_lost", number)
     world.shards[number] = world.start_shard(number, after=1.0)
-    if world.scenario.standby:
-        world.standbys[number] = world.start_shard(number, after=1.0)
+    world.others[number] = None
 
 
 def lose_object(world: World, fault: Fault, learner: LearnerProcess, shard: ShardProcess) -> None:

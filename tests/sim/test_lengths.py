@@ -115,7 +115,6 @@ def test_a_slice_whose_last_round_closed_with_nothing_is_due_again_in_a_longer_j
         run_file=run_file,
         layout=layout,
         ranks={},
-        standby=False,
         faults=(Fault(at=0.0, kind="list", which=0, seconds=0.0),),  # nothing; more is done below
     )
     closed = list[int]()

@@ -52,7 +52,9 @@ def after_some_steps(head: HeadProcess, happen: Callable[[], None]) -> None:
 
 def incarnations(head: HeadProcess) -> set[int]:
     """With which its ranks have begun to train."""
-    return {each.start.incarnation for each in head.group.ranks if each.start is not None}
+    return {
+        each.state.start.incarnation for each in head.group.ranks if each.state.start is not None
+    }
 
 
 @pytest.mark.parametrize("notices", [True, False], ids=["gloo fails", "NCCL waits"])
@@ -86,7 +88,7 @@ def test_all_ranks_end_with_75_and_the_learner_comes_back_as_one_next_incarnatio
     steps = {each.counts.own_steps for each in second.group.ranks}
     assert len(steps) == 1
     assert steps != {0}
-    assert all(each.finished for each in second.group.ranks)
+    assert all(each.state.finished for each in second.group.ranks)
 
 
 @pytest.mark.parametrize("which", ["head", "other rank"])
@@ -98,7 +100,7 @@ def test_a_rank_that_stands_still_for_less_than_the_limit_delays_a_step_and_no_m
     assert run(world).result == "Complete"
     assert head_of(world) is first
     assert incarnations(first) == {1}
-    assert all(each.finished for each in first.group.ranks)
+    assert all(each.state.finished for each in first.group.ranks)
 
 
 def test_a_rank_that_dies_before_the_others_have_entered_ends_them_all(world: World) -> None:

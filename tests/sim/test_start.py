@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.expected import NOBODY, Expected
+from atoll_protos.job.run_file import NOBODY, Expected
 from sim.checkers.every import ALL
 from sim.learner_process import LearnerProcess, TrainingEnd
 from sim.scenario import Scenario, draw

@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from atoll_protos.job.run_file import Region, RunFile
-from atoll_syncer.storage.store import LOG
+from atoll_syncer.storage.files import LOG
 from sim import faults, simulate
 from sim.checkers.every import ALL
 from sim.drawn_claims import Fault
@@ -49,7 +49,7 @@ def scenario(seed: int, hours: float, *, storm: bool) -> Scenario:
     made = tuple(
         Fault(
             at=rng.uniform(60.0, seconds),
-            kind=rng.choice(KINDS),
+            kind=rng.choice((*KINDS, "stop shard", "replace shard")),
             which=rng.randrange(1 << 16),
             seconds=rng.choice((0.5, 3.0, 8.0, 20.0)),
         )
@@ -62,7 +62,6 @@ def scenario(seed: int, hours: float, *, storm: bool) -> Scenario:
         layout=job.layout(table),
         step_seconds=dict.fromkeys(job.slots, STEP_SECONDS),
         faults=made if storm else (),
-        standby=storm and seed % 2 == 1,
         snapshot_entries=100,
     )
 

@@ -1,6 +1,7 @@
 """Work that is merged, where the link is slow or the learners differ (bench/waiting.py)."""
 
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
@@ -14,10 +15,11 @@ BUSY_MIN, ROUNDS_MIN = 0.99, 0.9
 
 
 def check(fleet: str, link: int, ticks: int) -> None:
-    each = played(BASE, link, FLEETS[fleet], ticks, seed=1)
-    assert each.kept >= KEPT_MIN[ticks], each
-    assert each.busy >= BUSY_MIN, each
-    assert each.rounds >= ROUNDS_MIN * ticks / BASE.period * BASE.fragment_count - 8, each
+    runs = [played(BASE, link, FLEETS[fleet], ticks, seed=seed) for seed in (1, 2, 3)]
+    assert min(run.kept for run in runs) >= KEPT_MIN[ticks], runs
+    assert min(run.busy for run in runs) >= BUSY_MIN, runs
+    rounds = median(run.rounds for run in runs)  # one more or less by the seed
+    assert rounds >= ROUNDS_MIN * ticks / BASE.period * BASE.fragment_count - 8, runs
 
 
 @pytest.mark.parametrize("fleet", CELLS)

@@ -12,7 +12,6 @@ from atoll_worker.link.messages import (
     Capture,
     Fail,
     Finished,
-    GiveCompanion,
     JobLength,
     Proceed,
     Start,
@@ -84,10 +83,6 @@ class TrainingProcess(Process, abc.ABC):
     @abc.abstractmethod
     def say_boundary(self, boundary: Boundary) -> None:
         """Tell the transport process that a step is finished, or more work."""
-
-    @abc.abstractmethod
-    def give_companion(self, *, changed: bool) -> None:
-        """Put what the export needs into the memory, and say so."""
 
     @abc.abstractmethod
     def leave(self, reason: str) -> None:
@@ -203,15 +198,11 @@ class TrainingProcess(Process, abc.ABC):
                     training.start = command
                 case Proceed():
                     training.proceed = True
-                case Finished(companion=wanted):
+                case Finished():
                     training.finished = True
                     self.sim.note(self.name, "is finished")
-                    if wanted:
-                        self.give_companion(changed=True)
                 case Fail(exit_code=code, reason=reason):
                     self.fail(code, reason)
-                case GiveCompanion(changed=changed):
-                    self.give_companion(changed=changed)
                 case Tick() | JobLength():
                     pass
         for key in captures:

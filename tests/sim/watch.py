@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.expected import Expected
-from atoll_protos.job.length import Length
+from atoll_protos.job.run_file import Expected
+from atoll_protos.job.schedule import Length
 from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.log import Entry
 from atoll_syncer.model.roster import Certificate
@@ -75,9 +75,6 @@ class Watcher:
         self, shard: "ShardProcess", session: int, slot: str, certificate: Certificate
     ) -> None:
         """What the peer of a session that begins has shown."""
-
-    def lane_opened(self, shard: "ShardProcess", session: int) -> None:
-        """One of the lanes of a session that has several."""
 
     def shard_message(self, shard: "ShardProcess", session: int, message: pb.ToShard) -> None:
         """A control message arrives."""

@@ -9,8 +9,8 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD, split_slot
 from atoll_syncer.model.log import Committed, from_document
 from atoll_syncer.model.roster import Certificate
-from atoll_syncer.storage.snapshots import newest_position
-from atoll_syncer.storage.store import LOG, OBJECTS
+from atoll_syncer.storage.files import LOG, OBJECTS
+from atoll_syncer.storage.journal import newest_position
 from sim import payloads
 from sim.clock import Action, Process, Simulation
 from sim.learner_process import LearnerProcess
@@ -77,8 +77,8 @@ class World:
         self.merged: list[list[tuple[int, str, int]]] = [[] for _ in range(count)]
         self.stores = [self.new_store(number) for number in range(count)]
         self.shards = [self.start_shard(number) for number in range(count)]
-        # By shard: the process that waits, while the one in `shards` has it; None: nobody does.
-        self.standbys = [self._start_standby(number) for number in range(count)]
+        # By shard, while two pods have its place: the process of the one that has not the shard.
+        self.others: list[ShardProcess | None] = [None] * count
         self.learners = {
             slot: self.start_learner(slot, f"{slot}-pod0", scenario.late_seconds.get(slot, 0.0))
             for slot in self.run_file.slots
@@ -156,22 +156,35 @@ class World:
         process.after(self.rng.uniform(0.0, 0.5), process.start)
         return process
 
-    def _start_standby(self, number: int) -> ShardProcess | None:
-        return self.start_shard(number) if self.scenario.standby else None
-
     def shard_begins(self, process: ShardProcess) -> None:
         """It takes the shard over: where two have a place, the other one is who waits now."""
         number = process.number
-        if process is self.standbys[number]:
-            self.shards[number], self.standbys[number] = process, self.shards[number]
+        if process is self.others[number]:
+            self.shards[number], self.others[number] = process, self.shards[number]
 
     def shard_exited(self, process: ShardProcess) -> None:
-        """One that has a place is started again: in its pod where two wait, else as a new one."""
-        number, pod = process.number, process.pod if self.scenario.standby else ""
+        """One that has a place is started again in its pod, or as a new one if it is alone."""
+        number, other = process.number, self.others[process.number]
+        stays = other is not None or self.sim.random(f"exit {process.instance}").random() < 0.5
+        pod = process.pod if stays else ""
         if self.shards[number] is process:
             self.shards[number] = self.start_shard(number, pod, after=1.0)
-        elif self.standbys[number] is process:
-            self.standbys[number] = self.start_shard(number, pod, after=1.0)
+        elif other is process:
+            self.others[number] = self.start_shard(number, pod, after=1.0)
+
+    def retire(self, number: int, pod: str, *, in_order: bool) -> None:
+        """The former one of a shard's two pods goes: it is told to end, or killed."""
+        both = self.shards[number], self.others[number]
+        gone = next((each for each in both if each is not None and each.pod == pod), None)
+        if gone is None or both[1] is None:
+            return
+        if gone is self.shards[number]:
+            self.shards[number] = both[1]
+        self.others[number] = None
+        if in_order:
+            gone.do(gone.stopping.set)
+        else:
+            gone.kill("its pod is gone")
 
     def learner_exited(self, process: LearnerProcess) -> None:
         """A process that ended without having finished is started again."""
@@ -227,9 +240,9 @@ class World:
         if process.alive and not process.paused and process.server.serving:
             assert process.shard is not None
             owned = process.shard.state.history.owned.get(slot)
-            shown = owned.word if owned else 0
+            shown = owned.generation if owned else 0
             number = shown if word is None else word
-            request = pb.SetOwnerRequest(slot=slot, uid=uid, word=number)
+            request = pb.SetOwnerRequest(slot=slot, uid=uid, generation=number)
             self.watchers.tell("owner_named", slot, uid, number)
             handler = process.server.handler(SET_OWNER)
             process.do(partial(process.server.serve, handler.unary_unary(request, None)))

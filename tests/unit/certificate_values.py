@@ -2,8 +2,7 @@
 
 from atoll_operator.authority import job_authority
 from atoll_operator.authority.job_authority import Authorities
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import Identity, JobIdentity, Role
+from atoll_protos.network.credentials import Credentials, Identity, JobIdentity, Role
 
 NOW = 1_790_000_000.0  # UNIX seconds
 HOUR, DAY = 3_600.0, 86_400.0

@@ -43,6 +43,12 @@ def test_an_image_has_the_versions_that_ci_tests(role: str) -> None:
     assert set(PIN.findall((ROOT / f"requirements/{role}.txt").read_text())) <= tested
 
 
+def test_what_draws_bugs_changes_no_version_that_ci_tests() -> None:
+    tested = dict(PIN.findall((ROOT / "requirements/dev.txt").read_text()))
+    for name, pinned in PIN.findall((ROOT / "requirements/mutation.txt").read_text()):
+        assert tested.get(name, pinned) == pinned
+
+
 def test_kopf_has_an_upper_bound_and_the_private_parts_that_are_used() -> None:
     """`tests/unit/kube/test_jobs.py` runs it; this says at once what a new version lacks."""
     (bound,) = (each for each in asked("operator") if each.name == "kopf")

@@ -1,4 +1,4 @@
-"""bench.restart and bench.failover end what they have started."""
+"""bench.restart ends what it has started."""
 
 import signal
 

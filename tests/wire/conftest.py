@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wire.raw_peer import ShardUnderTest
-from wire.tls_side import ISSUER, tls_shard
+from wire.fixtures import ISSUER, ShardUnderTest, tls_shard
 
 
 @pytest.fixture(scope="session")

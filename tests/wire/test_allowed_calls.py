@@ -12,22 +12,26 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.edges.syncers import Syncers
+from atoll_operator.kube.edges.polls import Syncers
 from atoll_protos.network.channels import TARGET_NAME, Folder, control_options
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import Role
+from atoll_protos.network.credentials import Credentials, Role
 from atoll_protos.network.services import Service, client_of
 from atoll_syncer.edges.exporting import ExportError, ShardAddresses, take
-from wire.raw_peer import RUN_FILE, SECONDS_MAX, Peer, ShardUnderTest, peer, until
-from wire.tls_side import (
+from wire.fixtures import (
     FORMER_RUN,
     ISSUER,
     OWNER,
+    RUN_FILE,
+    SECONDS_MAX,
     Issuer,
+    Peer,
+    ShardUnderTest,
     bad_credentials,
+    peer,
     put,
     status,
     tls_shard,
+    until,
 )
 
 PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
@@ -59,7 +63,7 @@ REQUESTS = {  # by the name of the call, or of what it says
     "Hello": (Service.REGISTRAR, "Hello", pb.HelloRequest()),
     "MarkBegun": (Service.REGISTRAR, "MarkBegun", pb.MarkBegunRequest(shard=9)),
     "ReportFinal": (Service.REGISTRAR, "ReportFinal", pb.ReportFinalRequest(shard=9)),
-    "SetOwner": (Service.REGISTRAR, "SetOwner", pb.SetOwnerRequest(slot="here-1", word=7)),
+    "SetOwner": (Service.REGISTRAR, "SetOwner", pb.SetOwnerRequest(slot="here-1", generation=7)),
 }
 ALLOWED = {
     "Status": {(role, region) for role in Role for region in ("here", "elsewhere")},
@@ -167,7 +171,7 @@ def test_an_export_is_taken_with_credentials_that_may_see_all_values(tmp_path: P
 async def test_an_operator_asks_and_names_owners_in_its_own_regions(
     served: ShardUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("atoll_operator.kube.edges.syncers.CALL_SECONDS_MAX", SECONDS_MAX)
+    monkeypatch.setattr("atoll_operator.kube.edges.polls.CALL_SECONDS_MAX", SECONDS_MAX)
     ours, other = ISSUER.leaf(Role.OPERATOR), ISSUER.leaf(Role.OPERATOR, "elsewhere")
     foreign, former = (Issuer(owner).leaf(Role.OPERATOR) for owner in (OWNER, FORMER_RUN))
     mixed = replace(former, authority=ISSUER.authorities.bundle)  # it believes the shard

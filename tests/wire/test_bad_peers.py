@@ -6,20 +6,24 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import TensorSpec
 from atoll_protos.transfer.frames import Kind, encode_frame, transfer_frames
-from wire.raw_peer import (
+from wire.fixtures import (
     SECONDS_MAX,
     Peer,
     ShardUnderTest,
+    is_serving,
     peer,
     shard,
     shard_command,
     until,
 )
+
+LOG_BYTES_MAX = 64 << 10
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +132,22 @@ async def test_a_model_for_which_there_is_no_memory_ends_its_session_and_nothing
         await right.ready_to_seed()
         await right.seed()
         await until(lambda: served.status.state == pb.SHARD_SERVING)
+
+
+async def test_a_join_of_many_megabytes_is_refused_and_the_log_stays_short(
+    unseeded: ShardUnderTest,
+) -> None:
+    before = unseeded.log.stat().st_size
+    async with peer(unseeded.endpoint, "here-0") as wrong:
+        answer = await wrong.join(protocol=0, instance="i" * (15 << 20))
+        assert answer.end.code == pb.OTHER_PROTOCOL
+    assert unseeded.log.stat().st_size - before < LOG_BYTES_MAX
+
+
+def test_the_health_port_takes_no_more_than_the_name_of_a_service(
+    unseeded: ShardUnderTest,
+) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        is_serving(unseeded.health_port, "s" * (8 << 10))
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert is_serving(unseeded.health_port)

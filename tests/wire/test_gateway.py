@@ -14,10 +14,21 @@ import grpc
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.local.supervision.ports import free_ports
-from atoll_protos.network.identity import JobIdentity, Role
-from wire.raw_peer import RUN_FILE, SECONDS_MAX, ShardUnderTest, peer, until
-from wire.tls_side import OTHER_JOB, OWNER, Issuer, status, tls_shard, who
+from atoll_operator.local.startable import free_ports
+from atoll_protos.network.credentials import JobIdentity, Role
+from wire.fixtures import (
+    OTHER_JOB,
+    OWNER,
+    RUN_FILE,
+    SECONDS_MAX,
+    Issuer,
+    ShardUnderTest,
+    peer,
+    status,
+    tls_shard,
+    until,
+    who,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/clusters.md"
 SERVER = "server shard-0 10.200.1.1:30700"

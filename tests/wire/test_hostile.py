@@ -17,7 +17,7 @@ from atoll_protos.names import PROTOCOL
 from atoll_protos.network import channels
 from atoll_protos.transfer.frames import transfer_frames
 from unit.hostile.mutated import mutated_bytes
-from wire.raw_peer import RUN_FILE, SPECS, ShardUnderTest, first_commit, peer, shard
+from wire.fixtures import RUN_FILE, SPECS, ShardUnderTest, first_commit, peer, shard
 
 SECONDS_MAX: Final = 60.0
 SESSION: Final = "/atoll_protos.v1.Syncer/Session"

@@ -11,13 +11,23 @@ import grpc.aio
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.expected import Expected, ListedMachine
-from atoll_protos.network.identity import Role
-from atoll_syncer.edges.bulk import CLOSE_SECONDS
+from atoll_protos.job.run_file import Expected, ListedMachine
+from atoll_protos.network.credentials import Role
 from atoll_syncer.edges.job_files import READ_SECONDS
-from atoll_syncer.edges.service import SHUT_OUT_SECONDS_MAX
-from wire.raw_peer import RUN_FILE, SECONDS_MAX, Peer, peer, until
-from wire.tls_side import Issuer, dialled, put, put_file, status, tls_shard
+from atoll_syncer.edges.service import CLOSE_SECONDS, SHUT_OUT_SECONDS_MAX
+from wire.fixtures import (
+    RUN_FILE,
+    SECONDS_MAX,
+    Issuer,
+    Peer,
+    dialled,
+    peer,
+    put,
+    put_file,
+    status,
+    tls_shard,
+    until,
+)
 
 REVOKED_SECONDS_MAX = 2.0
 STEP_SECONDS = 0.3  # more than a quarter of the one that a peer reports
@@ -90,41 +100,6 @@ def test_a_revoked_machine_loses_its_streams_and_another_one_of_its_region_goes_
     with tls_shard(tmp_path, issuer, "--slots-file", str(list_of_slots)) as served:
         asyncio.run(scenario(served.endpoint))
         assert "learner on machine one" in served.log.read_text()
-
-
-def test_a_machine_gets_no_slot_but_its_own(tmp_path: Path) -> None:
-    """Neither a free one of its region, nor that of another machine while it trains."""
-    issuer, list_of_slots = Issuer(), tmp_path / "slots.json"
-    list_of_slots.write_text(listed(one="here-0", two="here-1"))
-
-    async def scenario(endpoint: str) -> None:
-        two = issuer.leaf(machine="two")
-        async with peer(endpoint, "here-1", credentials=two) as trains:
-            assert (await trains.join()).HasField("welcome")
-            for machine, slot in (("one", "here-2"), ("one", "here-1")):
-                folder = put(tmp_path / "one", issuer.leaf(machine=machine))
-                _, ends = await asyncio.to_thread(dialled, endpoint, folder, slot)
-                (end,) = ends
-                assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
-                assert f"a machine to which the job's list gives '{slot}'" in end.reason
-            bulk = await stolen(trains, issuer)
-            assert bulk is grpc.StatusCode.PERMISSION_DENIED
-            async with peer(endpoint, "here-2", credentials=issuer.leaf()) as anywhere:
-                assert (await anywhere.join()).HasField("welcome")
-            shown = await asyncio.to_thread(status, endpoint, issuer.leaf(Role.OPERATOR))
-            assert {each.slot: each.state for each in shown.slots}["here-1"] == pb.SLOT_JOINING
-
-    with tls_shard(tmp_path, issuer, "--slots-file", str(list_of_slots)) as served:
-        asyncio.run(scenario(served.endpoint))
-
-
-async def stolen(session: Peer, issuer: Issuer) -> grpc.StatusCode:
-    """Another machine of the region opens the bulk stream of a session, whose secret it knows."""
-    async with peer(session.endpoint, "", credentials=issuer.leaf(machine="one")) as thief:
-        thief.welcome = session.welcome
-        thief._open_channel()
-        code: grpc.StatusCode = await thief.open_bulk(session.welcome.secret).code()
-        return code
 
 
 def test_the_bounds_of_a_revocation_add_up_to_what_is_promised() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atoll_protos.exits import ExitCode
-from wire.raw_peer import RUN_FILE, SECONDS_MAX, shard, shard_command
+from wire.fixtures import RUN_FILE, SECONDS_MAX, shard, shard_command
 
 
 def test_a_process_does_not_carry_on_the_store_of_another_manifest(tmp_path: Path) -> None:
@@ -43,19 +43,3 @@ def test_a_place_that_cannot_be_used_is_named_with_its_flag_and_a_remedy(
     assert "Not a directory" in said
     assert "give a folder" in said
     assert "Traceback" not in process.stderr.decode()
-
-
-def test_a_damaged_entry_is_reported_and_the_shard_serves_on(tmp_path: Path) -> None:
-    with shard(tmp_path):
-        pass  # its log has some entries
-    first, *_ = sorted(tmp_path.glob("store/log/*"))
-    first.chmod(0o644)
-    damaged = bytearray(first.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    first.write_bytes(damaged)
-    with shard(tmp_path) as again:
-        assert again.status.run
-        log = again.log.read_text()
-    assert "entries of the log are lost" in log
-    assert first.name in log
-    assert "Traceback" not in log

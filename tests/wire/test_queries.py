@@ -20,7 +20,7 @@ from prometheus_client import generate_latest
 
 from atoll_operator.kube.metrics import Metrics
 from chart.shown import filled, panels, rules
-from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, until
+from wire.fixtures import SECONDS_MAX, first_commit, peer, shard, until
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAM = TESTS / "chart/promql"

@@ -10,57 +10,21 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.environment import Env
-from wire.raw_peer import SECONDS_MAX, ShardUnderTest, shard
-from wire.test_scrapes import scrape
-from wire.tls_side import (
+from wire.fixtures import (
     DAY,
     ISSUER,
+    SECONDS_MAX,
     Issuer,
+    ShardUnderTest,
     bad_credentials,
     dialled,
     nothing_was_merged,
     put,
+    shard,
     status,
     tls_shard,
 )
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ("other region", "tls.crt: is that of region elsewhere, and region here is needed"),
-        ("other job", "the shard has those of shard of region here of team/wire (UID run-2), and"),
-    ],
-)
-def test_a_learner_ends_for_good_with_credentials_that_stay_wrong(
-    wrong: str, words: str, served: ShardUnderTest, tmp_path: Path
-) -> None:
-    folder = put(tmp_path / "tls", bad_credentials(ISSUER)[wrong])
-    reason, (end,) = dialled(served.endpoint, folder)
-    assert words in reason
-    assert words in end.reason
-    assert end.code == pb.NOT_ALLOWED
-    assert end.remedy
-    assert not end.retry
-    assert nothing_was_merged(served)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ("former run", "has credentials of another run, shard of region here of team/wire (UID"),
-        ("expired", "tls.crt: expired at 20"),
-    ],
-)
-def test_a_learner_waits_where_new_credentials_may_come(
-    wrong: str, words: str, served: ShardUnderTest, tmp_path: Path
-) -> None:
-    folder = put(tmp_path / "tls", bad_credentials(ISSUER)[wrong])
-    reason, ends = dialled(served.endpoint, folder)
-    assert words in reason
-    assert "\n" not in reason
-    assert not ends
-    assert nothing_was_merged(served)
+from wire.test_scrapes import scrape
 
 
 @pytest.mark.parametrize(
@@ -122,6 +86,8 @@ print("trained", learner.own_steps)
 
 def learner(folder: Path, endpoint: str, tls: Path | None) -> subprocess.CompletedProcess[str]:
     """A script of the user's own, as a process of the job."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
     variables = {
         Env.RUN_FILE: str(folder / "run.json"),
         Env.ENDPOINTS: endpoint,
@@ -130,7 +96,7 @@ def learner(folder: Path, endpoint: str, tls: Path | None) -> subprocess.Complet
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, str(script)],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

@@ -1,37 +1,29 @@
 """Certificates and authorities change while their processes talk, and no stream is dropped."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import grpc
-import pytest
-
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import Authorities, make_authority
-from atoll_protos.environment import Env
-from atoll_protos.job.expected import Expected, Limit
 from atoll_protos.network.channels import Folder
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import Role
+from atoll_protos.network.credentials import Credentials, Role
 from atoll_syncer.edges.registrar_client import RegistrarClient, open_channel
-from wire.raw_peer import RUN_FILE, ShardUnderTest, peer, until
-from wire.tls_side import (
-    DAY,
+from wire.fixtures import (
     ISSUER,
     OTHER_JOB,
+    RUN_FILE,
     Issuer,
+    ShardUnderTest,
     dialled,
+    peer,
     put,
-    put_file,
     status,
     tls_shard,
+    until,
 )
 
 LIFE_SECONDS_MIN = 15.0
@@ -89,37 +81,6 @@ def renewed_learner_joins(endpoint: str, folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_revoked_is_refused_until_others_are_brought(tmp_path: Path) -> None:
-    """A region stays in the job, and its former certificates, learner's and operator's, do not."""
-    issuer, list_of_slots = Issuer(), tmp_path / "slots.json"
-    regions = RUN_FILE.regions
-    list_of_slots.write_text(Expected(regions=regions).to_json())
-
-    async def scenario(endpoint: str) -> None:
-        async with peer(endpoint, "here-0", credentials=issuer.leaf()) as learner:
-            await learner.ready_to_seed()
-            limits = (Limit(region="here", generation=1),)
-            put_file(list_of_slots, Expected(regions=regions, limits=limits).to_json())
-            end = await learner.until("end")
-        assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
-        assert "the certificates of region here have been revoked" in end.reason
-        former = put(tmp_path / "former", issuer.leaf())
-        _, ends = await asyncio.to_thread(dialled, endpoint, former)
-        (end,) = ends
-        assert (end.code, end.retry) == (pb.NOT_ALLOWED, True)
-        assert "generation 1 or later of region here" in end.reason
-        with pytest.raises(grpc.RpcError) as refused:
-            await asyncio.to_thread(status, endpoint, issuer.leaf(Role.OPERATOR))
-        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        brought = issuer.leaf(generation=1)
-        async with peer(endpoint, "here-1", credentials=brought) as learner:
-            assert (await learner.join()).HasField("welcome")
-        assert (await asyncio.to_thread(status, endpoint, issuer.leaf(Role.SHARD))).shard == 0
-
-    with tls_shard(tmp_path, issuer, "--slots-file", str(list_of_slots)) as served:
-        asyncio.run(scenario(served.endpoint))
-
-
 def test_a_shard_keeps_its_last_good_credentials_and_says_why(tmp_path: Path) -> None:
     issuer = Issuer()
     with tls_shard(tmp_path, issuer) as served:
@@ -171,64 +132,3 @@ async def test_a_shard_asks_the_registrar_also_after_its_credentials_were_renewe
     assert await client.ask(hello) is not None
     put(folder, ISSUER.leaf(Role.LEARNER))
     assert await client.ask(hello) is None
-
-
-# ------------------------------------------------------------ a learner that trains
-
-SCRIPT = """
-import time, torch
-from atoll import Learner
-torch.manual_seed(1)
-model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 16))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-with Learner(model, optimizer) as learner:
-    while True:
-        time.sleep(0.05)
-        loss = model(torch.ones(1, 64)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        learner.step(loss=loss, tokens=1)
-"""
-
-
-def test_a_learner_whose_certificate_expires_while_it_trains_says_so_and_trains_on(
-    tmp_path: Path,
-) -> None:
-    """Nobody renews it: its operator, or the kubelet of its node, is away."""
-    issuer, folder = Issuer(), tmp_path / "learner"
-    put(folder, issuer.leaf())
-
-    def slot(endpoint: str) -> pb.SlotStatus:
-        slots = status(endpoint, issuer.leaf(Role.OPERATOR)).slots
-        return slots[0] if slots else pb.SlotStatus()
-
-    endless = replace(RUN_FILE, steps=1_000_000)  # it trains for as long as the test takes
-    with tls_shard(tmp_path, issuer, run_file=endless) as served:
-        variables = {
-            Env.RUN_FILE: str(tmp_path / "run.json"),
-            Env.ENDPOINTS: served.endpoint,
-            Env.SLOT: "here-0",
-            Env.TLS_DIR: str(folder),
-            "OMP_NUM_THREADS": "1",
-        }
-        command, environment = [sys.executable, "-c", SCRIPT], {**os.environ, **variables}
-        with subprocess.Popen(command, env=environment) as process:
-            try:
-                asyncio.run(until(lambda: slot(served.endpoint).state == pb.SLOT_TRAINING))
-                assert slot(served.endpoint).trouble == ""
-                put(folder, issuer.leaf())  # on time: it dials again as the same instance
-                lines = served.log.read_text
-                asyncio.run(until(lambda: lines().count('"event": "session ended"') == 1))
-                asyncio.run(until(lambda: slot(served.endpoint).state == pb.SLOT_TRAINING))
-                put(folder, issuer.leaf(begun=31 * DAY))
-                asyncio.run(until(lambda: slot(served.endpoint).trouble != ""))
-                seen = slot(served.endpoint)
-                assert "tls.crt: expired at 20" in seen.trouble
-                asyncio.run(until(lambda: slot(served.endpoint).t_m > seen.t_m))
-                assert slot(served.endpoint).incarnation == seen.incarnation
-                put(folder, issuer.leaf())
-                asyncio.run(until(lambda: slot(served.endpoint).trouble == ""))
-                assert slot(served.endpoint).incarnation == seen.incarnation
-            finally:
-                process.kill()

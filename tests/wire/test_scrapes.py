@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from wire.raw_peer import SECONDS_MAX, first_commit, peer, shard, shard_command, until
+from wire.fixtures import SECONDS_MAX, first_commit, peer, shard, shard_command, until
 
 
 def scrape(port: int) -> dict[str, float]:

@@ -4,9 +4,9 @@
 
     job = atoll.job()                            # seed and slot, before the model is built
     with atoll.Learner(model, optimizer) as learner:
-        learner.follow(optimizer, tokens=tokens_of_a_step, loss=lambda: loss)
+        learner.follow(optimizer, tokens=batch_tokens, loss=lambda: loss)
         while not learner.finished:
-            ...                                  # forward, backward, optimizer.step()
+            ...                                  # a step with batch (job.index, learner.cursor)
 
 An `Observer` receives the shared parameters while a job trains. `LearnerError` ends either, with
 the exit code for the process; `SpecError` means wrong input, and names the field and the remedy.
@@ -18,8 +18,7 @@ imports torch but not gRPC. The package `atoll_integrations` has callbacks for o
 from atoll_protos.errors import SpecError
 from atoll_worker.errors import LearnerError
 from atoll_worker.job import Job, job
-from atoll_worker.learner import Learner
+from atoll_worker.learner import Learner, Step
 from atoll_worker.observer import Observer
-from atoll_worker.training.loop import Step
 
 __all__ = ["Job", "Learner", "LearnerError", "Observer", "SpecError", "Step", "job"]

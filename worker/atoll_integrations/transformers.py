@@ -46,9 +46,8 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
     """Give it to a Trainer when that is made: `Trainer(..., callbacks=[AtollCallback()])`.
 
     `tokens_per_step`: tokens that one optimizer step trains, all accumulated batches together; by
-    default they are counted (`tokens_in`). The Trainer's `processing_class`, such as a tokenizer,
-    is exported with the model. What it changes in the Trainer is in docs/integrations.md. `learner`
-    is None outside of `train()`.
+    default they are counted (`tokens_in`). What it changes in the Trainer is in
+    docs/integrations.md. `learner` is None outside of `train()`.
     """
 
     def __init__(self, tokens_per_step: int | None = None) -> None:
@@ -91,10 +90,8 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
             remedy = "give it when the Trainer is made: Trainer(..., callbacks=[AtollCallback()])"
             raise atoll.SpecError("callbacks", problem, remedy)
         if self.learner is None:  # it is open already if a smaller batch size is tried
-            tokenizer = getattr(self._trainer, "processing_class", None)
-            files = [tokenizer] if hasattr(tokenizer, "save_pretrained") else []
             model, optimizer = self._trainer.model, kwargs["optimizer"]
-            self.learner = atoll.Learner(model, optimizer, export_files=files)
+            self.learner = atoll.Learner(model, optimizer)
             self.learner.open()
             self._ranks = Ranks()
             if self._trainer.lr_scheduler is not None:

@@ -15,7 +15,6 @@ the code cites by number are those of docs/protocol.md. From the user's loop out
 - ranks/        one learner of many processes: how values get to the shards of each
 - link/         what lies between the two processes: messages and shared memory
 - rules/        what a learner does in the protocol, without I/O
-- transport/    the other process, of a learner with one lane: gRPC, numbers of offers, telemetry
-- hosts/        what a learner of several lanes or hosts has beside that
+- transport/    the other process: gRPC, numbers of offers, telemetry
 - transport_process.py   `python -m atoll_worker.transport_process`: its program
 """

@@ -34,15 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from atoll_worker.launcher.probes import answer_probes
 
             answer_probes(os.environ)  # before torch is imported
-            from atoll_worker.launcher import command
+            from atoll_worker.launcher import launch
 
-            command.main(given[1:])  # which ends this process
-        if given[:1] == ["count"]:  # for `atoll plan --model`
-            build = target(given[1:])
-            from atoll_worker.model.parameters import travelling_values
-
-            sys.stdout.write(f"{travelling_values(build)}\n")
-            return ExitCode.FINAL
+            launch.main(given[1:])  # which ends this process
         function = target(given)
         sys.argv = given
         returned = function()

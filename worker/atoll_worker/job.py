@@ -19,11 +19,9 @@ from atoll_protos.environment import VARIABLES, Env, VariableReader, default
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.job.run_file import Region, RunFile
-from atoll_protos.names import split_slot
+from atoll_protos.names import LANES_MAX, split_slot
 from atoll_protos.network.addresses import endpoints_of
-from atoll_protos.network.credentials import Credentials, Needed, OutOfDateError
-from atoll_protos.network.identity import Role
-from atoll_protos.transfer.division import LANES_MAX
+from atoll_protos.network.credentials import Credentials, Needed, OutOfDateError, Role
 from atoll_worker.errors import LearnerError, install_excepthook
 
 ALONE: Final = "alone"  # the name of the job and of the region of a process that is alone

@@ -1,40 +1,62 @@
 """The public Learner: a few lines in any PyTorch training loop make it one learner of a job."""
 
 import atexit
+import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Self
 
 import structlog
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from atoll_protos.errors import SpecError
+from atoll_protos.exits import TERMINATED
 from atoll_worker import presence
-from atoll_worker.errors import reason_of
-from atoll_worker.ranks import boxes
-from atoll_worker.ranks.group import open_group
-from atoll_worker.script import last_words, optimizers, refusals
-from atoll_worker.script.last_words import ALL_DONE, LOOP_ENDED
-from atoll_worker.script.rates import Scheduler
-from atoll_worker.training import gpu_health, opening
-from atoll_worker.training.boundary import BoundaryWork
-from atoll_worker.training.data_state import DataState
-from atoll_worker.training.loop import Loop, Step
-from atoll_worker.training.replica import Replica
-from atoll_worker.training.side import Alone
+from atoll_worker.errors import install_excepthook, reason_of, uncaught
+from atoll_worker.job import Job, read_job
+from atoll_worker.link.messages import Boundary, JobLength, LoggedValues
+from atoll_worker.ranks import redistribution
+from atoll_worker.ranks.group import Group, open_group, share
+from atoll_worker.script import optimizers, refusals, termination
+from atoll_worker.script.rates import Scheduler, Schedules
+from atoll_worker.script.refusals import StepWatch
+from atoll_worker.script.termination import ALL_DONE, IN_ORDER, LOOP_ENDED, Termination
+from atoll_worker.training import device_check, replica
+from atoll_worker.training.boundary import BoundaryWork, Counts, DataState
+from atoll_worker.training.logged_values import Logged, Losses
+from atoll_worker.training.replica import POLL_SECONDS, Replica
 
 log = structlog.get_logger()
 
 
-class Learner(Loop):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What happened at a step boundary.
+
+    `adopted`: the tensors (by their names in the model) that were overwritten, whole or in part,
+    with values of the job, or blended with them; usually none. `tick`: the job's clock.
+    `finished`: the model has the job's final values; end the loop.
+    """
+
+    adopted: tuple[str, ...]
+    tick: int
+    finished: bool
+
+
+class Learner:
     """One model replica of a job, used around an ordinary training loop:
 
-        with Learner(model, optimizer) as learner:
-            learner.follow(optimizer, tokens=tokens_of_a_step, loss=lambda: loss)
+        job = atoll.job()
+        torch.manual_seed(job.seed)  # all learners begin with the same model
+        model, optimizer = build()
+        with atoll.Learner(model, optimizer) as learner:
+            learner.follow(optimizer, tokens=batch_tokens, loss=lambda: loss)
             while not learner.finished:
-                loss = model.loss(data.at(learner.cursor))
+                loss = loss_of(model, data.batch(job.index, learner.cursor))
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -46,9 +68,8 @@ class Learner(Loop):
     travels"). On entering it takes the job's values; its own are used only if this learner is the
     first of the job, so they must be a function of the job's seed or constant. `optimizer`, one or
     several, is checked to step this model, and is the one whose rates a function given to
-    `schedule()` sets. `export_files` go into the exported model's folder: what has
-    `save_pretrained` (a tokenizer), and paths of small files. `group`: the processes of this
-    learner, by default all of torch.distributed (docs/learners.md).
+    `schedule()` sets. `group`: the processes of this learner,
+    by default all of torch.distributed (docs/learners.md).
 
     At a *step boundary*, the call of `step()`:
 
@@ -73,6 +94,63 @@ class Learner(Loop):
     or environment. SIGTERM, unless the user handles it, leaves the job and exits with 0; any
     exception leaves the job and propagates.
     """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        *,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        install_excepthook()
+        self.model = model
+        self.optimizer = optimizer
+        self._group = group
+        self._ranks: Group | None = None  # None: this process is the learner
+        self._replica: Replica | None = None
+        self._open = False
+        self._termination = Termination()
+        self._schedules = Schedules()
+        self._hooks = optimizers.Hooks()
+        self._watch: StepWatch | None = None
+        self._end_if_broken: Callable[[BaseException], None] | None = (
+            None  # the device, at an error
+        )
+        self._on_adopt: list[Callable[[tuple[str, ...]], object]] = []
+        self._counts = Counts()
+        self._data_state: bytes | None = None  # with which the slot continues
+        self._losses = Losses()
+        self._logged = Logged()
+        self._rank_known: int | None = None  # once entered
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is over and its final values are in the model: end the loop.
+
+        From then on `step()` counts nothing and puts the final values in place again, so that a
+        trainer that makes some more steps ends with the job's values all the same.
+        """
+        return self._replica is not None and self._replica.state.finished
+
+    @property
+    def tick(self) -> int:
+        """The job's clock: the lowest tick over the shards, as last received. Never goes back.
+
+        In lock-step it is this learner's position, which grows by one in each step.
+        """
+        return self._replica.state.tick if self._replica else 0
+
+    @property
+    def progress(self) -> float:
+        """How much of the job is done, 0.0 to 1.0.
+
+        For a length in tokens it is an estimate from this learner's tokens per step, and 0.0 until
+        the first `step()`.
+        """
+        length = self._length()
+        if length.steps is None:
+            self._hear()
+        return self._counts.progress(self.tick, length, len(self._job.run_file.slots))
 
     @property
     def own_steps(self) -> int:
@@ -195,9 +273,11 @@ class Learner(Loop):
             remedy = "give a function of the names of the tensors that were adopted"
             raise SpecError("on_adopt", f"{type(function).__name__} cannot be called", remedy)
         self._on_adopt.append(function)
-        if self._open and self._replica is not None and not isinstance(self._replica, Alone):
+        if self._open and self._replica is not None and self._replica.alone_steps is None:
             self._replica.trust()
-            function(self._replica.names(BoundaryWork(assigned=dict.fromkeys(self._replica.held))))
+            function(
+                self._replica.state.names(BoundaryWork(assigned=dict.fromkeys(self._replica.held)))
+            )
 
     def log(self, values: Mapping[str, float | Tensor]) -> None:
         """Draw these values over the job's tick, in this learner's curves (docs/run-folder.md).
@@ -210,7 +290,7 @@ class Learner(Loop):
         `step()` and `follow()` report; RuntimeError outside of `with` or `open()`.
         """
         side = self._inside
-        if self._is_head and isinstance(side, Replica):
+        if side.owner is not None:
             self._logged.note(values, side.scalar)
             self._send_logged(side)
 
@@ -255,24 +335,22 @@ class Learner(Loop):
         ranks = self._ranks = open_group(self._group, cut=lambda: refusals.is_cut(modules()))
         try:
             models = ranks.agree(modules) if ranks else modules()
-            boxes.reshard(boxes.sharded_modules(models))
+            redistribution.reshard(redistribution.sharded_modules(models))
             steps = optimizers.listed(self.optimizer)
             told = bool(self._on_adopt)
-            job = opening.agreed(models, lambda: self._job, ranks, steps=steps, told=told)
+            job = replica.agreed(models, lambda: self._job, ranks, steps=steps, told=told)
             job = replace(job, instance=presence.take(self, job.instance))
             self._termination.install()
             with self._termination.deferred():
-                self._replica = opening.open_side(
-                    models, job, ranks, files=self._export_files, steps=steps
-                )
+                self._replica = replica.open_for(models, job, ranks, steps=steps)
                 if job.alone and ranks is not None:  # each rank counts its own steps, and may
                     ranks.leave(in_order=True)  # end before the others
                     self._ranks = None
-                if self._on_adopt and not isinstance(self._replica, Alone):
+                if self._on_adopt and self._replica.alone_steps is None:
                     self._replica.trust()
                 self._open = True
                 atexit.register(self._at_exit)
-                self._health = gpu_health.begin(models, job)
+                self._end_if_broken = partial(device_check.end_if_broken, models=models, job=job)
                 for optimizer in steps:
                     self._draw_before(optimizer)
                 works = self._begin(self._replica)
@@ -290,13 +368,13 @@ class Learner(Loop):
         `error`: the exception that ends the training, if one does. Closing twice is right. Raises
         LearnerError (75) where that error has come because another rank of this learner is lost.
         """
-        if error is not None and self._health is not None:
-            self._health.explain(error)
+        if error is not None and self._end_if_broken is not None:
+            self._end_if_broken(error)
         loss = self._ranks.loss(error) if error and self._ranks and self._open else None
         error, cause = loss or error, error
         reason = reason_of(error) if error else ALL_DONE if self.finished else LOOP_ENDED
         if self._open and self._is_head and presence.holds(self):
-            last_words.say(reason, self.tick, self.total_ticks)
+            termination.say(reason, self.tick, self.total_ticks)
         self._leave(reason)
         if loss is not None:
             raise loss from cause
@@ -306,3 +384,183 @@ class Learner(Loop):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
+
+    def _step(
+        self,
+        tokens: int,
+        *,
+        loss: float | Tensor | None,
+        cursor: int | None,
+        state: DataState | None,
+    ) -> Step:
+        begun = time.monotonic()
+        if self._watch is not None:
+            self._watch.called()
+        replica, counts = self._inside, self._counts
+        step_seconds = begun - counts.left_at
+        self._hear()
+        tokens, cursor = counts.given(tokens, cursor, state, is_head=self._is_head)
+        if replica.state.finished:
+            self._look_no_more()
+            return self._done(replica, [replica.state.keep_final(replica)])
+        with self._termination.deferred():
+            replica.step_made()
+            counts.count(tokens, cursor)
+            replica.state.proceed = False
+            if self._is_head:
+                self._losses.note(loss, replica.scalar)
+                counts.loss = self._losses.newest
+                counts.first_losses = self._losses.first_digest
+            work = replica.apply_commands()
+            if self._ranks is not None:
+                self._ranks.count(counts.tokens, counts.cursor)
+            self._send_logged(replica)
+            replica.report(self._boundary(work, tokens, step_seconds), work)
+            works = [work]
+            if self._job.run_file.sync.lockstep:
+                replica.settle(wait=True)
+                works += self._wait(
+                    replica, lambda: replica.state.proceed or replica.state.finished
+                )
+            self._move_schedules()
+        counts.blocked_seconds = time.monotonic() - begun
+        done = self._done(replica, works)
+        counts.leave()
+        return done
+
+    @cached_property
+    def _job(self) -> Job:
+        return read_job()
+
+    @property
+    def _is_head(self) -> bool:
+        """Whether this process speaks for the learner: it is the only one, or rank 0."""
+        return self._ranks is None or self._ranks.is_head
+
+    @property
+    def _inside(self) -> Replica:
+        if self._replica is None or not self._open:
+            raise RuntimeError(
+                "call step() inside `with Learner(model) as learner:`, or after open()"
+            )
+        return self._replica
+
+    def _rank(self) -> int:
+        """Kept, since a script may end the group in its loop."""
+        if self._rank_known is not None:
+            return self._rank_known
+        here = distributed.is_available() and distributed.is_initialized()
+        return distributed.get_rank(self._group) if here else 0
+
+    def _send_logged(self, side: Replica) -> None:
+        if side.owner is not None:
+            for values in self._logged.known():
+                side.send(LoggedValues(values=tuple(values.items())))
+
+    def _look_at_steps(self, models: Sequence[nn.Module], steps: Sequence[Optimizer]) -> None:
+        """The head notices a script that calls `step()` at the wrong places."""
+        if self._is_head and self._hooks.followed is None:
+            self._watch = StepWatch(models=models, given=steps, tell=self._inside.warn)
+            self._watch.begin()
+
+    def _look_no_more(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+
+    def _draw_before(self, optimizer: Optimizer) -> None:
+        """The ranks hear the head's commands while this optimizer steps, not in step()."""
+        if self._ranks is not None:
+            self._hooks.announce(optimizer, self._draw)
+
+    def _draw(self) -> None:
+        if self._ranks is not None and self._open and not self.finished:
+            with self._termination.deferred():
+                self._ranks.draw()
+
+    def _hear(self) -> None:
+        """What the head has counted in the last step is what this rank has counted, too."""
+        if self._ranks is not None and (said := self._ranks.counted()):
+            self._counts.heard(*said)
+
+    def _boundary(
+        self, work: BoundaryWork, tokens: int = 0, step_seconds: float | None = None
+    ) -> Boundary:
+        state = self._counts.state(work)
+        if self._ranks is not None and work.captured:
+            state = self._ranks.state(state)
+        return self._counts.boundary(work, state, tokens, step_seconds)
+
+    def _begin(self, replica: Replica) -> list[BoundaryWork]:
+        """Wait until the transport says Start: the model then has the job's values."""
+        self._say("joining")
+        works = self._wait(replica, lambda: replica.state.start is not None)
+        start = replica.state.start
+        assert start is not None
+        self._counts.cursor = start.cursor
+        rank, size = (self._ranks.rank, self._ranks.size) if self._ranks else (0, 1)
+        self._data_state, missing = share(start.data_state, rank, size)
+        if missing and self._is_head:
+            replica.warn(missing)
+        self._move_schedules()
+        training = {"incarnation": start.incarnation, "cursor": start.cursor}
+        self._say("training", **training, tick=replica.state.tick)
+        return works
+
+    def _say(self, event: str, **fields: object) -> None:
+        if not self._job.alone and self._is_head:
+            log.info(event, job=self._job.run_file.job, slot=self._job.slot, **fields)
+
+    def _wait(self, replica: Replica, over: Callable[[], bool]) -> list[BoundaryWork]:
+        """Carry out commands until `over`: before the first step, and in lock-step modes."""
+        works = []
+        while not over():
+            self._termination.check()
+            replica.wait(POLL_SECONDS)
+            if work := replica.apply_commands():
+                replica.report(self._boundary(work), work, wait=True)
+                works.append(work)
+        return works
+
+    def _done(self, replica: Replica, works: Sequence[BoundaryWork]) -> Step:
+        assigned = {key: None for work in works for key in work.assigned}
+        names = replica.state.names(BoundaryWork(assigned=assigned))
+        self._termination.over = replica.state.finished and not self._job.alone
+        for function in self._on_adopt if names else ():
+            function(names)
+        return Step(adopted=names, tick=replica.state.tick, finished=replica.state.finished)
+
+    def _move_schedules(self) -> None:
+        self._schedules.move_to(self.tick, self.progress)
+
+    def _length(self) -> JobLength:
+        run_file = self._job.run_file
+        heard = self._replica.state.length if self._replica else None
+        return heard or JobLength(steps=run_file.steps, tokens=run_file.tokens)
+
+    def _leave(self, reason: str) -> None:
+        """Leave once, also when the training ends by a signal, an exception or a failed entry."""
+        with self._termination.leaving():
+            if self._ranks is not None:
+                early, told = reason == LOOP_ENDED, self._termination.requested
+                self._ranks.leave(in_order=reason in IN_ORDER, early=early, told=told)
+            self._schedules.close()
+            self._hooks.close()
+            self._look_no_more()
+            try:
+                # A fork (a worker of a data loader) ends without a word for its parent.
+                if self._replica is not None and self._open and presence.holds(self):
+                    self._open = False
+                    try:
+                        self._say("leaving", reason=reason)
+                        self._send_logged(self._replica)
+                    finally:  # nobody may read the output any more
+                        self._replica.leave(reason)
+            finally:
+                presence.release(self)
+                atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """The process ends and nobody has closed: the job is told all the same."""
+        error = uncaught()
+        terminated = TERMINATED if self._termination.requested else "the process has ended"
+        self._leave(reason_of(error) if error else terminated)

@@ -16,7 +16,7 @@ from atoll_worker.link.messages import Evaluated
 from atoll_worker.model.parameters import travelling
 from atoll_worker.script import refusals
 from atoll_worker.script.termination import Termination
-from atoll_worker.training.counts import Counts
+from atoll_worker.training.boundary import Counts
 from atoll_worker.training.replica import POLL_SECONDS, Replica, open_replica
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ class Observer:
     @property
     def tick(self) -> int:
         """The job's clock: the lowest tick over the shards, as last received."""
-        return self._replica.tick if self._replica else 0
+        return self._replica.state.tick if self._replica else 0
 
     def snapshots(self, *, every: int | None = None) -> Iterator[Snapshot]:
         """Yield a snapshot of the first values, then when the tick passes a multiple of `every`.
@@ -72,10 +72,10 @@ class Observer:
             raise SpecError("every", f"is {every}", "give a number of ticks, 1 or more")
         replica = self._inside
         due = 0
-        while not replica.finished:
-            whole = len(replica.held) == len(replica.slices)
-            if whole and replica.tick >= due:
-                due = (replica.tick // every + 1) * every
+        while not replica.state.finished:
+            whole = len(replica.held) == len(replica.state.slices)
+            if whole and replica.state.tick >= due:
+                due = (replica.state.tick // every + 1) * every
                 yield self._taken(replica, final=False)
             with self._termination.deferred():
                 self._absorb(replica)
@@ -126,7 +126,7 @@ class Observer:
         return self._replica
 
     def _taken(self, replica: Replica, *, final: bool) -> Snapshot:
-        self._snapshot = Snapshot(tick=replica.tick, final=final, model=self.model)
+        self._snapshot = Snapshot(tick=replica.state.tick, final=final, model=self.model)
         self._snapshot_at = time.monotonic()
         return self._snapshot
 

@@ -1,8 +1,7 @@
 """`python -m atoll_worker.transport_process`, started by the training process only.
 
 While the training process copies its model, it ignores the signals meant for that, tunes the
-allocator, and imports what it needs. Then it waits for Configure, which says whether it is the
-transport of a learner or observer, or the lane process of one of a learner's hosts.
+allocator, and imports what it needs. Then it waits for Configure.
 """
 
 import argparse
@@ -12,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 import structlog
@@ -33,11 +31,9 @@ def main() -> None:
     logs.configure()
     from atoll_protos.network.channels import Folder
     from atoll_worker.job import needed_of
-    from atoll_worker.transport.carrier import Carrier
+    from atoll_worker.transport.carrier import Numbers
     from atoll_worker.transport.control_stream import Dialler
-    from atoll_worker.transport.numbers import Numbers
-    from atoll_worker.transport.telemetry import Telemetry
-    from atoll_worker.transport.transport import Transport
+    from atoll_worker.transport.transport import Telemetry, Transport
 
     try:
         end = open_transport_end(flags.link_fd, flags.memory_fd)
@@ -49,21 +45,6 @@ def main() -> None:
     numbers = Numbers(end.memory, configure.run_file.sync, configure.layout)
 
     async def serve() -> int:
-        carrier: Any = Carrier
-        if configure.is_lane_process:
-            from atoll_worker.hosts.lane_process import LaneProcess
-
-            return await LaneProcess(
-                end=end,
-                numbers=numbers,
-                open_channel=dialler.open,
-                ready=dialler.ready,
-                folder=folder,
-            ).run()
-        if configure.lanes > 1:
-            from atoll_worker.hosts.head import Head
-
-            carrier = partial(Head, folder=folder)
         transport = Transport(
             end=end,
             numbers=numbers,
@@ -73,7 +54,6 @@ def main() -> None:
             trouble=dialler.trouble,
             outlived=dialler.outlived,
             now=time.monotonic,
-            carried_by=carrier,
         )
         await transport.run()
         return 0

@@ -61,9 +61,6 @@ delete, because it is not marked to be kept, is rendered whoever has made it.
 - apiGroups: [""]
   resources: [secrets]                    # by name: certificates of jobs
   verbs: [get, create, patch, delete]     # neither list nor watch, which show those of everybody
-- apiGroups: [cert-manager.io]
-  resources: [certificates]               # spec.syncer.tls.issuerRef
-  verbs: [get, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
@@ -92,10 +89,9 @@ delete, because it is not marked to be kept, is rendered whoever has made it.
     - {port: 7700, protocol: TCP}
 {{- end }}
 
-{{- /* The default for helm upgrade --reuse-values; a number of a file is a float. */ -}}
+{{- /* A number of a file is a float. */ -}}
 {{- define "atoll.podUser" -}}
-{{- if not (hasKey .Values "podUser") }}65532
-{{- else if kindIs "string" .Values.podUser }}{{ .Values.podUser }}
+{{- if kindIs "string" .Values.podUser }}{{ .Values.podUser }}
 {{- else }}{{ int64 .Values.podUser }}
 {{- end }}
 {{- end }}

@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from atoll_operator.api.job import field_rules, pod_fields, presets
-from atoll_operator.api.job.model_base import COUNT_MAX, SECONDS_MAX
+from atoll_operator.api.job import field_rules, sync_fields
+from atoll_operator.api.job.fields import COUNT_MAX, SECONDS_MAX, OpenObject
 from atoll_operator.api.job.spec import API_VERSION, KIND, Spec
 from atoll_operator.api.status.job_status import Status
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "decoupledtrainingjobs"
-OPEN = [each.__name__ for each in pod_fields.OpenObject.__subclasses__()]  # the cluster's to check
+OPEN = [each.__name__ for each in OpenObject.__subclasses__()]  # the cluster's to check
 NULL = {"type": "null"}
 UNLIMITED = (COUNT_MAX, SECONDS_MAX)  # limits of the format, not of the job
 MAPS = {"regions": ["name"], "conditions": ["type"], "metrics": ["name"]}
@@ -96,7 +96,7 @@ def _schema_of(model: type[BaseModel]) -> Any:
 def schema() -> dict[str, Any]:
     spec = spec_schema()
     _explain(spec["properties"])
-    for path in presets.fields():  # what is not given is the preset's
+    for path in sync_fields.fields():  # what is not given is the preset's
         node = spec["properties"]["sync"]
         for name in path.split("."):
             node = node["properties"][name]
@@ -160,7 +160,7 @@ def default_text(path: str, node: Mapping[str, Any]) -> str:
     value = node.get("default")
     if value is None or value in ("", [], {}):
         return ""
-    by_preset = presets.values(path.removeprefix("sync.")) if path.startswith("sync.") else {}
+    by_preset = sync_fields.values(path.removeprefix("sync.")) if path.startswith("sync.") else {}
     others = "".join(f"; with {name} {_plain_text(other)}" for name, other in by_preset.items())
     return f"Default: {_plain_text(value)}{others}."
 

@@ -1,8 +1,8 @@
 """The authority of a job and the certificates that it issues: pure functions of bytes and `now`.
 
 The operator where the syncer lives makes one authority per job, and with it a leaf for each role
-and region (`atoll_protos.network.identity`). A leaf lives LEAF_DAYS and is due for renewal at two
-thirds of its life, so that a third is left for it to reach every pod and every other cluster.
+and region (`atoll_protos.network.credentials`). A leaf lives LEAF_DAYS and is due for renewal at
+two thirds of its life, so that a third is left for it to reach every pod and every other cluster.
 
 An authority lives AUTHORITY_DAYS. Its successor must be believed everywhere before it signs
 anything, and the former one until its last leaf is gone (docs/security.md, Renewal):
@@ -17,6 +17,7 @@ outlives its authority. Keys are ECDSA on P-256. Certificates begin an hour back
 differ. Times are UNIX seconds, lives are seconds.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,8 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll_protos.errors import SpecError
-from atoll_protos.network.credentials import Credentials, identity_of
-from atoll_protos.network.identity import Identity, JobIdentity
+from atoll_protos.network.credentials import Credentials, Identity, JobIdentity, identity_of
 
 DAY_SECONDS: Final = 86_400
 LEAF_DAYS: Final = 30
@@ -86,6 +86,28 @@ class Authorities:
         )
         _check(found, remedy)
         return found
+
+    @classmethod
+    def from_issuer(cls, files: Mapping[str, bytes], former: bytes, now: float) -> Self:
+        """That which others have put into a Secret; `former` (PEM) has been believed until `now`.
+
+        Another one is believed at once, and the former ones until they expire. Raises SpecError.
+        """
+        remedy = "let its issuer write it again: a Certificate of cert-manager has isCA: true"
+        for name in ("tls.crt", "tls.key"):
+            if not files.get(name):
+                raise SpecError(name, "is missing", remedy)
+        _check(cls(signer=Authority(files["tls.crt"], files["tls.key"])), remedy)
+        certificate = x509.load_pem_x509_certificate(files["tls.crt"])  # the first of its chain
+        if fault := _unfit(certificate, now):
+            raise SpecError("tls.crt", fault, remedy)
+        signer = Authority(_pem(certificate), files["tls.key"])
+        try:
+            others = x509.load_pem_x509_certificates(former) if former else []
+        except ValueError:  # somebody has changed what was believed
+            others = []
+        kept = b"".join(_pem(each) for each in others if each != certificate)
+        return cls(signer=signer, former=_unexpired(kept, now))
 
 
 def make_authorities(
@@ -145,11 +167,27 @@ def make_anchor(name: str, now: float, life: float) -> Authority:
     return Authority(_pem(certificate), _pem_key(key))
 
 
-def make_request() -> tuple[bytes, bytes]:
-    """A new key, which stays with who made it, and the request that `sign` takes; both PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def make_key() -> bytes:
+    """A new key (PEM), which stays with who made it."""
+    return _pem_key(ec.generate_private_key(ec.SECP256R1()))
+
+
+def request_for(key: bytes) -> bytes:
+    """The request (PKCS #10, PEM) that `sign` takes, for a key (PEM). Raises SpecError."""
+    try:
+        found = serialization.load_pem_private_key(key, password=None)
+        assert isinstance(found, ec.EllipticCurvePrivateKey), "of make_key"
+    except (ValueError, TypeError, AssertionError) as error:
+        raise SpecError("key", f"cannot be read ({error})", "put a copy of it back") from error
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
-    return _pem_key(key), _pem(builder.sign(key, hashes.SHA256()))
+    return _pem(builder.sign(found, hashes.SHA256()))
+
+
+def request_digest(request: bytes) -> str:
+    """The SHA-256 of a request's public key, which names its maker. Raises SpecError as `sign`."""
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    data = _proven_key(request).public_bytes(serialization.Encoding.DER, spki)
+    return hashlib.sha256(data).hexdigest()
 
 
 def sign(
@@ -244,20 +282,43 @@ def renewal(authorities: Authorities, leaf: Credentials, identity: Identity, now
     fault = leaf.fault(now)
     if fault is not None:
         return f"{fault.field} {fault.problem}"
-    certificate = x509.load_pem_x509_certificate(leaf.certificate)
+    if why := outdated(authorities, leaf.certificate, identity, now):
+        return why
+    return "" if leaf.authority == authorities.bundle else "other authorities are believed now"
+
+
+def outdated(authorities: Authorities, leaf: bytes, identity: Identity, now: float) -> str:
+    """The same of a certificate (PEM) alone."""
+    certificate = x509.load_pem_x509_certificate(leaf)
     signer = x509.load_pem_x509_certificate(authorities.signer.certificate)
     if identity_of(certificate) != identity:
         return f"it is that of {identity_of(certificate)}"
     if certificate.issuer != signer.subject:
         return "another authority signs now"
-    if leaf.authority != authorities.bundle:
-        return "other authorities are believed now"
-    return "two thirds of its life are over" if now >= due_at(leaf.certificate) else ""
+    return "two thirds of its life are over" if now >= due_at(leaf) else ""
 
 
 def due_at(certificate: bytes) -> float:
     """When two thirds of the life of a certificate (PEM) of ours are over, in UNIX seconds."""
     return _moment(x509.load_pem_x509_certificate(certificate), 2 / 3)
+
+
+def expires_soon(authorities: Authorities, now: float) -> bool:
+    """Whether five sixths of the signer's life are over, by when another one should be there."""
+    return _past(x509.load_pem_x509_certificate(authorities.signer.certificate), now, 5 / 6)
+
+
+def _unfit(certificate: x509.Certificate, now: float) -> str:
+    """Why it may not sign leaves at `now`; empty: it may."""
+    try:
+        extensions = certificate.extensions
+        if not extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return "may not sign certificates (basicConstraints has not CA:TRUE)"
+        extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    except (x509.ExtensionNotFound, ValueError) as error:
+        return f"may not sign certificates: {error}"
+    end = certificate.not_valid_after_utc
+    return f"expired at {end:%Y-%m-%d %H:%M} UTC" if now >= end.timestamp() else ""
 
 
 def _past(certificate: x509.Certificate, now: float, share: float) -> bool:

@@ -10,17 +10,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from atoll_operator.cli.chaos import chaos
 from atoll_operator.cli.checkpoint import checkpoint
 from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.export import export
 from atoll_operator.cli.join import join
-from atoll_operator.cli.lifecycle import delete, edit, resume, stop, suspend
+from atoll_operator.cli.lifecycle import edit, resume, stop, suspend
 from atoll_operator.cli.logs import logs
-from atoll_operator.cli.plan.command import plan
-from atoll_operator.cli.plot import plot
+from atoll_operator.cli.plan import plan
 from atoll_operator.cli.replay import replay
-from atoll_operator.cli.run import RECORD, RECORD_DEFAULT, run
+from atoll_operator.cli.run import run
 from atoll_operator.cli.serve import serve
 from atoll_operator.cli.status import status
 from atoll_operator.cli.store import store
@@ -31,6 +29,8 @@ from atoll_operator.local.show.live import echo
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.exits import ExitCode
+from atoll_protos.logs import quiet_grpc
+from atoll_protos.network.listening import raise_file_limit
 
 PLUGIN = "kubectl atoll"
 FILES_TOO = ":0"  # kubectl's word for: names of files fit as well
@@ -40,17 +40,9 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 class WithScript(TyperCommand):
-    """`atoll run`, `join`: of an unknown option they say where those of a script belong.
-
-    `--record` alone means a usual number.
-    """
+    """`atoll run`, `join`: of an unknown option they say where those of a script belong."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        end = args.index("--") if "--" in args else len(args)
-        if RECORD in args[:end]:
-            after = args.index(RECORD) + 1
-            if after == end or not args[after].isdecimal():
-                args = [*args[:after], RECORD_DEFAULT, *args[after:]]
         script = next((word for word in args if word.endswith(".py")), None)
         try:
             return super().parse_args(ctx, args)
@@ -68,8 +60,8 @@ app = typer.Typer(
     help="Train one model on learners in several regions, which merge their work as they go.",
 )
 VERBS = (
-    *(serve, tokens, status, top, logs, plot, export, checkpoint, replay),
-    *(edit, suspend, resume, stop, delete, credentials, validate, plan, chaos),
+    *(serve, tokens, status, top, logs, export, checkpoint, replay),
+    *(edit, suspend, resume, stop, credentials, validate, plan),
 )
 for verb_with_script in (run, join):
     app.command(cls=WithScript)(verb_with_script)
@@ -80,6 +72,8 @@ app.add_typer(store, name="store")
 
 def main() -> None:
     program = Path(sys.argv[0]).name
+    quiet_grpc()
+    raise_file_limit()  # also of what `run` and `serve` start
     try:
         app(prog_name=PLUGIN if program == "kubectl-atoll" else None)
     except SpecError as error:

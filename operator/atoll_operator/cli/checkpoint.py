@@ -4,19 +4,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from atoll_operator.api.status.job_status import Status
-from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, folder_of, served_at
-from atoll_operator.local.folder.run_files import STORES_FOLDER
-from atoll_operator.local.progress.last_status import read_status
-from atoll_operator.machines.server.changing import RunFolder
+from atoll_operator.cli.lifecycle import RunFolder
+from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
+from atoll_operator.local.last_status import read_status
+from atoll_operator.local.run_files import STORES_FOLDER
 from atoll_protos.errors import AwayError, SpecError
-
-if TYPE_CHECKING:
-    from atoll_operator.machines.looking.served import Served
 
 LOOK_SECONDS: Final = 0.5
 Look = Callable[[], Status]
@@ -28,16 +25,14 @@ def checkpoint(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long to wait until it is whole.")
     ] = 600.0,
-    token: Token = "",
     namespace: Namespace = "",
     context: Context = "",
 ) -> None:
     """Take a checkpoint of a run that trains, now, and say where it is when it is whole.
 
-    Training does not wait. Each shard takes its part with its next commit. Of HOST:PORT it is in
-    a folder on that machine, unless the job has a bucket.
+    Training does not wait. Each shard takes its part with its next commit.
     """
-    look, ask = _found(which, token, namespace, context)
+    look, ask = _found(which, namespace, context)
     status = look()
     _must_run(which, status)
     step = status.progress.step + 1 if status.progress else 1
@@ -45,19 +40,11 @@ def checkpoint(
     typer.echo(_whole(which, look, step, timeout))
 
 
-def _found(which: str, token: str, namespace: str, context: str) -> tuple[Look, Ask]:
-    served = served_at(which, token, namespace, context)
-    if served is not None:
-        return partial(_from_afar, served), served.ask_checkpoint
+def _found(which: str, namespace: str, context: str) -> tuple[Look, Ask]:
     folder = folder_of(which, namespace, context)
     if folder is not None:
         return partial(read_status, folder), RunFolder(folder, which).ask_checkpoint
     return _of_job(which, namespace, context)
-
-
-def _from_afar(served: "Served") -> Status:
-    with served.copy("status") as copy:
-        return read_status(copy)
 
 
 def _of_job(name: str, namespace: str, context: str) -> tuple[Look, Ask]:
@@ -91,7 +78,7 @@ def _whole(which: str, look: Look, step: int, seconds: float) -> str:
         if time.monotonic() >= ends:
             found = status.true_condition("Degraded")
             why = f": {found.reason}: {found.message}" if found else ""
-            remedy = f"it may be yet: see `atoll status {which}` and the logs of the shards"
+            remedy = "it may be yet: see the status and the logs of the shards"
             problem = f"no checkpoint is whole after {seconds:g} s{why}"
             raise AwayError(which, problem, remedy)
         time.sleep(LOOK_SECONDS)

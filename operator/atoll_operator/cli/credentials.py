@@ -96,22 +96,25 @@ def credentials(  # noqa: PLR0913, PLR0917 - each argument is an option of the c
 def _written(folder: Path, made: "RegionCredentials", region: str) -> str:
     """What to do with the folder, in words. Raises SpecError."""
     from atoll_operator.api.job.process_inputs import run_file  # noqa: PLC0415
-    from atoll_operator.local.planning.process_plan import container_elsewhere  # noqa: PLC0415
-    from atoll_operator.machines.brought import Brought, write  # noqa: PLC0415
+    from atoll_operator.local.process_plan import container_elsewhere  # noqa: PLC0415
+    from atoll_operator.machines.bundle import Bundle, write  # noqa: PLC0415
 
     job = made.job
-    brought = Brought(
+    bundle = Bundle(
         job=job.name,
         region=region,
         learners=next(each.learners for each in job.spec.regions if each.name == region),
         endpoints=made.endpoints,
         container=container_elsewhere(job, region),
-        run_file=run_file(job).to_json(),
         hosts=job.spec.learner.hosts,
         hosts_min=job.spec.learner.hosts_min or 0,
         slots=made.slots,
     )
-    write(folder, brought, made.learner)
+    try:
+        write(folder, bundle, run_file(job).to_json(), made.learner)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+        raise SpecError(str(error.filename or folder), problem, "give a writable folder") from error
     return (
         f"{folder} holds private keys. Bring it to a machine of region {region}, and there:"
         f" atoll join --credentials {folder} -- SCRIPT"

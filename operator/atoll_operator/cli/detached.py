@@ -5,6 +5,7 @@ started it sees what it says until it runs, or ends.
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,10 +16,10 @@ from typing import Annotated, Final
 
 import typer
 
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import Say, shown
-from atoll_operator.local.supervision.child import tail
-from atoll_operator.machines.private_files import must_take
+from atoll_operator.local import run_folder
+from atoll_operator.local.child import tail
+from atoll_operator.local.run_files import Say, shown
+from atoll_operator.machines.files import must_take
 from atoll_protos.errors import SpecError
 
 DETACH: Final = "--detach"
@@ -53,7 +54,7 @@ def start(words: Sequence[str], log: Path, say: Say, *ready: str) -> int:
     Else its exit code. Raises SpecError where one runs there, or where it could say nothing.
     """
     must_take(log.parent)
-    with run_lock.running(log.parent, DETACH):
+    with run_folder.running(log.parent, DETACH):
         before = log.stat().st_size if log.exists() else 0
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
         process = subprocess.Popen(
@@ -77,14 +78,18 @@ def start(words: Sequence[str], log: Path, say: Say, *ready: str) -> int:
 
 def stop(folder: Path, say: Say) -> None:
     """End what runs in a folder, in order, and wait. Raises SpecError where nothing does."""
-    pid = run_lock.holder(folder)
+    pid = run_folder.holder(folder)
     if pid is None:
         raise SpecError("--stop", f"nothing runs in {folder} on this machine", "look elsewhere")
+    process = os.pidfd_open(pid) if sys.platform == "linux" else None
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_SECONDS_MAX
-    while run_lock.is_run(folder):
+    while run_folder.is_run(folder):
         if time.monotonic() > deadline:
             problem = f"process {pid} still runs after {STOP_SECONDS_MAX:.0f} s"
             raise SpecError("--stop", problem, f"look at its output in {shown(folder)}")
         time.sleep(LOOK_SECONDS)
+    if process is not None:  # it has let go of the folder a moment before it ends
+        select.select([process], [], [], max(0.0, deadline - time.monotonic()))
+        os.close(process)
     say(f"process {pid} has ended; started again with {shown(folder)}, it goes on")

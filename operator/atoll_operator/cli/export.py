@@ -1,29 +1,25 @@
 """`atoll export`: the model of a run as it is now, in a folder that the libraries load."""
 
-import io
 import secrets
 import shlex
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from atoll_operator.cli.run_or_job import Context, Namespace, Token, Which, served_at
+from atoll_operator.cli.run_or_job import Context, Namespace, Which
 from atoll_operator.cli.top import kubectl
-from atoll_operator.local.folder import log_files as files
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import continued_by
+from atoll_operator.local import run_folder
+from atoll_operator.local import run_folder as files
+from atoll_operator.local.run_files import continued_by
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
-
-if TYPE_CHECKING:
-    from atoll_operator.machines.looking.served import Served
 
 READ_BYTES = 1 << 20
 INDEX = "*.safetensors.index.json"
@@ -36,8 +32,10 @@ FETCH = {  # by the scheme of a URL, what brings the files of a bucket
 
 def export(
     which: Which,
-    out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not be there.")],
-    token: Token = "",
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Folder to write; it must not be there.", resolve_path=True),
+    ],
     namespace: Namespace = "",
     context: Context = "",
 ) -> None:
@@ -49,9 +47,6 @@ def export(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SpecError("--out", f"{out} is not empty", "give a new folder")
-    served = served_at(which, token, namespace, context)
-    if served is not None:
-        raise typer.Exit(_from_afar(served, out))
     if not (namespace or context):
         if files.holds_run(Path(which)):
             raise typer.Exit(_of_folder(Path(which), out))
@@ -91,31 +86,6 @@ def in_pod(command: list[str], out: Path) -> int:
     if problem:
         typer.echo(f"no export was taken: `{shlex.join(command)}` {problem}", err=True)
         return process.returncode or ExitCode.TRY_AGAIN
-    return 0
-
-
-class Pieces(io.RawIOBase):
-    """What comes in pieces, as a file."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest and (piece := next(self._pieces, None)) is not None:
-            self._rest = memoryview(piece)
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
-
-
-def _from_afar(served: "Served", out: Path) -> int:
-    problem = _brought(io.BufferedReader(Pieces(served.model())), out, lambda: 0)
-    if problem:
-        typer.echo(f"no export was taken: {served.link.place} {problem}", err=True)
-        return ExitCode.TRY_AGAIN
     return 0
 
 
@@ -168,11 +138,14 @@ def _of_folder(run: Path, out: Path) -> int:
     """Of a run on this machine: what its shards hold, or its final export if it is over."""
     final = run / "export"
     if not any(final.glob(INDEX)):
-        if run_lock.is_run(run):
+        if run_folder.is_run(run):
             return subprocess.run(files.exporting(run, str(out)), check=False).returncode
         problem = "is stopped, and has not come to its end"
         raise SpecError(str(run), problem, f"continue with `{continued_by(run)}`")
-    others = shutil.ignore_patterns(".*", "parts")
-    shutil.copytree(final, out, dirs_exist_ok=True, ignore=others)
+    for file in filter(Path.is_file, final.rglob("*")):
+        there = file.relative_to(final)
+        if not any(part.startswith(".") or part == "parts" for part in there.parts):
+            (out / there.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, out / there)  # and not its mode: `out` may be for others
     typer.echo(f"{out}: the final model")
     return 0

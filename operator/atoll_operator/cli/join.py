@@ -13,7 +13,7 @@ import typer
 
 from atoll_operator.cli import detached
 from atoll_operator.cli.run import GpusPerLearner, ProcessesPerLearner
-from atoll_operator.local.folder.run_files import Say
+from atoll_operator.local.run_files import Say
 from atoll_operator.local.show.live import echo
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
@@ -120,13 +120,8 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     It dials out only, and needs no open port. Its key stays here. SIGTERM and Ctrl-C let its
     learners leave in order; started again it has the same slots and needs no token.
     """
-    from atoll_operator.machines.joined.credentials import (  # noqa: PLC0415 - only this verb needs gRPC
-        BroughtOptions,
-        machine_of,
-    )
     from atoll_operator.machines.joined.entering import JoinOptions, enter  # noqa: PLC0415
     from atoll_operator.machines.joined.joining import join as joined  # noqa: PLC0415
-    from atoll_operator.machines.joined.joining import join_with_credentials  # noqa: PLC0415
     from atoll_operator.machines.joined.learners import Wanted  # noqa: PLC0415
 
     words = list(script or ())
@@ -141,44 +136,30 @@ def join(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         remedy = "leave it out: the server gives each machine slots of its own"
         raise SpecError("--first-slot", "is for --credentials", remedy)
     wanted = Wanted(command=words, gpus=gpus_per_learner, processes=processes_per_learner)
-    name, state = name or socket.gethostname(), state and state.resolve()
-
-    def say(text: str) -> None:
-        echo(text, err=True)
-
-    if credentials is None:
-        place = JoinOptions(
-            server=server,
-            token=token,
-            variable=os.environ.get(Env.TOKEN, ""),
-            region=region,
-            learners=learners,
-            hosts=hosts,
-            host=host,
-            slot=slot,
-            rendezvous=rendezvous,
-            name=name,
-            state=state,
-            enter_only=enter_only,
-        )
-        if detach or stop:
-            known = replace(place, token="", variable="") if stop else place
-            raise typer.Exit(_in_background(enter(known)[0], say, ends=stop))
-        raise typer.Exit(joined(place, wanted, say))
-    brought = BroughtOptions(
-        folder=credentials.resolve(),
+    place = JoinOptions(
+        server="" if credentials else server,
+        token=token,
+        variable=os.environ.get(Env.TOKEN, ""),
+        credentials=credentials and credentials.resolve(),
+        region=region,
         learners=learners,
         first_slot=first_slot,
         hosts=hosts,
         host=host,
+        slot=slot,
         rendezvous=rendezvous,
-        name=name,
-        state=state,
+        name=name or socket.gethostname(),
+        state=state and state.resolve(),
+        enter_only=enter_only,
     )
+
+    def say(text: str) -> None:
+        echo(text, err=True)
+
     if detach or stop:
-        folder = machine_of(brought, time.time())[0]
-        raise typer.Exit(_in_background(folder, say, ends=stop))
-    raise typer.Exit(join_with_credentials(brought, wanted, say))
+        known = replace(place, token="", variable="") if stop else place
+        raise typer.Exit(_in_background(enter(known, time.time()).folder, say, ends=stop))
+    raise typer.Exit(joined(place, wanted, say))
 
 
 def _in_background(folder: Path, say: Say, *, ends: bool) -> int:

@@ -1,38 +1,25 @@
-"""`atoll edit`, `suspend`, `resume`, `stop` and `delete`: what a person decides of a run.
+"""`atoll edit`, `suspend`, `resume` and `stop`: what a person decides of a run.
 
-All act on the manifest, that of a run folder, here or on the machine of `atoll serve`, or the
-object of a cluster, and whoever runs the job follows.
+All write the manifest of its folder, which `atoll run` and `atoll serve` follow.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from atoll_operator.api.job import field_rules, parsing
-from atoll_operator.cli.run_or_job import (
-    JOB_NAME,
-    Context,
-    JobArgument,
-    Namespace,
-    Token,
-    Which,
-    folder_of,
-    served_at,
-)
-from atoll_operator.local.planning import edits
-from atoll_operator.machines.server.changing import (
-    RunFolder,
-    ended_at,
-    fields,
-    must_not_be_complete,
-)
+from atoll_operator.api.job.spec import Job
+from atoll_operator.api.status.job_status import Status
+from atoll_operator.cli.run_or_job import FolderArgument, run_folder
+from atoll_operator.local import run_manifest
+from atoll_operator.local.last_status import read_status
+from atoll_operator.local.run_files import ASKED_FILE, MACHINES_FOLDER, continued_by, write_whole
+from atoll_operator.local.run_folder import is_run
+from atoll_operator.machines.server.register import Book, keeps_slots
 from atoll_protos.errors import SpecError
-
-if TYPE_CHECKING:
-    from atoll_operator.client import JobClient
+from atoll_protos.names import REGION_PATTERN
 
 Learners = Annotated[
     list[str] | None,
@@ -44,26 +31,11 @@ Steps = Annotated[int | None, typer.Option(min=1, help="Length of the training, 
 Tokens = Annotated[int | None, typer.Option(min=1, help="Length of the training, in tokens.")]
 
 
-class Changeable(Protocol):
-    """A run as its kind changes it; `edit` and `stop` return what is another now, in words."""
-
-    def edit(
-        self, learners: Mapping[str, int], steps: int | None, tokens: int | None
-    ) -> Sequence[str]: ...
-
-    def suspend(self, wanted: bool) -> None: ...
-
-    def stop(self) -> Sequence[str]: ...
-
-
 def edit(
-    which: Which,
+    which: FolderArgument,
     learners: Learners = None,
     steps: Steps = None,
     tokens: Tokens = None,
-    token: Token = "",
-    namespace: Namespace = "",
-    context: Context = "",
 ) -> None:
     """Change the learners or the length of a run, also while it trains.
 
@@ -74,84 +46,111 @@ def edit(
         remedy = "give --learners, --steps or --tokens"
         raise SpecError("atoll edit", "nothing is to change", remedy)
     numbers = dict(map(_learners, learners or ()))
-    _say(which, _run(which, token, namespace, context).edit(numbers, steps, tokens))
+    _say(which, _run(which).edit(numbers, steps, tokens))
 
 
-def suspend(
-    which: Which, token: Token = "", namespace: Namespace = "", context: Context = ""
-) -> None:
+def suspend(which: FolderArgument) -> None:
     """End a run's learners and shards, and keep the run: `atoll resume` continues it."""
-    _run(which, token, namespace, context).suspend(True)
+    _run(which).suspend(True)
     typer.echo(f"{which}: will suspend; `atoll resume {which}` continues its run")
 
 
-def resume(
-    which: Which, token: Token = "", namespace: Namespace = "", context: Context = ""
-) -> None:
+def resume(which: FolderArgument) -> None:
     """Continue a suspended run from its last commits."""
-    _run(which, token, namespace, context).suspend(False)
+    _run(which).suspend(False)
     typer.echo(f"{which}: will continue")
 
 
-def stop(which: Which, token: Token = "", namespace: Namespace = "", context: Context = "") -> None:
+def stop(which: FolderArgument) -> None:
     """End a run where it is, as complete: its length becomes what it has trained.
 
     Every slice has its last round, and the model is exported.
     """
-    _say(which, _run(which, token, namespace, context).stop())
+    _say(which, _run(which).stop())
     typer.echo(f"{which}: will end, and export its model")
 
 
-def delete(job: JobArgument, namespace: Namespace = "", context: Context = "") -> None:
-    """Delete a job with all that it owns; volume claims stay unless the manifest says otherwise."""
-    if JOB_NAME.fullmatch(job) is None:
-        remedy = "give the name of a job in a cluster; Ctrl-C stops a run of `atoll run`"
-        raise SpecError(job, "is not the name of a job", remedy)
-    _client(namespace, context).delete(job)
-    typer.echo(f"{job}: deleted")
-
-
-def _run(which: str, token: str, namespace: str, context: str) -> Changeable:
-    served = served_at(which, token, namespace, context)
-    if served is not None:
-        return served
-    folder = folder_of(which, namespace, context)
-    if folder is not None:
-        return RunFolder(folder, which)
-    return ClusterJob(which, _client(namespace, context))
+def _run(which: str) -> "RunFolder":
+    return RunFolder(run_folder(which), which)
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterJob:
-    """A job of a cluster, as its object is changed."""
+class RunFolder:
+    """A run in a folder of this machine; errors call it `name`. All methods raise SpecError."""
 
+    folder: Path
     name: str
-    jobs: "JobClient"
 
-    def edit(
-        self, learners: Mapping[str, int], steps: int | None, tokens: int | None
-    ) -> Sequence[str]:
+    def edit(self, learners: Mapping[str, int], steps: int | None, tokens: int | None) -> list[str]:
+        """Returns what is another now, in words; None and no region: as it is."""
         return self._edit(fields(learners, steps, tokens))
 
     def suspend(self, wanted: bool) -> None:
-        """Also of a job whose manifest is not accepted."""
-        (self.jobs.suspend if wanted else self.jobs.resume)(self.name)
+        if not is_run(self.folder):
+            remedy = f"`{continued_by(self.folder)}` continues it, unless it is complete"
+            raise SpecError(self.name, "nothing runs in it now", remedy)
+        run_manifest.edit(self.folder, [f"spec.suspend={str(wanted).lower()}"])
 
-    def stop(self) -> Sequence[str]:
-        job = self.jobs.get(self.name)
-        return self._edit(ended_at(job.status, by_tokens="tokens" in job.manifest["spec"]))
+    def stop(self) -> list[str]:
+        by_tokens = run_manifest.job_of(self.folder).spec.steps is None
+        return self._edit(ended_at(read_status(self.folder), by_tokens=by_tokens))
 
-    def _edit(self, changes: Sequence[str]) -> Sequence[str]:
-        job = self.jobs.get(self.name)
-        must_not_be_complete(self.name, job.status)
-        text = json.dumps(job.manifest)
-        before = parsing.from_object(parsing.document_in(text), stored=True)
-        document = parsing.document_in(text, tuple(changes))
-        after = parsing.from_object(document, stored=True)
-        field_rules.check_edit(before, after)
-        changed = {change.split(".")[1].partition("=")[0] for change in changes}
-        self.jobs.edit(job, {field: document["spec"][field] for field in changed})
-        return edits.differences(before, after)
+    def ask_checkpoint(self, step: int) -> None:
+        """Of this step, or of a later one."""
+        try:
+            write_whole(self.folder / ASKED_FILE, f"{step}\n")
+        except OSError as error:
+            problem = f"cannot be written to ({error.strerror})"
+            remedy = "make room, or let this user write"
+            raise SpecError(str(self.folder), problem, remedy) from error
+
+    def _edit(self, changes: list[str]) -> list[str]:
+        must_not_be_complete(self.name, self._status())
+        found = run_manifest.edit(self.folder, changes, self._keeps_machines)
+        lines = run_manifest.differences(found.before, found.after)
+        if not found.runs:
+            again = f"`{continued_by(self.folder)}` continues so"
+            lines.append(f"nothing runs in it now; {again}")
+        return lines
+
+    def _keeps_machines(self, after: Job) -> None:
+        register = Book(self.folder / MACHINES_FOLDER).read()
+        keeps_slots(register, after.spec.slots, str(self.folder))
+
+    def _status(self) -> Status | None:
+        """None: the run has written none yet."""
+        try:
+            return read_status(self.folder)
+        except SpecError:
+            return None
+
+
+def fields(learners: Mapping[str, int], steps: int | None, tokens: int | None) -> list[str]:
+    """An edit as fields of the manifest. Raises SpecError for what is no name of a region."""
+    for region in learners:
+        if REGION_PATTERN.fullmatch(region) is None:  # a dot would lead to other fields
+            raise SpecError("--learners", f"{region!r} is no region", "write it as eu=3")
+    changes = [  # a new region is one with learners
+        f"spec.regions.{'+' if number else ''}{name}.learners={number}"
+        for name, number in learners.items()
+    ]
+    changes += [f"spec.steps={steps}"] if steps else []
+    return changes + ([f"spec.tokens={tokens}"] if tokens else [])
+
+
+def ended_at(status: Status, *, by_tokens: bool) -> list[str]:
+    """The fields of a job whose length becomes what it has trained."""
+    reached = status.progress
+    length = (reached.tokens if by_tokens else reached.step) if reached else 0
+    field = "tokens" if by_tokens else "steps"
+    return [f"spec.{field}={max(1, length)}", "spec.suspend=false"]
+
+
+def must_not_be_complete(name: str, status: Status | None) -> None:
+    if status is not None and status.true_condition("Complete") is not None:
+        reached = status.progress.step if status.progress else 0
+        problem = f"is complete since step {reached}, and stays so"
+        raise SpecError(name, problem, "begin a new one, with what it has left: --resume-from")
 
 
 def _say(which: str, lines: Sequence[str]) -> None:
@@ -164,9 +163,3 @@ def _learners(given: str) -> tuple[str, int]:
     if not (region and number.isdecimal()):
         raise SpecError(f"--learners {given}", "is no number of a region", "write it as eu=3")
     return region, int(number)
-
-
-def _client(namespace: str, context: str) -> "JobClient":
-    from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
-
-    return JobClient(namespace, context)

@@ -10,30 +10,21 @@ from typing import Annotated
 import typer
 import yaml
 
-from atoll_operator.api.job import parsing, unsupported
+from atoll_operator.api.job import parsing
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.api.job.spec import Job
-from atoll_operator.cli.manifest_file import checked, read_text
-from atoll_operator.local.chaos import plan
-from atoll_operator.local.chaos.plan import DrawnFault
-from atoll_operator.local.folder.run_files import (
-    MACHINES_FOLDER,
-    MANIFEST_FILE,
-    RUN_FILE,
-    continued_by,
-)
-from atoll_operator.local.planning import run_manifest
-from atoll_operator.local.planning.process_plan import shard_process
-from atoll_operator.local.planning.run_manifest import Document
-from atoll_operator.local.progress.last_status import check_same, read_status
+from atoll_operator.cli.validate import checked, read_text
+from atoll_operator.local import run_manifest
+from atoll_operator.local.chaos import Fault, read_plan
+from atoll_operator.local.last_status import check_same, read_status
+from atoll_operator.local.process_plan import shard_process
+from atoll_operator.local.run_files import MACHINES_FOLDER, MANIFEST_FILE, RUN_FILE, continued_by
+from atoll_operator.local.run_manifest import Document
 from atoll_operator.local.show.live import Output
 from atoll_operator.local.show.run_summary import RunResult
-from atoll_operator.sizing import expected
+from atoll_operator.sizing import needs
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import RunFile
-
-RECORD = "--record"
-RECORD_DEFAULT = "100"
 
 SET_HELP = """Change a field of the manifest for this run. Repeatable. Examples:
 --set spec.steps=100; --set spec.sync.outer.momentum=0.5; --set spec.evaluator= (removes it);
@@ -105,21 +96,13 @@ ResumeFrom = Annotated[
 Record = Annotated[
     int | None,
     typer.Option(
-        RECORD,
-        metavar="[COMMITS]",
+        "--record",
+        metavar="COMMITS",
         min=1,
-        help=f"Keep the offers of so many merges of each slice ({RECORD_DEFAULT} if no number"
-        " follows), for `atoll replay`.",
+        help="Keep the offers of so many merges of each slice, for `atoll replay`.",
     ),
 ]
 Shown = Annotated[Output, typer.Option("--output", help="What to show; without a terminal, lines.")]
-Standby = Annotated[
-    bool,
-    typer.Option(
-        "--standby",
-        help="A second process for each shard waits, and takes over when the first one is lost.",
-    ),
-]
 AllowRefused = Annotated[
     bool,
     typer.Option(
@@ -159,7 +142,6 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     change: Changes = None,
     resume: Resume = False,
     resume_from: ResumeFrom = "",
-    standby: Standby = False,
     record: Record = None,
     output: Shown = Output.TABLE,
     allow_refused: AllowRefused = False,
@@ -183,10 +165,6 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         what, out = of_folder(what, out, resume=resume)
         text, here = read_text(what), what.resolve().parent
     changes = [*(change or ()), *_begins_with(resume_from, resume=resume)]
-    if standby:
-        changes.append("spec.syncer.standby=true")
-    if record is not None:
-        changes.append(f"spec.checkpoint.record={record}")
     document = changed(text, changes, here, gpus_per_learner, processes_per_learner)
     if resume:
         document["spec"].pop("suspend", None)  # somebody wishes that it goes on
@@ -205,20 +183,19 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         chaos=chaos,
         faults=_faults(job, chaos_plan) if chaos_plan else (),
         allow_refused=allow_refused,
+        record=record or 0,
     )
     raise typer.Exit(code)
 
 
-def _faults(job: Job, file: Path) -> Sequence[DrawnFault]:
-    syncer, slots = job.spec.syncer, job.spec.slots
-    shards = [shard_process(number) for number in range(syncer.shards)]
-    seconds = [shard_process(number, 1) for number in range(syncer.shards * syncer.standby)]
-    return plan.drawn(plan.read(read_text(file)), slots, shards, syncer.storage.url, seconds)
+def _faults(job: Job, file: Path) -> Sequence[Fault]:
+    shards = [shard_process(number) for number in range(job.spec.syncer.shards)]
+    return read_plan(read_text(file), job.spec.slots, shards)
 
 
 def warn(job: Job) -> None:
     """Say which link or overlap will not hold, as far as the manifest says."""
-    for warning in expected.warnings(job.spec):
+    for warning in needs.warnings(job.spec):
         typer.echo(f"warning: {warning}", err=True)
 
 
@@ -239,7 +216,7 @@ def _begins_with(place: str, *, resume: bool) -> list[str]:
 
 def checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:
     """The folder of a run that can be done here. Ends the command where it is complete already."""
-    if (refused := unsupported.on_this_machine(job)) is not None:
+    if (refused := parsing.on_this_machine(job)) is not None:
         raise refused
     if out is None and resume:
         remedy = "give the folder of the run: atoll run DIR --resume"

@@ -1,24 +1,16 @@
-"""What a person means by a name: a run folder, a job in a cluster, or the server of a job."""
+"""What a person means by a name: a run folder, or a job in a cluster."""
 
 import contextlib
-import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from atoll_operator.local.folder import log_files as files
-from atoll_protos.environment import Env
+from atoll_operator.local import run_folder as files
 from atoll_protos.errors import SpecError
 
-if TYPE_CHECKING:
-    from atoll_operator.machines.looking.served import Served
-
 OFFER_SECONDS_MAX = 2.0  # that a shell waits for the names of jobs
-PLACE = re.compile(r"[^/]+:[0-9]{1,5}")
 JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -31,37 +23,35 @@ def offered_jobs(context: typer.Context, incomplete: str) -> list[str]:
     given = (context.params.get(name) or "" for name in ("namespace", "context"))
     with contextlib.suppress(SpecError):
         jobs = JobClient(*given, call_seconds_max=OFFER_SECONDS_MAX)
-        return [each.name for each in jobs.list() if each.name.startswith(incomplete)]
+        return [name for name in jobs.names() if name.startswith(incomplete)]
     return []
 
 
-def offered(context: typer.Context, incomplete: str) -> list[str]:
+def offered_folders(incomplete: str) -> list[str]:
+    """Run folders that a shell can offer, here and in `runs`."""
     begun = Path(f"{incomplete}x").parent
     inside = [each for place in (begun, begun / "runs") for each in place.glob("*/")]
     folders = sorted(str(each) for each in inside if files.holds_run(each))
-    found = [each for each in folders if each.startswith(incomplete)]
-    return [*found, *offered_jobs(context, incomplete)]
+    return [folder for folder in folders if folder.startswith(incomplete)]
+
+
+def offered(context: typer.Context, incomplete: str) -> list[str]:
+    return [*offered_folders(incomplete), *offered_jobs(context, incomplete)]
 
 
 Which = Annotated[
     str,
     typer.Argument(
-        metavar="DIR|JOB|HOST:PORT",
+        metavar="DIR|JOB",
         autocompletion=offered,
-        help="Folder of a run; name of a job in the cluster of your kubeconfig; or HOST:PORT of"
-        " `atoll serve`.",
+        help="Folder of a run, or name of a job in the cluster of your kubeconfig.",
     ),
+]
+FolderArgument = Annotated[
+    str, typer.Argument(metavar="DIR", autocompletion=offered_folders, help="Folder of a run.")
 ]
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOB", autocompletion=offered_jobs, help="A job of the cluster.")
-]
-Token = Annotated[
-    str,
-    typer.Option(
-        "--token",
-        help="For HOST:PORT, from `atoll tokens`; needed once.",
-        show_default="as before, or $ATOLL_TOKEN",
-    ),
 ]
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="Of a job; left out, as for kubectl.")
@@ -76,42 +66,18 @@ def folder_of(which: str, namespace: str, context: str) -> Path | None:
     if files.holds_run(Path(which)):
         return Path(which)
     if JOB_NAME.fullmatch(which) is None:
-        there = "holds no run" if Path(which).is_dir() else "is not there"
-        remedy = "give the folder of a run, the name of a job in a cluster, or HOST:PORT"
-        raise SpecError(which, there, remedy)
+        raise _no_run(which, "give the folder of a run, or the name of a job in a cluster")
     return None
 
 
-def served_at(which: str, token: str, namespace: str, context: str) -> "Served | None":
-    """None: it is no HOST:PORT. Raises SpecError, also for a server that does not answer."""
-    is_place = PLACE.fullmatch(which) is not None and not (namespace or context)
-    if not is_place or files.holds_run(Path(which)):
-        if token:
-            raise SpecError("--token", f"is for HOST:PORT, and {which} is none", "leave it out")
-        return None
-    from atoll_operator.machines.looking.served import connect  # noqa: PLC0415 - needs gRPC
-
-    return connect(which, token, os.environ.get(Env.TOKEN, ""))
+def run_folder(which: str) -> Path:
+    """Return the folder of a run. Raises SpecError, also for a job, which kubectl changes."""
+    if not files.holds_run(Path(which)):
+        remedy = "give the folder of a run; docs/operating.md has kubectl's commands for a job"
+        raise _no_run(which, remedy)
+    return Path(which)
 
 
-@contextmanager
-def folder_or_copy(
-    which: str,
-    of: str,
-    *,
-    token: str,
-    namespace: str,
-    context: str,
-    follow: bool = False,
-    tail: int | None = None,
-) -> Iterator[Path | None]:
-    """The folder of a run, or a copy of what is asked of that of a server; None: a job's name.
-
-    `of`: status, logs or curves. Raises SpecError.
-    """
-    served = served_at(which, token, namespace, context)
-    if served is None:
-        yield folder_of(which, namespace, context)
-        return
-    with served.copy(of, follow=follow, tail=tail) as copy:
-        yield copy
+def _no_run(which: str, remedy: str) -> SpecError:
+    there = "holds no run" if Path(which).is_dir() else "is not there"
+    return SpecError(which, there, remedy)

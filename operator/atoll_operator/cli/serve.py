@@ -7,23 +7,22 @@ from typing import Annotated, Final
 
 import typer
 
-from atoll_operator.cli import detached, region_values
-from atoll_operator.cli.manifest_file import checked, read_text
-from atoll_operator.cli.region_values import PricePerGb
+from atoll_operator.api.status.conditions import some_of
+from atoll_operator.cli import detached
 from atoll_operator.cli.run import (
     AllowRefused,
     Changes,
     Shown,
-    Standby,
     changed,
     checked_folder,
     complete_in,
     of_folder,
     warn,
 )
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import RUN_FILE
-from atoll_operator.local.planning import run_manifest
+from atoll_operator.cli.validate import checked, read_text
+from atoll_operator.local import run_folder, run_manifest
+from atoll_operator.local.process_plan import container_of
+from atoll_operator.local.run_files import RUN_FILE
 from atoll_operator.local.show.live import Output, echo
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import SpecError
@@ -32,6 +31,12 @@ LOG_FILE: Final = "serve.log"  # of one in the background, in its run folder
 
 Manifest = Annotated[
     Path, typer.Argument(metavar="MANIFEST|DIR", help="A manifest, or the folder of its run.")
+]
+Script = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="-- SCRIPT", help="What learners train, in place of the manifest's command."
+    ),
 ]
 Listen = Annotated[
     str,
@@ -56,6 +61,7 @@ Here = Annotated[
 
 def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
     what: Manifest,
+    script: Script = None,
     listen: Listen = "",
     advertise: Advertise = "",
     here: Here = None,
@@ -63,10 +69,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         Path | None, typer.Option("--out", help="Folder of the run.", show_default="runs/NAME")
     ] = None,
     change: Changes = None,
-    standby: Standby = False,
     output: Shown = Output.TABLE,
     allow_refused: AllowRefused = False,
-    price_per_gb: PricePerGb = None,
     detach: detached.Detach = False,
     stop: detached.Stop = False,
 ) -> None:
@@ -74,30 +78,35 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
 
     Prints the line that brings a machine in. Started again with the same folder it is the same job.
     """
+    from atoll_protos.logs import quiet_grpc  # noqa: PLC0415
+
+    quiet_grpc()  # before gRPC is imported
     from atoll_operator.local.atoll_run import train  # noqa: PLC0415 - only this verb needs gRPC
-    from atoll_operator.machines.server.serving import AWAITS, INVITES, serving_in  # noqa: PLC0415
+    from atoll_operator.machines.server.serving import INVITES, serving_in  # noqa: PLC0415
 
     if what.suffix == ".py":
         problem = "is a script, and machines need to know the job's regions and length"
         raise SpecError(str(what), problem, "give a manifest; `atoll join ... -- SCRIPT` trains it")
     what, out = of_folder(what, out, resume=True)
     text = read_text(what)
-    changes = [*(change or ()), *(["spec.syncer.standby=true"] if standby else [])]
-    document = changed(text, changes, what.resolve().parent, None, None)
+    document = changed(text, change or (), what.resolve().parent, None, None)
+    if script:
+        document = run_manifest.with_command(document, script, Path.cwd())
     job = checked(document)
     folder = out or Path("runs") / job.name
     resume = (folder / RUN_FILE).exists()
-    over = complete_in(job, folder) if resume else ""
-    folder = checked_folder(job, folder, resume=resume and not over).resolve()
     if stop:
-        detached.stop(folder, typer.echo)
+        detached.stop(folder.resolve(), typer.echo)
         return
+    if resume and (over := complete_in(job, folder)):
+        typer.echo(over)
+        raise typer.Exit(RunResult.COMPLETE)
+    folder = checked_folder(job, folder, resume=resume).resolve()
     if detach:
         words = detached.again(sys.argv[1:], ())
-        raise typer.Exit(detached.start(words, folder / LOG_FILE, typer.echo, INVITES, AWAITS))
+        raise typer.Exit(detached.start(words, folder / LOG_FILE, typer.echo, INVITES))
     warn(job)
-    region_values.prices(price_per_gb or ())  # refused before it is kept
-    with run_lock.running(folder):
+    with run_folder.running(folder):
         pass  # who is refused has changed nothing of what is in it
     serving = serving_in(
         folder,
@@ -105,14 +114,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
         listen=listen,
         advertise=advertise,
         here=here or (),
-        prices=price_per_gb or (),
         now=time.time(),
     )
-    serving.prices = region_values.prices(serving.server.prices)
-    if over:
-        typer.echo(over)
-        serving.tell_the_rest(echo)
-        raise typer.Exit(RunResult.COMPLETE)
+    here_now = serving.here(job).spec.regions
+    if built_in := [each.name for each in here_now if not container_of(job, each).command]:
+        how = "the manifest names no script, and `-- SCRIPT` neither"
+        echo(f"{some_of(built_in)}: learners here train the built-in byte-level GPT: {how}")
     code = train(
         job,
         folder,

@@ -1,16 +1,34 @@
 """`atoll validate`: checks a manifest without a cluster."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from atoll_operator.api.job import parsing, unsupported
-from atoll_operator.cli import template_check
-from atoll_operator.cli.manifest_file import checked, read_text
-from atoll_operator.local.planning import process_plan, run_manifest
-from atoll_operator.local.supervision import startable
+from atoll_operator.api.job import parsing, process_inputs
+from atoll_operator.api.job.spec import Job
+from atoll_operator.local import process_plan, run_manifest, startable
 from atoll_protos.errors import SpecError
+
+
+def read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(str(file), f"cannot be read ({error})", "give a readable file") from error
+
+
+def read_job(file: Path, changes: tuple[str, ...] = ()) -> Job:
+    """The job in a file, checked as far as any executor needs; raises SpecError."""
+    return checked(parsing.document_in(read_text(file), changes))
+
+
+def checked(document: dict[str, Any]) -> Job:
+    job = parsing.from_object(document)
+    if (refused := parsing.nowhere(job)) is not None:
+        raise refused
+    process_inputs.run_file(job)
+    return job
 
 
 def validate(
@@ -19,14 +37,13 @@ def validate(
     """Check a manifest without a cluster."""
     document = parsing.document_in(read_text(file))
     job = checked(document)
-    refused = unsupported.nowhere(job) or unsupported.evaluator_of_another_model(job)
+    refused = parsing.nowhere(job) or parsing.evaluator_of_another_model(job)
     if refused is not None:
         raise refused
-    template_check.check(job)
     hosts = job.spec.learner.hosts
     of_hosts = f" of {hosts} hosts" if hosts > 1 else ""
     typer.echo(f"{file}: {job.name}, {job.spec.learners} learners{of_hosts}: valid")
-    refused = unsupported.on_a_cluster(job)
+    refused = parsing.on_a_cluster(job)
     if refused is not None:
         typer.echo(f"For `atoll run` only; a cluster does not accept it: {refused}")
     here = checked(run_manifest.with_folders(document, file.resolve().parent))

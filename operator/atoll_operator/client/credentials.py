@@ -14,9 +14,9 @@ from typing import Any
 
 from kubernetes import client
 
+from atoll_operator.api.job.fields import TlsMode
 from atoll_operator.api.job.parsing import from_object
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.job.syncer_fields import TlsMode
 from atoll_operator.api.status.job_status import Status
 from atoll_operator.authority.job_authority import AUTHORITY_DAYS, Authorities
 from atoll_operator.client.reach import CALL_SECONDS_MAX, ClusterReach, asking, reach
@@ -25,16 +25,15 @@ from atoll_operator.kube.names import (
     PLURAL,
     VERSION,
     Annotation,
-    authority_name,
     credentials_name,
 )
 from atoll_operator.kube.observed.observation import Object
-from atoll_operator.kube.plan.certificates import region_secret
+from atoll_operator.kube.plan import certificates
+from atoll_operator.kube.plan.certificates import authority_of
 from atoll_operator.kube.plan.owner import generations, machines
 from atoll_protos.errors import SpecError
 from atoll_protos.names import split_slot
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import PART, JobIdentity
+from atoll_protos.network.credentials import PART, Credentials, JobIdentity
 
 DAY_SECONDS = 86_400
 DAYS_MIN = 0.001
@@ -66,7 +65,7 @@ class RegionCredentials:
     @property
     def learner(self) -> Credentials:
         """Without those of the region's operator, which a machine does not need."""
-        return region_secret.credentials_of(self.secret)
+        return certificates.credentials_of(self.secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +106,11 @@ def credentials_of(
             if known.get(machine.name) != slots:
                 _annotate(here, raw, Annotation.MACHINES, {**known, machine.name: slots})
         secret = client.CoreV1Api(here.api).read_namespaced_secret(
-            authority_name(job), here.namespace, _request_timeout=CALL_SECONDS_MAX
+            authority_of(found), here.namespace, _request_timeout=CALL_SECONDS_MAX
         )
     files = {key: base64.b64decode(value) for key, value in (secret.data or {}).items()}
     owner = JobIdentity(namespace=here.namespace, job=job, uid=raw["metadata"]["uid"])
-    made = region_secret.secret(
+    made = certificates.secret(
         Authorities.from_files(files),
         owner,
         region,
@@ -149,7 +148,8 @@ def slots_of(
     wanted = machine.learners or len(own) or 1
     if wanted > len(usable):
         problem = f"{wanted} wanted, and machines have all but {len(usable)} of region {region}"
-        remedy = f"atoll edit {job.name} --learners {region}={len(every) + wanted - len(usable)}"
+        number = len(every) + wanted - len(usable)
+        remedy = f"kubectl edit dtj {job.name}: {number} learners of region {region}"
         raise SpecError("--learners", problem, remedy)
     return tuple(usable[:wanted])
 
@@ -239,7 +239,7 @@ def _asking(job: str, namespace: str) -> Iterator[None]:
 
 def _check(job: Job, region: str) -> None:
     """Raises SpecError where there is nothing to print for this region."""
-    tls, regions = job.spec.syncer.tls, [each.name for each in job.spec.regions]
+    regions = [each.name for each in job.spec.regions]
     if region not in regions:
         others = [each for each in regions if each != job.spec.syncer_region]
         remedy = _one_of(others) if others else NO_OTHER
@@ -248,13 +248,9 @@ def _check(job: Job, region: str) -> None:
         problem = f"{region} is where the syncer runs, and has its certificates"
         others = [each for each in regions if each != region]
         raise SpecError("--region", problem, _one_of(others) if others else NO_OTHER)
-    if tls.mode is TlsMode.DISABLED:
+    if job.spec.syncer.tls.mode is TlsMode.DISABLED:
         problem = "is Disabled: its processes talk in plain text and need no credentials"
         raise SpecError("spec.syncer.tls.mode", problem, "apply the manifest in that cluster")
-    if tls.issuer_ref is not None:
-        problem = "is given: cert-manager issues the certificates of this job, not the operator"
-        remedy = "let an issuer of the same authority make them in that cluster"
-        raise SpecError("spec.syncer.tls.issuerRef", problem, remedy)
 
 
 def _one_of(regions: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Where the shards of a job in a cluster are, for `atoll export`, `top` and `plot`.
+"""Where the shards of a job in a cluster are, for `atoll export` and `top`.
 
 Their addresses mean something only inside the cluster, so they are read in a shard's pod, and what
 was read comes back through `kubectl exec`.
@@ -7,7 +7,9 @@ was read comes back through `kubectl exec`.
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_operator.client.pod_logs import connect, is_ready
+from kubernetes import client
+
+from atoll_operator.client.reach import CALL_SECONDS_MAX, ClusterReach, asking, reach
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
@@ -31,41 +33,57 @@ class Shards:
 
 def shards_of(job: str, namespace: str, context: str) -> Shards:
     """Raises SpecError for a job without shards, and for a cluster that does not answer."""
-    logs = connect(job, namespace, context)
-    pods = logs.listed(SHARD_ROLE)
+    cluster = reach(job, namespace, context)
+    pods = _pods(cluster, job, SHARD_ROLE)
     if not pods:
-        problem = f"has no shards in the namespace {logs.namespace}"
+        problem = f"has no shards in the namespace {cluster.namespace}"
         remedy = "a job that is over has none: its status.exportURL says where the model is"
-        if logs.listed(LEARNER_ROLE):
+        if _pods(cluster, job, LEARNER_ROLE):
             remedy = "its learners here dial a syncer in another cluster: give its --context"
         raise SpecError(job, problem, remedy)
     pod = min(pods, key=_order)
-    return Shards(namespace=logs.namespace, pod=pod.metadata.name, container=_container(pod))
+    return Shards(namespace=cluster.namespace, pod=pod.metadata.name, container=_container(pod))
 
 
 def nodes_of(job: str, namespace: str, context: str) -> dict[str, str]:
-    """By process, its node; of several hosts the first and how many more. Raises SpecError.
-
-    Of a shard with a standby also that of the process that waits.
-    """
+    """By process, its node; of several hosts the first and how many more. Raises SpecError."""
     found: dict[str, dict[str, None]] = {}
-    shards: dict[str, dict[str, str]] = {}
-    for each in sorted(connect(job, namespace, context).pods(), key=lambda each: not each.ready):
-        if each.node and each.shard:
-            shards.setdefault(each.shard, {}).setdefault(each.process, each.node)
-        elif each.node:
-            found.setdefault(each.learner or each.process, {})[each.node] = None
+    shards: dict[str, str] = {}
+    pods = _pods(reach(job, namespace, context), job)
+    for pod in sorted(pods, key=lambda pod: (not _is_ready(pod), pod.metadata.name)):
+        labels, node = pod.metadata.labels, pod.spec.node_name
+        role = labels.get(Label.ROLE, "")
+        if node and role == SHARD_ROLE:
+            shards.setdefault(f"shard-{labels.get(Label.SHARD, '')}", node)
+        elif node:
+            alone = pod.metadata.name.removeprefix(f"{job}-") if role == LEARNER_ROLE else role
+            found.setdefault(labels.get(Label.SLOT) or alone, {})[node] = None
     return {
         name: next(iter(nodes)) + (f" and {len(nodes) - 1} more" if len(nodes) > 1 else "")
         for name, nodes in found.items()
-    } | {name: ", standby on ".join(nodes.values()) for name, nodes in shards.items()}
+    } | shards
+
+
+def _pods(cluster: ClusterReach, job: str, role: str = "") -> list[Any]:
+    """The job's pods, or those of a role. Raises SpecError."""
+    selector = f"{Label.JOB}={job}" + (f",{Label.ROLE}={role}" if role else "")
+    with asking(job):
+        listed = client.CoreV1Api(cluster.api).list_namespaced_pod(
+            cluster.namespace, label_selector=selector, _request_timeout=CALL_SECONDS_MAX
+        )
+    return list(listed.items)
+
+
+def _is_ready(pod: Any) -> bool:
+    conditions = pod.status.conditions or ()
+    return any(each.type == "Ready" and each.status == "True" for each in conditions)
 
 
 def _order(pod: Any) -> tuple[bool, str, bool, str]:
     """Shard 0 before the others, and of its pods the one that serves: it has the tape."""
     running = pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
     shard = (pod.metadata.labels or {}).get(Label.SHARD, "")
-    return not running, shard, not is_ready(pod), str(pod.metadata.name)
+    return not running, shard, not _is_ready(pod), str(pod.metadata.name)
 
 
 def _container(pod: Any) -> str:

@@ -4,17 +4,13 @@ What belongs here is everything that needs a cluster. What a manifest means belo
 `atoll_operator.api`, processes of one machine in `atoll_operator.local`, and what a person asks
 with own rights in `atoll_operator.client`. Read `reconcile` first, then `plan.planner`.
 
-    serve        the whole operator: watches, election, passes, probes
-    term         what a replica has while it leads
-    reconcile    one pass: observe, plan, apply, report
-    observe      phase 1: what the watches and the shards show becomes an Observation
+    serve        the whole operator: watches, election, passes, probes, and a leader's term
+    reconcile    one pass: observe (1), plan (2), apply (3), report (4)
     plan/        phase 2: every decision, pure
     effects/     phases 3 and 4: a Plan is carried out and reported
-    edges/       one module per outside world: kopf, API server, watches, shards, HTTP, clock
+    edges/       one module per outside world: kopf, API server, watches, shards, clock
     observed/    what was seen and is remembered, as values
-    election     who leads: what the Lease means, pure
-    health       what the probes answer
-    metrics      the operator's own metrics
+    metrics      the operator's metrics
     settings     what one install is configured with
     names        annotations, field managers, children's names, roles, ports
 

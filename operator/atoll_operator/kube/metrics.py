@@ -1,4 +1,4 @@
-"""The operator's own metrics, in Prometheus' format on /metrics (docs/operating.md, Metrics).
+"""The operator's own metrics, in Prometheus' format on /metrics (docs/reference.md, Metrics).
 
 How to read some of them:
 
@@ -46,8 +46,8 @@ class Metrics:
         )  # fmt: skip
         said = "Jobs by the reason of their condition Ready, on the leader"
         self.jobs = Gauge("jobs", said, states, **own)
-        self.held = Gauge("jobs_held", "Jobs with NodeLossHeld", **own)
-        self.owners = Counter("owner_words", "SetOwner calls made", **own)
+        self.held = Gauge("jobs_held", "Jobs whose Degraded says NodeLossHeld", **own)
+        self.owners = Counter("owner_changes", "SetOwner calls made", **own)
         self.leader = Gauge("leader", "1 while this replica leads, else 0", **own)
         said = "Requests to the API server; status 0: no answer came"
         self.requests = Counter("api_requests", said, ["verb", "status"], **own)

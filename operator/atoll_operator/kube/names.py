@@ -7,7 +7,7 @@ in `atoll_protos`, the API's kind and version in `atoll_operator.api`.
 from typing import Final
 
 from atoll_operator.api.job.spec import API_VERSION, Job
-from atoll_protos.names import SECOND, slot_name
+from atoll_protos.names import slot_name
 
 GROUP, _, VERSION = API_VERSION.partition("/")
 PLURAL: Final = "decoupledtrainingjobs"
@@ -52,14 +52,9 @@ class Annotation:
         f"{GROUP}/applied"  # hash of what was applied: tells an edit of the job from a revert
     )
     TEMPLATE: Final = f"{GROUP}/template"  # hash of a role's pod template
-    RENDERED: Final = f"{GROUP}/rendered"  # a workload's template as it was rendered, and for what
+    RENDERED: Final = f"{GROUP}/rendered"  # for what a workload's template is rendered: `rendering`
     REPLACED: Final = f"{GROUP}/replaced"  # {ordinal: [...]}, see `observation.Replaced`
-    STATE: Final = (
-        f"{GROUP}/state"  # of a claim: whose state it holds, and where (`plan.manifest.restore`)
-    )
-    ENDED: Final = (
-        f"{GROUP}/ended"  # UIDs of pods that Kueue is to let go of (`plan.losses.exclusions`)
-    )
+    ENDED: Final = f"{GROUP}/ended"  # UIDs of pods that Kueue is to let go of (`plan.replacements`)
     SUSPECTS: Final = f"{GROUP}/suspects"  # {node: since when, UNIX seconds}
     RETRY: Final = f"{GROUP}/retry"  # of a failed job: another value lets it try again
     CHECKPOINT: Final = f"{GROUP}/checkpoint"  # the step of one that `atoll checkpoint` asks for
@@ -95,28 +90,14 @@ def learner_sets(job: Job) -> dict[str, str]:
     }
 
 
-def shard_name(job: str, shard: int, process: str = "") -> str:
-    """Name of a shard's Deployment, Service and claim; with `process`, of the second Deployment."""
-    return f"{job}-syncer-{shard}" + (f"-{process}" if process else "")
-
-
-def processes_of(job: Job) -> tuple[str, ...]:
-    """The processes of each shard: the only one, or those of which one waits."""
-    return ("", SECOND) if job.spec.syncer.standby else ("",)
+def shard_name(job: str, shard: int) -> str:
+    """Name of a shard's Deployment, Service and claim."""
+    return f"{job}-syncer-{shard}"
 
 
 def shard_deployments(job: Job) -> dict[str, int]:
     """The number of the shard by Deployment."""
-    return {
-        shard_name(job.name, number, process): number
-        for number in range(job.spec.syncer.shards)
-        for process in processes_of(job)
-    }
-
-
-def processes_name(job: str, shard: int) -> str:
-    """Name of the headless Service that leads to both processes of a shard."""
-    return f"{shard_name(job, shard)}-all"
+    return {shard_name(job.name, number): number for number in range(job.spec.syncer.shards)}
 
 
 def shards_budget_name(job: str) -> str:
@@ -134,6 +115,10 @@ def evaluator_name(job: str) -> str:
 def accepted_name(job: str) -> str:
     """Name of the ConfigMap with the manifest that was accepted last."""
     return f"{job}-accepted"
+
+
+ACCEPTED_SPEC: Final = "spec.json"  # its key there
+RENDERED: Final = "rendered.json"  # beside it: for what the job's templates are rendered
 
 
 def authority_name(job: str) -> str:

@@ -9,46 +9,332 @@
     HTTP: /livez /readyz /metrics
 
 All replicas keep the watches, so that a standby has no gap in what it has seen; the one that holds
-the Lease has a term (`term`), and only that one asks shards, runs passes and writes.
+the Lease has a `Term`, and only that one asks shards, runs passes and writes.
 
 The parts run until SIGTERM. One that ends by itself ends the process, which Kubernetes starts
 again. On SIGTERM the passes end, then the Lease is given back. Everything runs in one event loop,
 so no part needs a lock, and the queue sees to it that no two passes share a job's memory.
+
+What a replica has only while it leads: passes, and the shards' answers.
+
+    election: leads ──> Term: fresh lists, then the queue ──> election: leads no more, or the end
+                                │                                        │
+                                passes, words, polls                     cancelled and awaited
+
+Memories, channels and the queue end with their term: what a former one has seen begin may have
+ended while another replica led. A standby's watches may be behind by an event, or by a minute if
+their connection has died, and what the former leader has just done must not be judged as if it had
+not happened. So a term begins with a list of the jobs and of all that they are made of.
+
+The edge to probes and Prometheus: /livez, /readyz and /metrics over HTTP.
+
+A probe answers 200, or 503 when something is wrong, and says in a JSON object what, and how old the
+last pass and each watch are.
+
+What the probes answer: whether the operator is live and ready, and how old its news are.
+
+The liveness probe fails only for what a restart heals: a pass or the election that hangs, though
+each of its calls has a deadline, or a watch that has neither failed nor seen a sign of life. An API
+server that is away or refuses is none of these, however long it lasts.
+
+The readiness probe fails until every collection has been listed, and while one has been out of
+sight for BROKEN_SECONDS_MAX of an API server that answers, as is known from the election, which
+asks it every two seconds. A standby is ready. Nothing is routed by readiness.
 """
 
 import asyncio
+import contextlib
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from kubernetes.aio import client, config
+from kubernetes.aio.dynamic import DynamicClient
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from atoll_operator.kube import health
-from atoll_operator.kube.edges import http, watches
-from atoll_operator.kube.edges.connection import connect
-from atoll_operator.kube.edges.fence import Fence
+from atoll_operator.kube.edges import api, watches
+from atoll_operator.kube.edges.api import Api, Count, Limiter
+from atoll_operator.kube.edges.election import Fence
 from atoll_operator.kube.edges.jobs import Jobs
 from atoll_operator.kube.edges.lease import Election
-from atoll_operator.kube.edges.limiter import Limiter
-from atoll_operator.kube.edges.namespaces import Namespaces
-from atoll_operator.kube.edges.polls import Polls
+from atoll_operator.kube.edges.polls import Polls, Syncers
 from atoll_operator.kube.edges.queue import Queue
-from atoll_operator.kube.edges.reflector import Reflector
-from atoll_operator.kube.edges.syncers import Syncers
-from atoll_operator.kube.edges.watches import Nodes
+from atoll_operator.kube.edges.watches import ERRORS, Nodes, Reflector
+from atoll_operator.kube.effects.apply import Applier, Repair
+from atoll_operator.kube.effects.report import Recorder, StatusWriter
+from atoll_operator.kube.effects.secrets import Secrets
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.observed.cache import Sight
+from atoll_operator.kube.names import COMPONENT
+from atoll_operator.kube.observed.cache import Key, Ledger, Sight
+from atoll_operator.kube.reconcile import ClusterObserver, Reconciler
 from atoll_operator.kube.settings import Settings
-from atoll_operator.kube.term import Term, Terms, reconciler
+from atoll_protos.network.listening import listening_socket
+
+FIRST_LISTS_SECONDS_MAX = 10.0
+LIST_AGAIN_SECONDS = 1.0
+FRESH_SECONDS_MAX = 90.0  # a watch that has died without a word has been begun again by then
 
 log = structlog.get_logger()
 
+Followed = Sequence[Reflector]
 
-def signs(terms: Terms, sights: Mapping[str, Sight]) -> health.Signs:
+
+def reconciler(
+    server: api.Api,
+    syncers: Syncers,
+    polls: Polls,
+    nodes: Nodes,
+    settings: Settings,
+    metrics: Metrics,
+) -> Reconciler:
+    recorder = Recorder(api=server, metrics=metrics)
+    repair = Repair(api=server, syncers=syncers, metrics=metrics, recorder=recorder)
+    secrets = Secrets(api=server, metrics=metrics, settings=settings)
+    return Reconciler(
+        settings=settings,
+        metrics=metrics,
+        observer=ClusterObserver(cache=server.cache, polls=polls, nodes=nodes, secrets=secrets),
+        applier=Applier(api=server, metrics=metrics, repair=repair, secrets=secrets),
+        writer=StatusWriter(api=server, metrics=metrics, recorder=recorder),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Term:
+    """One time of leading."""
+
+    queue: Queue
+    passes: Reconciler
+    polls: Polls
+    syncers: Syncers
+
+    async def run(self, follow: Followed, made_of: Followed) -> None:
+        """Run until cancelled, and until all passes have ended.
+
+        It begins when everything has been listed once, or after FIRST_LISTS_SECONDS_MAX: then a job
+        whose objects cannot be listed at least says so.
+        """
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LISTS_SECONDS_MAX):
+                    for each in follow:
+                        await each.listed.wait()
+            await asyncio.gather(*(fresh(each) for each in made_of))
+            for raw in self.passes.observer.cache.jobs(""):
+                self.queue.add((raw["metadata"]["namespace"], raw["metadata"]["name"]))
+            await self.queue.run()
+        finally:
+            await self.polls.close()
+            await self.syncers.close()
+            self.passes.metrics.held.set(0)
+            self.passes.metrics.show_states(())
+
+
+async def fresh(each: Reflector) -> None:
+    """List a collection now; not where its watch is broken, nor for more than FRESH_SECONDS_MAX."""
+    until = time.monotonic() + FRESH_SECONDS_MAX
+    while not each.is_broken and time.monotonic() < until:
+        try:
+            await each.list_now()
+        except ERRORS as error:
+            log.warning("list failed", error=str(error) or type(error).__name__)
+            await asyncio.sleep(LIST_AGAIN_SECONDS)
+        else:
+            return
+
+
+@dataclass(slots=True, kw_only=True)
+class Terms:
+    """A term after the other, as the election says; between two of them nothing is done."""
+
+    election: Election
+    begin: Callable[[], Term]
+    now: Term | None = None
+
+    def ask(self, key: Key) -> None:
+        """Ask for a pass; a standby forgets it, because a term begins with all jobs."""
+        if self.now is not None:
+            self.now.queue.add(key)
+
+    def edited(self, key: Key) -> None:
+        if self.now is not None:
+            self.now.queue.lift(key)
+
+    async def run(self, follow: Followed, made_of: Followed) -> None:
+        """Until cancelled; raises what ends a term but for the election."""
+        while True:
+            await self.election.leads.wait()
+            self.now = self.begin()
+            parts = [
+                asyncio.create_task(self.now.run(follow, made_of)),
+                asyncio.create_task(self.election.stands_by.wait()),
+            ]
+            try:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                if parts[0].done():
+                    parts[0].result()
+                    raise RuntimeError("the passes have ended by themselves")
+            finally:
+                for each in parts:
+                    each.cancel()
+                await asyncio.gather(*parts, return_exceptions=True)
+                self.now = None
+
+
+async def connect(
+    limiter: Limiter,
+    kubeconfig: str | None = None,
+    *,
+    fence: Fence | None = None,
+    counts: Count = lambda verb, status: None,
+) -> Api:
+    """Connect with the pod's service account; outside of a cluster with this file or KUBECONFIG."""
+    settings = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=settings)
+    except config.ConfigException:
+        await config.load_kube_config(kubeconfig, client_configuration=settings)
+    settings.connection_pool_maxsize = 0  # no limit: each watch holds a connection
+    connection = client.ApiClient(settings)
+    connection.user_agent = COMPONENT  # in the API server's audit log and metrics
+    return Api(
+        client=connection,
+        dynamic=DynamicClient(connection),
+        limiter=limiter,
+        fence=fence,
+        counts=counts,
+    )
+
+
+PASS_SECONDS_MAX = 120.0
+WATCH_SECONDS_MAX = 180.0  # longer than silence, back-off and the deadline of a call together
+BROKEN_SECONDS_MAX = 60.0
+ELECTION_SECONDS_MAX = 60.0  # longer than a look at the Lease with the deadlines of its calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What each part of the operator did last, in monotonic seconds; None: never yet."""
+
+    now: float
+    leads: bool
+    holder: str  # who leads, as far as this replica knows; empty: nobody
+    tried_at: float  # when it last looked at the Lease, or tried to
+    answering_since: float | None  # since when the API server answers each look; None: it does not
+    last_pass_at: float | None = None  # that succeeded
+    passes: Mapping[str, float] = field(default_factory=dict)  # that run: since when, by job
+    sights: Mapping[str, Sight] = field(default_factory=dict)  # by path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """A probe's answer."""
+
+    problems: tuple[str, ...]
+    signs: Signs
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def body(self) -> dict[str, object]:
+        """The answer as JSON: what is wrong, and ages in seconds."""
+        signs = self.signs
+
+        def age(at: float | None) -> float | None:
+            return None if at is None else round(signs.now - at, 1)
+
+        return {
+            "ok": self.ok,
+            "problems": list(self.problems),
+            "role": "leader" if signs.leads else "standby",
+            "leader": signs.holder,
+            "leaseSeconds": age(signs.tried_at),
+            "lastPassSeconds": age(signs.last_pass_at),
+            "runningPassSeconds": {job: age(at) for job, at in sorted(signs.passes.items())},
+            "watchSeconds": {path: age(s.alive_at) for path, s in sorted(signs.sights.items())},
+        }
+
+
+def is_live(signs: Signs) -> Health:
+    now, watches = signs.now, signs.sights.items()
+    found = [
+        f"the pass of {k} hangs" for k, at in signs.passes.items() if now - at > PASS_SECONDS_MAX
+    ]
+    found += [f"the watch of {k} hangs" for k, s in watches if now - s.tried_at > WATCH_SECONDS_MAX]
+    if now - signs.tried_at > ELECTION_SECONDS_MAX:
+        found.append("the election hangs")
+    return Health(problems=tuple(found), signs=signs)
+
+
+def is_ready(signs: Signs) -> Health:
+    problems, now = [], signs.now
+    answering = 0.0 if signs.answering_since is None else now - signs.answering_since
+    for path, each in signs.sights.items():
+        if each.gone:
+            continue
+        why = f": {each.problem}" if each.problem else ""
+        broken = 0.0 if each.broken_at is None else now - each.broken_at
+        if not each.listed:
+            problems.append(f"{path} is not listed yet{why}")
+        elif min(broken, answering) > BROKEN_SECONDS_MAX:
+            problems.append(f"{path} cannot be watched{why}")
+    return Health(problems=tuple(problems), signs=signs)
+
+
+Check = Callable[[], Health]
+CONNECTIONS_MAX: Final = 64
+
+
+class Server(web.Server):
+    """One connection more ends the oldest: who holds some open shuts out no probe."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.Response]]) -> None:
+        super().__init__(handler, access_log=None)
+        self._newest: deque[RequestHandler] = deque()
+
+    def __call__(self) -> RequestHandler:
+        connection = super().__call__()
+        self._newest.append(connection)
+        if len(self._newest) > CONNECTIONS_MAX:
+            self._newest.popleft().force_close()
+        return connection
+
+
+async def serve_http(
+    port: int, live: Check, ready: Check, registry: CollectorRegistry
+) -> web.ServerRunner:
+    """Start the server; it listens on all addresses when this returns. The caller cleans up."""
+    checks = {"/livez": live, "/readyz": ready}
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        if request.method not in {"GET", "HEAD"}:
+            raise web.HTTPMethodNotAllowed(request.method, ("GET", "HEAD"))
+        if request.path == "/metrics":
+            headers = {"Content-Type": CONTENT_TYPE_LATEST}
+            return web.Response(body=generate_latest(registry), headers=headers)
+        if request.path not in checks:
+            raise web.HTTPNotFound
+        health = checks[request.path]()
+        return web.json_response(health.body(), status=200 if health.ok else 503)
+
+    runner = web.ServerRunner(Server(answer))
+    await runner.setup()
+    await web.SockSite(runner, listening_socket("", port)).start()
+    return runner
+
+
+def signs(terms: Terms, sights: Mapping[str, Sight]) -> Signs:
     election, term = terms.election, terms.now
-    return health.Signs(
+    return Signs(
         now=time.monotonic(),
         leads=election.leads.is_set(),
         holder=election.holder,
@@ -58,11 +344,6 @@ def signs(terms: Terms, sights: Mapping[str, Sight]) -> health.Signs:
         passes={"/".join(key): at for key, at in term.queue.running.items()} if term else {},
         sights=sights,
     )
-
-
-def served(sights: Mapping[str, Sight], left_out: Collection[str]) -> dict[str, Sight]:
-    """The sights that readiness counts: a namespace that is gone makes no replica unready."""
-    return {path: each for path, each in sights.items() if each.namespace not in left_out}
 
 
 async def end_of_first(stop: "asyncio.Task[Any]", parts: Collection["asyncio.Task[Any]"]) -> None:
@@ -88,6 +369,7 @@ async def serve(settings: Settings) -> None:
         metrics.requests.labels(verb, str(status)).inc()
 
     server = await connect(limiter, fence=fence, counts=counts)
+    server.cache.ledger = Ledger(limits=settings.limits, serves=settings.serves)
     namespace, name = settings.lease
     election = Election(api=server, fence=fence, namespace=namespace, name=name)
     metrics.leader.set_function(election.leads.is_set)
@@ -97,7 +379,7 @@ async def serve(settings: Settings) -> None:
         polls = Polls(syncers=syncers, done=terms.ask)
         passes = reconciler(server, syncers, polls, nodes, settings, metrics)
         passes.writer.missing = partial(want_lists, jobs)
-        passes.writer.busy = lambda: limiter.is_busy
+        passes.writer.busy = limiter.is_busy
         queue = Queue(reconcile=passes.reconcile)
         return Term(queue=queue, passes=passes, polls=polls, syncers=syncers)
 
@@ -110,28 +392,20 @@ async def serve(settings: Settings) -> None:
     others = watches.sources(cache, nodes, settings.namespaces, terms.ask)
     follow: list[Reflector] = [*jobs, *(Reflector(api=server, source=each) for each in others)]
     made_of = [each for each in follow if each.source.path in cache.sights]
-    namespaces = Namespaces(
-        api=server,
-        cache=cache,
-        namespaces=settings.namespaces,
-        lease=settings.lease,
-        feed=terms.ask,
-    )
     sights = cache.sights | cache.failures_sights | nodes.sights
 
-    def live() -> health.Health:
-        return health.live(signs(terms, sights))
+    def live() -> Health:
+        return is_live(signs(terms, sights))
 
-    def ready() -> health.Health:
-        return health.ready(signs(terms, served(sights, cache.left_out)))
+    def ready() -> Health:
+        return is_ready(signs(terms, sights))
 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    runner = await http.serve(settings.http_port, live, ready, metrics.registry)
+    runner = await serve_http(settings.http_port, live, ready, metrics.registry)
     parts = [asyncio.create_task(each.follow()) for each in follow]
-    own = (namespaces.follow(), terms.run(follow, made_of))
-    parts += [asyncio.create_task(each) for each in own]
+    parts.append(asyncio.create_task(terms.run(follow, made_of)))
     electing = asyncio.create_task(election.follow())
     log.info("operator runs", regions=settings.regions, name=election.me)
     stop = asyncio.create_task(stopping.wait())

@@ -13,6 +13,18 @@ EVERY_REGION = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most children (`observed.cache`) that jobs may have; by default any number."""
+
+    of_job: float = float("inf")
+    of_namespace: float = float("inf")
+    in_all: float = float("inf")
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One install serves the named `regions`, or with ("*",) every region of a cluster.
 
@@ -29,6 +41,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()  # empty: all
     api_requests_per_second: float = float(default(Env.OPERATOR_API_REQUESTS))
     api_burst: int = int(default(Env.OPERATOR_API_BURST))
+    limits: Limits = NO_LIMITS  # of children
     lease: tuple[str, str] = ("default", "atoll-operator")  # namespace and name, of the election
     certificate_seconds: float = float(default(Env.OPERATOR_CERTIFICATE_SECONDS))
 
@@ -56,6 +69,11 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         namespaces=_words(value(environment, Env.OPERATOR_NAMESPACES)),
         api_requests_per_second=_above_zero(environment, Env.OPERATOR_API_REQUESTS),
         api_burst=int(_above_zero(environment, Env.OPERATOR_API_BURST)),
+        limits=Limits(
+            of_job=_above_zero(environment, Env.OPERATOR_CHILDREN_PER_JOB),
+            of_namespace=_above_zero(environment, Env.OPERATOR_CHILDREN_PER_NAMESPACE),
+            in_all=_above_zero(environment, Env.OPERATOR_CHILDREN),
+        ),
         lease=_namespace_and_name(environment, Env.OPERATOR_LEASE),
         certificate_seconds=_above_zero(environment, Env.OPERATOR_CERTIFICATE_SECONDS),
     )

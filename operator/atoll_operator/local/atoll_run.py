@@ -7,7 +7,6 @@ A new run passes `--new` to its shards. It promises that no process of this run 
 the registrar may start the run at once; with `--resume` it must first ask the other shards.
 """
 
-import json
 import os
 import signal
 import sys
@@ -19,54 +18,46 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from atoll_operator.api.job.parsing import without_effect_here
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.job.unsupported import without_effect_here
-from atoll_operator.api.status.condition_facts import late_work
-from atoll_operator.local.chaos import effects, means
-from atoll_operator.local.chaos.faults import Chaos
-from atoll_operator.local.chaos.links import Links
-from atoll_operator.local.chaos.plan import DrawnFault
-from atoll_operator.local.elsewhere import NONE, Elsewhere
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import (
+from atoll_operator.api.status.conditions import late_work
+from atoll_operator.local import gpus, last_status, local_status, run_folder
+from atoll_operator.local.chaos import Chaos, Fault, Links
+from atoll_operator.local.passes import NONE, Elsewhere, JobFailedError, LocalRun
+from atoll_operator.local.poller import Poller, utc_now
+from atoll_operator.local.process_plan import Planned, endpoints_in, own_checkpoints, processes
+from atoll_operator.local.run_files import (
     CHAOS_FILE,
-    CHECKPOINTS_FOLDER,
     LENGTH_FILE,
     MANIFEST_FILE,
     RUN_FILE,
     SLOTS_FILE,
     STORE_FILE,
-    STORES_FOLDER,
     Files,
     continued_by,
     read_lines,
     shown,
     write_whole,
 )
-from atoll_operator.local.passes import JobFailedError, LocalRun
-from atoll_operator.local.planning import gpus
-from atoll_operator.local.planning.edits import ManifestInUse, next_length
-from atoll_operator.local.planning.process_plan import Planned, endpoints_at, processes
-from atoll_operator.local.progress import last_status, local_status
-from atoll_operator.local.progress.poller import Poller, utc_now
+from atoll_operator.local.run_manifest import ManifestInUse, next_length
 from atoll_operator.local.show import plots, run_summary
-from atoll_operator.local.show.curve_recorder import recording
+from atoll_operator.local.show.curves import recording
 from atoll_operator.local.show.live import Output, echo, view_for
 from atoll_operator.local.show.run_summary import RunResult
-from atoll_operator.local.supervision.ports import free_ports
-from atoll_operator.local.supervision.process_reports import (
+from atoll_operator.local.startable import (
     afterwards,
+    check_startable,
     ended_after,
     exit_of,
+    free_ports,
     refused,
+    unsaved,
 )
-from atoll_operator.local.supervision.startable import check_startable
-from atoll_operator.local.supervision.supervisor import Supervisor
+from atoll_operator.local.supervisor import Supervisor
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS, ExitCode
-from atoll_protos.job.expected import Expected
-from atoll_protos.job.run_file import RunFile
+from atoll_protos.job.run_file import Expected, RunFile
 
 STOPPING = (
     "stopping: learners leave in order, then come the summary and the pictures; another Ctrl-C"
@@ -82,26 +73,30 @@ def train(  # noqa: PLR0913 - each of them is what an option of the command says
     output: Output,
     manifest: str,
     chaos: bool,
-    faults: Sequence[DrawnFault] = (),
+    faults: Sequence[Fault] = (),
     allow_refused: bool,
+    record: int = 0,
     elsewhere: Elsewhere = NONE,
 ) -> RunResult:
     """Run a job in a folder, and write its summary and pictures there. Raises SpecError.
 
     `manifest` is what the folder keeps as manifest.yaml, `faults` are those of a plan, by time.
     With `allow_refused` a job is complete also without learners that were refused for good.
+    Of each slice, `record` merges are recorded.
     `elsewhere` are the learners of `atoll serve` on other machines.
     """
     job = with_checkpoints(job, out)
     wanted, slots, shards = run_file(job), elsewhere.listed(expected(job)), job.spec.syncer.shards
-    endpoints, here = elsewhere.endpoints or _free_endpoints(job), elsewhere.here(job)
+    here = elsewhere.here(job)
     found = gpus.find(os.environ) if gpus.matter(here) else gpus.VisibleGpus()
-    places = Places(out=out, endpoints=endpoints, found=found)
+    places = Places(out=out, endpoints=elsewhere.endpoints, found=found, record=record)
     check_startable(places.planned(here, new=True))
     view = view_for(output, terminal=sys.stdout.isatty())
     with (
-        run_lock.running(out),
-        Links(faults, endpoints).open() as links,
+        run_folder.running(out),
+        run_folder.private(out, stores=not job.spec.syncer.storage.url) as umask,
+        _endpoints(job, out, elsewhere) as places.endpoints,
+        Links(faults, places.endpoints).open() as links,
         elsewhere.open(view.say),
     ):
         url = job.spec.syncer.storage.url
@@ -114,23 +109,22 @@ def train(  # noqa: PLR0913 - each of them is what an option of the command says
             view.say(line)
         files = Files(out, view.say)
         planned = links.through(elsewhere.through(places.planned(here, new=new)))
-        supervisor = Supervisor(planned, files, view.say, job.spec.steps)
+        supervisor = Supervisor(planned, files, view.say, job.spec.steps, umask)
 
         def plan(edited: Job) -> list[Planned]:
             return links.through(
                 elsewhere.through(places.planned(elsewhere.here(edited), new=False))
             )
 
-        with recording(out, view.say, began=0.0 if new else time.time()) as curves:
+        with recording(out, view.say, began=0.0 if new else time.time()):
             training = LocalRun(
                 elsewhere=elsewhere,
                 slots=slots,
                 files=files,
                 supervisor=supervisor,
-                poller=Poller(job, endpoints, elsewhere.observer),
+                poller=Poller(job, places.endpoints, elsewhere.observer),
                 view=view,
                 status=local_status.status(job, [None] * shards, utc_now()),
-                curves=curves,
                 chaos=chaos,
                 faults=Chaos(waiting=[*faults], supervisor=supervisor, links=links, files=files),
                 manifest=ManifestInUse(out=out, text=manifest, plan=plan),
@@ -138,18 +132,24 @@ def train(  # noqa: PLR0913 - each of them is what an option of the command says
             return _finish(training, allow_refused=allow_refused)
 
 
-def _free_endpoints(job: Job) -> Sequence[str]:
-    shards = job.spec.syncer.shards
-    return endpoints_at(free_ports(shards * (2 if job.spec.syncer.standby else 1)), shards)
+@contextmanager
+def _endpoints(job: Job, out: Path, elsewhere: Elsewhere) -> Iterator[Sequence[str]]:
+    """Of the shards, by shard."""
+    if elsewhere.endpoints:
+        yield elsewhere.endpoints
+        return
+    with run_folder.socket_folder(out) as folder:
+        yield endpoints_in(folder, job.spec.syncer.shards)
 
 
 @dataclass(slots=True, kw_only=True)
 class Places:
-    """Where the processes of a run are, on ports and GPUs that they keep when the job is edited."""
+    """Where the processes of a run are, on sockets and GPUs that stay when the job is edited."""
 
     out: Path
     endpoints: Sequence[str]  # by shard
     found: gpus.VisibleGpus
+    record: int = 0  # merges of each slice
     gpus: dict[str, str] = field(default_factory=dict)  # by process
     meetings: dict[str, int] = field(default_factory=dict)  # ports where hosts meet, by slot
 
@@ -160,14 +160,21 @@ class Places:
             for slot in job.spec.slots:
                 if slot not in self.meetings:
                     (self.meetings[slot],) = free_ports(1)
-        meetings = self.meetings
-        return processes(job, self.out, self.endpoints, self.gpus, new=new, meetings=meetings)
+        return processes(
+            job,
+            self.out,
+            self.endpoints,
+            self.gpus,
+            new=new,
+            meetings=self.meetings,
+            record=self.record,
+        )
 
 
 def with_checkpoints(job: Job, out: Path) -> Job:
     """Checkpoints go to the run folder where the manifest names no other place."""
     given = job.spec.checkpoint
-    url = given.url or f"file://{out / CHECKPOINTS_FOLDER}"
+    url = given.url or own_checkpoints(out)
     spec = job.spec.model_copy(update={"checkpoint": given.model_copy(update={"url": url})})
     return job.model_copy(update={"spec": spec})
 
@@ -180,7 +187,8 @@ def _finish(training: LocalRun, *, allow_refused: bool) -> RunResult:
         finally:
             training.supervisor.stop()
     if code is RunResult.COMPLETE:
-        code = exit_of(training.supervisor.children, allow_refused=allow_refused)
+        children, elsewhere = training.supervisor.children, training.elsewhere.refused()
+        code = exit_of(children, allow_refused=allow_refused, elsewhere=elsewhere)
     _summarise(training, code, outcome, time.monotonic() - begun)
     return code
 
@@ -201,7 +209,6 @@ def prepare(
             raise SpecError("--out", f"{out} holds a run", "give another folder, or add --resume")
         last_status.check_same(wanted, RunFile.from_json(path.read_text(encoding="utf-8")), out)
         last_status.check_same_store(url, out)
-        means.put_back_all(out / STORES_FOLDER)
     try:
         write_whole(out / MANIFEST_FILE, manifest)
         write_whole(out / SLOTS_FILE, slots.to_json())
@@ -239,19 +246,17 @@ def _outcome(training: LocalRun, each_pass: Callable[[], None]) -> tuple[RunResu
 def _summarise(training: LocalRun, code: RunResult, outcome: str, seconds: float) -> None:
     out, say, reached = training.files.out, training.view.say, training.status.progress
     children, spec = training.supervisor.children, training.poller.job.spec
-    length = spec.steps  # which the clock passes by a few
-    step = min(reached.step, length or reached.step) if reached else None
     result = RunResult.COMPLETE if training.complete_at is not None else code
-    slots, home = frozenset(spec.slots), spec.syncer_region
-    found = run_summary.summarise(
-        out, result.name.title(), seconds, step, slots, training.elsewhere.prices, home
-    )
+    slots = frozenset(spec.slots)
+    found = run_summary.summarise(out, result.name.title(), seconds, reached, slots)
+    if reached and spec.steps:  # which the clock passes by a few
+        found["steps"] = min(reached.step, spec.steps)
     found["exit_code"] = int(code)
-    found |= {"ended_after": ended_after(children), "refused": refused(children)}
+    elsewhere = training.elsewhere.refused()
+    found |= {"ended_after": ended_after(children), "refused": {**refused(children), **elsewhere}}
     if lines := read_lines(out / CHAOS_FILE):
-        lines = effects.in_folder(out, lines)
-        training.files.write(CHAOS_FILE, "".join(f"{json.dumps(each)}\n" for each in lines))
-        found["chaos"] = effects.sums(lines)
+        not_made = sum("not_made" in line for line in lines)
+        found["chaos"] = {"faults": len(lines), "not_made": not_made}
     training.files.write_json("summary.json", found)
     try:
         plots.draw(out, found["tokens"])
@@ -262,7 +267,10 @@ def _summarise(training: LocalRun, code: RunResult, outcome: str, seconds: float
         if line:
             say(line)
     see = f"see {shown(out / 'summary.json')} and loss.png beside it"
-    more = afterwards(children, code) if result is RunResult.COMPLETE else ""
+    more = ""
+    if result is RunResult.COMPLETE:
+        lost = unsaved(children, spec.slots[0], shown(out / "export"))
+        more = afterwards(children, code, elsewhere) + (f"; {lost}" if lost else "")
     say(f"{outcome}: {run_summary.sentence(found)}{more}; {see}")
 
 

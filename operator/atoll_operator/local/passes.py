@@ -12,29 +12,46 @@ It decides from what the shards said and from exit codes alone. A run is in thes
     final      every shard has had its last rounds. Until then a learner that ends with exit code
                0 has only stopped, for example after SIGTERM, and is started again.
     complete   the registrar (shard 0) says that the model is exported. From then on learners and
-               the evaluator have 60 s to take their last values and end by themselves. None of
+               the evaluator have 10 min to take their last values, save and end. None of
                them is started again, and nothing makes the job fail any more.
     failed     a shard has lost its state, or so many processes were given up that the quorum is
                out of reach, or all learners failed with the same words. A job that is final needs
                no learners.
+
+Learners of a job on other machines, as the run on this one sees them; `atoll run` has none.
+
+`atoll serve` has some: `atoll_operator.machines.server.serving` fills in what is neutral here.
 """
 
 import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.status.condition_facts import ENDED
-from atoll_operator.api.status.job_status import ProgressStatus, Status
+from atoll_operator.api.status.conditions import same_data
+from atoll_operator.api.status.job_status import ENDED, ProgressStatus, Status, missing
 from atoll_operator.api.status.reasons import STORE_LOST
-from atoll_operator.api.status.seen_status import missing
-from atoll_operator.local.chaos.faults import Chaos
-from atoll_operator.local.elsewhere import NONE, Elsewhere
-from atoll_operator.local.folder.run_files import (
+from atoll_operator.local import local_status, run_manifest
+from atoll_operator.local.chaos import Chaos
+from atoll_operator.local.child import (
+    Child,
+    End,
+    EndRecord,
+    alike,
+    by_slot,
+    cannot_train,
+    has_left,
+    words_of,
+)
+from atoll_operator.local.local_status import RunSnapshot, ShownMachine
+from atoll_operator.local.poller import Poller
+from atoll_operator.local.process_plan import Planned
+from atoll_operator.local.run_files import (
     ASKED_FILE,
     LENGTH_FILE,
     MANIFEST_FILE,
@@ -47,27 +64,72 @@ from atoll_operator.local.folder.run_files import (
     runs_of,
     shown,
 )
-from atoll_operator.local.planning import edits
-from atoll_operator.local.planning.edits import ManifestInUse
-from atoll_operator.local.progress import local_status
-from atoll_operator.local.progress.local_status import RunSnapshot
-from atoll_operator.local.progress.poller import Poller
-from atoll_operator.local.show.curves import Curves
+from atoll_operator.local.run_manifest import ManifestInUse
 from atoll_operator.local.show.live import RunView
-from atoll_operator.local.supervision.child import Child, by_slot, cannot_train, has_left
-from atoll_operator.local.supervision.giving_up import End, EndRecord, alike, words_of
-from atoll_operator.local.supervision.process_reports import reports_of
-from atoll_operator.local.supervision.supervisor import ROLES, Supervisor
+from atoll_operator.local.startable import reports_of
+from atoll_operator.local.supervisor import ROLES, Supervisor
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import EXITS
-from atoll_protos.job.expected import Expected
+from atoll_protos.job.run_file import Expected
+
+
+class Elsewhere:
+    """None, and shards on Unix sockets in plain text."""
+
+    endpoints: Sequence[str] = ()  # of the shards, for processes here; empty: sockets of the run
+    observer: str = ""  # folder of the credentials with which the run looks at its shards
+
+    def here(self, job: Job) -> Job:
+        """The job with the regions whose learners are processes of this machine."""
+        return job
+
+    def through(self, planned: list[Planned]) -> list[Planned]:
+        """The processes as they have to be started."""
+        return planned
+
+    def listed(self, slots: Expected) -> Expected:
+        """The slots file, with the machines that have entered."""
+        return slots
+
+    @contextmanager
+    def open(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Machines may enter inside."""
+        del say
+        yield
+
+    def invitation(self) -> str:
+        """How machines enter, in words; empty: none can."""
+        return ""
+
+    def edited(self, job: Job) -> None:
+        """The job is another one now: its length, or its learners."""
+
+    def follow(self, seen: RunSnapshot) -> None:
+        """Note what a pass has seen."""
+
+    def machines(self) -> Sequence[ShownMachine]:
+        """As they are seen now."""
+        return ()
+
+    def refused(self) -> Mapping[str, str]:
+        """By slot: why its learner is refused for good."""
+        return {}
+
+    def leaving(self, seen: RunSnapshot) -> bool:
+        """Whether learners of a complete job still take its last values."""
+        del seen
+        return False
+
+
+NONE = Elsewhere()
+
 
 POLL_SECONDS = 0.5
 BEGIN_WITH = "atoll run MANIFEST --resume-from PLACE"
 SETTLING_SECONDS_MAX = 10.0  # for commits, when the learners of a run that ends early have left
 CHAOS_SECONDS = 20.0  # in which all train, before the next kill
 COUNTED = ("step", "tokens", "token_counts", "goodput", "participation", "uptime", "links")
-LEAVING_SECONDS_MAX = 60.0  # for learners and the evaluator, once the job is complete
+LEAVING_SECONDS_MAX = 600.0  # for learners and the evaluator, once the job is complete
 
 
 class JobFailedError(Exception):
@@ -89,13 +151,13 @@ class LocalRun:
     view: RunView
     status: Status
     elsewhere: Elsewhere = NONE
-    curves: Curves = field(default_factory=Curves)  # which another thread draws
     chaos: bool = False
     chaos_at: float = 0.0
     faults: Chaos | None = None  # the faults of --chaos-plan
     run_id: str | None = None  # of the run, as its shards have named it last
     manifest: ManifestInUse | None = None
     suspended: bool = False
+    warned: bool = False  # that learners train on the same data
     complete_at: float | None = None
     progress: ProgressStatus | None = None  # the last one that all shards have told
 
@@ -118,7 +180,7 @@ class LocalRun:
             self._follow(self.manifest, now)
         if self.suspended:
             resting = self.poller.resting(self.status, now)
-            self.elsewhere.tell(resting, final=False, complete=False)
+            self.elsewhere.follow(resting)
             self.view.show(replace(resting, machines=self.elsewhere.machines()), now)
             return False
         seen = self.poller.poll(now, reports_of(self.supervisor.children, now))
@@ -131,15 +193,17 @@ class LocalRun:
             complete=complete,
             answered=None not in states,
             tick=seen.step,
-            serving=seen.serving,
         )
         self._write_slots()
-        self.elsewhere.tell(seen, final=final, complete=complete)
+        self.elsewhere.follow(seen)
         self.say_if_lost(seen.status.run)
+        if not self.warned and (warning := same_data(seen.replies)):
+            self.warned = True
+            self.view.say(f"warning: {warning}")
         self.write(seen.status)
         self.progress = seen.status.progress or self.progress
         machines = self.elsewhere.machines()
-        self.view.show(replace(seen, merged_share=self.curves.goodput, machines=machines), now)
+        self.view.show(replace(seen, machines=machines), now)
         if self.faults and not final:
             self.faults.advance(now, all_train=self._all_train(seen))
         elif self.faults:
@@ -175,7 +239,7 @@ class LocalRun:
                 self.view.say(f"{MANIFEST_FILE} is not followed: {error}")
             else:
                 if self._write_job(job):
-                    for line in edits.differences(self.poller.job, job):
+                    for line in run_manifest.differences(self.poller.job, job):
                         self.view.say(line)
                     self.poller.job, self.poller.unaccepted = job, ""
                     self.elsewhere.edited(job)
@@ -189,22 +253,21 @@ class LocalRun:
             self.suspended, self.chaos_at = False, now
             self.supervisor.begin_again()
             self.poller.begin_again()
+            self.poller.links.say(pb.INTENT_RUN)
             self.view.say("resumed")
 
     def _write_job(self, job: Job) -> bool:
         before, after, out = self.poller.job.spec, job.spec, self.files.out
         written = self.files.write(RUN_FILE, run_file(job).to_json())
         if (before.steps, before.tokens) != (after.steps, after.tokens):
-            length = edits.next_length(out, after.steps, after.tokens)
+            length = run_manifest.next_length(out, after.steps, after.tokens)
             written = self.files.write(LENGTH_FILE, length) and written
         return written
 
     def _suspend(self) -> None:
         continues = f"`atoll resume {shown(self.files.out)}`"
         self.view.say("suspending: learners leave in order, then the shards end")
-        told = local_status.suspended(self.status, "spec.suspend is true", continues)
-        resting = self.poller.resting(told, time.monotonic())
-        self.elsewhere.tell(resting, final=False, complete=False)
+        self.poller.links.say(pb.INTENT_SUSPEND)
         left = self._left(self.elsewhere.leaving)
         self.write(local_status.suspended(left, "spec.suspend is true", continues))
         self.supervisor.stop()
@@ -236,8 +299,9 @@ class LocalRun:
         return [x for x in self.supervisor.in_roles("learner", "evaluator") if not x.done]
 
     def fail(self, error: JobFailedError) -> None:
-        self.elsewhere.failed(str(error))
-        self.write(local_status.failed(self._left(), error.reason, str(error)))
+        self.poller.links.say(pb.INTENT_FAIL, str(error))
+        left = self._left(self.elsewhere.leaving)
+        self.write(local_status.failed(left, error.reason, str(error)))
 
     def interrupted(self) -> None:
         self.write(
@@ -270,12 +334,8 @@ class LocalRun:
             time.sleep(POLL_SECONDS)
 
     def _last_look(self, now: float) -> RunSnapshot:
-        """Once nobody speaks to the shards any more: none is passed over that is only slow.
-
-        Of a shard with two processes the one that is left serves soon.
-        """
-        shards = by_slot(self.supervisor.in_roles("shard")).values()
-        running = all(any(each.process is not None for each in shard) for shard in shards)
+        """Once nobody speaks to the shards any more: none is passed over that is only slow."""
+        running = all(each.process is not None for each in self.supervisor.in_roles("shard"))
         ends = reports_of(self.supervisor.children, now)
         return self.poller.poll(now, ends, wait=running)
 
@@ -305,11 +365,7 @@ class LocalRun:
             for hosts in learners
             if cannot_train(hosts)
         ]
-        shards = [
-            processes[0]
-            for processes in by_slot(self.supervisor.in_roles("shard")).values()
-            if all(each.given_up for each in processes)
-        ]
+        shards = [each for each in self.supervisor.in_roles("shard") if each.given_up]
         spec = self.poller.job.spec
         if shards or (lost and not final and spec.learners - len(lost) < spec.learners_needed):
             first = (shards or lost)[0]

@@ -7,6 +7,20 @@ regions are left out, since both change while the job runs, and so is a quorum o
 
 A file without regions is that of a shard on a cluster: it takes every slot, so that nobody starts
 again when a region is added. Defaults of `Sync` are the published setting.
+
+Files of a job as dataclasses, read strictly from JSON.
+
+An unknown, missing, doubled or wrongly typed field raises SpecError with its path and what to do.
+
+The learners that a job has at present, and the checkpoint that a person has asked for.
+
+The executors write this file again whenever that changes, also `atoll run` when it gives a learner
+up (`absent`). Shards read it again and again, so a change of it starts nobody again. Rules 1 and 2
+need it, to ask and to await learners; a registrar without it knows of no learner.
+
+What shards and slots do, in the words that people see: SHARD_SERVING is `Serving`.
+
+A number that this version does not know is `Unknown`. Code compares the enums of v1/atoll.proto.
 """
 
 import dataclasses
@@ -14,17 +28,102 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from atoll_protos import json_text
-from atoll_protos.errors import require
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import SpecError, require
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout, fragments_that_fit
-from atoll_protos.job.strict_json import parse, short
 from atoll_protos.names import REGION_PATTERN, slot_name
 from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
+
+WORDS: Final = {bool: "true or false", float: "a number", int: "a whole number", str: "a string"}
+
+
+def parse(kind: Any, text: str, name: str) -> Any:
+    """A dataclass from JSON; errors about the whole file call it `name`. Raises SpecError."""
+    try:
+        document = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(name, f"is not JSON ({error})", "write it again") from error
+    if not isinstance(document, dict):
+        raise SpecError(name, f"{short(document)} is not a mapping", "give a mapping")
+    return _parse(kind, document, "")
+
+
+def short(value: Any) -> str:
+    return reprlib.repr(value)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for name, value in pairs:
+        require(name not in mapping, name, "is given twice", "give it once")
+        mapping[name] = value
+    return mapping
+
+
+def _parse(kind: Any, value: Any, path: str) -> Any:
+    """`value`, at `path`, as `kind`: a dataclass, enum, tuple, optional or plain type."""
+    if dataclasses.is_dataclass(kind):
+        return _parse_dataclass(kind, value, path)
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise SpecError(path, f"{short(value)} is not a list", "give a list")
+        return tuple(
+            _parse(get_args(kind)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
+        )
+    options = get_args(kind)
+    if options:  # T | None, or int | the words in its place
+        if value is None and type(None) in options:
+            return None
+        words = options[-1]
+        word = issubclass(words, StrEnum) and value in list(words)
+        return _parse(words if word else options[0], value, path)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if value not in list(kind):
+            raise SpecError(path, f"{short(value)} is unknown", f"use one of {', '.join(kind)}")
+        return kind(value)
+    if kind is float and type(value) is int and abs(value) < 1 << 53:
+        return float(value)
+    if type(value) is not kind:
+        raise SpecError(path, f"{short(value)} is not {WORDS[kind]}", f"give {WORDS[kind]}")
+    return value
+
+
+def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise SpecError(path, f"{short(value)} is not a mapping", "give a mapping")
+    hints = get_type_hints(kind)
+    prefix = f"{path}." if path else ""
+    for name in value:
+        if name not in hints:
+            raise SpecError(prefix + name, "is unknown", f"remove it; known: {', '.join(hints)}")
+    for field in dataclasses.fields(kind):
+        required = field.default is dataclasses.MISSING
+        if required and field.name not in value:
+            raise SpecError(prefix + field.name, "is missing", "give it")
+    return kind(**{name: _parse(hints[name], item, prefix + name) for name, item in value.items()})
+
+
+def loads(text: str | bytes | bytearray) -> Any:
+    """Any value. Raises ValueError, also for lists in lists without an end."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def mapping(text: str | bytes | bytearray) -> dict[str, Any]:
+    """A mapping. Raises ValueError for anything else."""
+    found = loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("it is not a mapping")
+    return found
+
 
 LEARNERS_MAX: Final = 10_000  # of one region
 AUTO_FRAGMENTS_MAX: Final = 24  # the published number (2604.21428)
@@ -176,18 +275,6 @@ class Checkpoints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """Where merges are recorded, and how many of each slice."""
-
-    url: str
-    commits: int
-
-    def __post_init__(self) -> None:
-        count = self.commits
-        require(count >= 1, "recorded.commits", f"{count} is below 1", "use 1 or more")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
     """One job as its processes see it: `steps` is T in ticks; or `tokens`, exactly one of both."""
 
@@ -200,7 +287,6 @@ class RunFile:
     sync: Sync = Sync()
     evaluator_every: int | None = None  # ticks between two evaluations
     checkpoint: Checkpoints | None = None
-    recorded: Recorded | None = None
     restore_from: str = ""  # the place of a checkpoint with which a new run begins
     uid: str = ""  # of the job whose state it is, on a cluster; empty in a run folder
 
@@ -279,7 +365,7 @@ def hash_of(must_equal: str) -> str:
 
 def first_difference(file: RunFile, theirs: str) -> Difference | None:
     """The first difference to the `must_equal` of any version; None: none. Raises ValueError."""
-    mine, other = (_flat(json_text.mapping(text)) for text in (file.must_equal, theirs))
+    mine, other = (_flat(mapping(text)) for text in (file.must_equal, theirs))
     for name in mine | other:
         if mine.get(name) != other.get(name):
             return Difference(field=name, mine=mine.get(name), theirs=other.get(name))
@@ -302,3 +388,111 @@ def _flat(document: Any) -> dict[str, Any]:
 @functools.lru_cache(maxsize=8)
 def _with_fragments(sync: Sync, count: int) -> Sync:
     return dataclasses.replace(sync, fragments=count)
+
+
+START_SECONDS: int = 30
+SECONDS_MAX = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What holds for one region (rule 41); certificates of a lower `generation` are refused."""
+
+    region: str
+    generation: int = 0
+    tokens_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedMachine:
+    """A machine with a certificate of its own, and the slots that it may join as (rule 41)."""
+
+    name: str
+    slots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Learners for whom the first values wait, at most `start_seconds` from the first heard of.
+
+    `absent` are slots whose learners are not started again. Certificates of machines that are not
+    among `machines` are refused. `checkpoint` is the step of one that somebody has asked for; 0:
+    nobody has. Raises SpecError.
+    """
+
+    regions: tuple[Region, ...] = ()
+    start_seconds: int = START_SECONDS
+    absent: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    machines: tuple[ListedMachine, ...] = ()
+    checkpoint: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_seconds <= SECONDS_MAX:
+            problem = f"{self.start_seconds} is out of range"
+            raise SpecError("start_seconds", problem, f"use 0..{SECONDS_MAX}")
+        known = set[str]()
+        for number, each in enumerate(self.machines):
+            field = f"machines[{number}].name"
+            require(each.name not in known, field, f"{each.name} is there twice", "name it once")
+            known.add(each.name)
+
+    @property
+    def slots(self) -> frozenset[str]:
+        return _slots(self.regions, self.absent)
+
+    @property
+    def every(self) -> frozenset[str]:
+        return _slots(self.regions, ())
+
+    @property
+    def given(self) -> Mapping[str, frozenset[str]]:
+        """By machine: the slots that it may join as."""
+        return {each.name: frozenset(each.slots) for each in self.machines}
+
+    def limit(self, region: str) -> Limit:
+        return next((each for each in self.limits if each.region == region), Limit(region=region))
+
+    def to_json(self) -> str:
+        """The file's text, without the later fields where they say nothing."""
+        given = dataclasses.asdict(self)
+        for field in ("absent", "limits", "machines", "checkpoint"):
+            if not given[field]:
+                del given[field]
+        return json.dumps(given, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Expected":
+        """Raises SpecError."""
+        value: Expected = parse(cls, text, "slots file")
+        return value
+
+
+@functools.lru_cache(maxsize=4)  # a registrar asks at every Join of a start
+def _slots(regions: tuple[Region, ...], absent: tuple[str, ...]) -> frozenset[str]:
+    every = frozenset(slot_name(r.name, i) for r in regions for i in range(r.learners))
+    return every.difference(absent)
+
+
+NOBODY = Expected()
+
+
+UNKNOWN: Final = "Unknown"
+
+
+def _texts(names: dict[str, int], prefix: str) -> dict[int, str]:
+    return {
+        number: name.removeprefix(prefix).title() for name, number in names.items() if number != 0
+    }
+
+
+SHARD_TEXTS: Final = _texts(dict(pb.ShardState.items()), "SHARD_")
+SLOT_TEXTS: Final = _texts(dict(pb.SlotState.items()), "SLOT_")
+
+
+def shard_text(state: int) -> str:
+    return SHARD_TEXTS.get(state, UNKNOWN)
+
+
+def slot_text(state: int) -> str:
+    return SLOT_TEXTS.get(state, UNKNOWN)

@@ -1,17 +1,11 @@
 """Addresses as text: host and port in one word, with an IPv6 address in brackets.
 
-The *endpoint* of a shard is such an address, or those of its processes, separated by "|", of which
-one listens. gRPC takes several only as IP addresses of one family; in a cluster one name leads to
-all of them.
+Shards of `atoll run` listen on Unix sockets: their addresses are unix:PATH.
 """
 
-from ipaddress import ip_address
 from typing import Final
 
-from atoll_protos.environment import Env
-from atoll_protos.errors import SpecError
-
-OR: Final = "|"
+UNIX: Final = "unix:"
 PORT_MAX: Final = 65_535
 
 
@@ -36,41 +30,5 @@ def split(address: str) -> tuple[str, int]:
 
 
 def endpoints_of(text: str) -> tuple[str, ...]:
-    """The shards' endpoints, by number, in the text of ATOLL_ENDPOINTS. Raises SpecError."""
-    found = tuple(each.strip() for each in text.split(",") if each.strip())
-    for each in found:
-        _check(each)
-    return found
-
-
-def processes_of(endpoint: str) -> list[str]:
-    """The address of each process of a shard."""
-    return endpoint.split(OR)
-
-
-def target(endpoint: str) -> str:
-    """An endpoint as gRPC dials it: it tries one address after the other until one answers."""
-    addresses = processes_of(endpoint)
-    if len(addresses) == 1:
-        return endpoint
-    return f"ipv{_version(addresses[0])}:{','.join(addresses)}"
-
-
-def _check(endpoint: str) -> None:
-    addresses = processes_of(endpoint)
-    if len(addresses) == 1:
-        return
-    try:
-        versions = {_version(each) for each in addresses}
-    except ValueError as error:
-        problem = f"{endpoint}: {error}"
-        remedy = "give IP addresses with ports, or one name that leads to all processes"
-        raise SpecError(Env.ENDPOINTS, problem, remedy) from error
-    if len(versions) > 1:
-        problem = f"{endpoint} has addresses of IPv4 and of IPv6"
-        raise SpecError(Env.ENDPOINTS, problem, "give a shard's addresses in one family")
-
-
-def _version(address: str) -> int:
-    """Raises ValueError for a name."""
-    return ip_address(split(address)[0]).version
+    """The shards' endpoints, by number, in the text of ATOLL_ENDPOINTS."""
+    return tuple(each.strip() for each in text.split(",") if each.strip())

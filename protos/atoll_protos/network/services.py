@@ -19,7 +19,6 @@ class Service(StrEnum):
 
     SYNCER = "Syncer"
     REGISTRAR = "Registrar"
-    HEAD = "Head"
     MACHINES = "Machines"
 
 

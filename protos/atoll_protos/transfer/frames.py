@@ -21,13 +21,16 @@ is 0, since the trailer's checksum covers all chunks.
 `transfer_frames` reads the payload as frames are taken, so flow control keeps few in memory; the
 payload must not change meanwhile. Values count only once `Assembler.feed` returns the transfer
 whole (rule 12). Every departure raises FrameError, after which the receiver ends that session.
+
+Of a session of several lanes each carries a *stripe* of every transfer (gathering.py): the head of
+the whole, and chunks and trailer of some of its bytes.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final
 
 import xxhash
 from google.protobuf.message import DecodeError
@@ -68,11 +71,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A verified transfer; `number` is the sender's. A Destination leaves `payload` empty."""
+    """A verified transfer."""
 
     head: pb.Transfer
     payload: bytearray
-    number: int = 0
 
 
 def encode_frame(kind: Kind, transfer: int, offset: int, payload: Buffer) -> bytes:
@@ -104,49 +106,42 @@ def _check(kind: Kind, payload: Buffer) -> int:
     return 0 if kind is Kind.CHUNK else xxhash.xxh3_64_intdigest(payload)
 
 
+def stripe(byte_count: int, lanes: int, lane: int) -> range:
+    """Which bytes of a transfer go on a lane; lanes differ by one byte at most (rule 32)."""
+    return range(byte_count * lane // lanes, byte_count * (lane + 1) // lanes)
+
+
 def transfer_frames(
-    transfer: int, head: pb.Transfer, payload: Buffer, spans: Sequence[range] | None = None
+    transfer: int, head: pb.Transfer, payload: Buffer, lanes: int = 1, lane: int = 0
 ) -> Iterator[bytes]:
-    """Of `payload`, which is read as they go; with `spans` only these bytes: a part of a slice."""
+    """Of `payload`, which is read as they go; of several lanes those of one."""
     view = memoryview(payload).cast("B")
-    spans = (range(len(view)),) if spans is None else spans
-    assert head.byte_count == sum(map(len, spans)), "the head names another length"
+    assert head.byte_count == len(view), "the head names another length"
+    part = stripe(len(view), lanes, lane)
     yield encode_frame(Kind.HEAD, transfer, 0, head.SerializeToString())
-    digest, sent = xxhash.xxh3_64(), 0
-    for span in spans:
-        for begin in range(span.start, span.stop, CHUNK_BYTES):
-            chunk = view[begin : min(begin + CHUNK_BYTES, span.stop)]
-            digest.update(chunk)
-            yield encode_frame(Kind.CHUNK, transfer, sent, chunk)
-            sent += len(chunk)
-    trailer = pb.Trailer(byte_count=sent, checksum=digest.intdigest())
-    yield encode_frame(Kind.TRAILER, transfer, sent, trailer.SerializeToString())
-
-
-class Destination(Protocol):
-    """Where the chunks of one transfer go that are not kept by the Assembler."""
-
-    byte_count: int
-
-    def write(self, offset: int, chunk: memoryview) -> None:
-        """Bytes of the transfer from `offset` on; a view that must not be kept."""
+    digest = xxhash.xxh3_64()
+    for begin in range(part.start, part.stop, CHUNK_BYTES):
+        chunk = view[begin : min(begin + CHUNK_BYTES, part.stop)]
+        digest.update(chunk)
+        yield encode_frame(Kind.CHUNK, transfer, begin - part.start, chunk)
+    trailer = pb.Trailer(byte_count=len(part), checksum=digest.intdigest())
+    yield encode_frame(Kind.TRAILER, transfer, len(part), trailer.SerializeToString())
 
 
 class Assembler:
     """One direction of one Bulk stream: frames in, whole transfers out.
 
-    `admit(head)` says how many bytes the transfer must have or where they go, or None to refuse it;
-    it is asked before anything is allocated (rule 25), and may look at `transfer`.
+    `admit(head)` says how many bytes the transfer must have, or None to refuse it; it is asked
+    before anything is allocated (rule 25). Of one lane among several it says where they go.
     """
 
-    def __init__(self, admit: Callable[[pb.Transfer], int | Destination | None]) -> None:
+    def __init__(self, admit: Callable[[pb.Transfer], int | memoryview | None]) -> None:
         self._admit = admit
-        self.transfer = 0  # the sender's number of the newest transfer
         self._transfer: int | None = None
         self._head = pb.Transfer()
         self._payload = bytearray()
-        self._place: Destination | None = None
-        self._expected = self._filled = 0
+        self._place = memoryview(self._payload)
+        self._filled = 0
         self._digest = xxhash.xxh3_64()
 
     @property
@@ -177,28 +172,23 @@ class Assembler:
             self._head = pb.Transfer.FromString(bytes(frame.payload))
         except DecodeError as error:
             raise FrameError("the head is not a Transfer") from error
-        self.transfer = frame.transfer
         admitted = self._admit(self._head)
         if admitted is None:
             raise FrameError("the transfer was not asked for")
-        self._place = None if isinstance(admitted, int) else admitted
-        expected = admitted if isinstance(admitted, int) else admitted.byte_count
-        if self._head.byte_count != expected:
-            raise FrameError(f"{self._head.byte_count} bytes, the layout says {expected}")
-        self._transfer, self._expected, self._filled = frame.transfer, expected, 0
-        self._payload = bytearray(expected if self._place is None else 0)
+        if isinstance(admitted, int):
+            check_length(self._head, admitted)
+            self._payload = bytearray(admitted)
+            admitted = memoryview(self._payload)
+        self._transfer, self._place, self._filled = frame.transfer, admitted, 0
         self._digest = xxhash.xxh3_64()
 
     def _take(self, chunk: memoryview) -> None:
         end = self._filled + len(chunk)
         if end == self._filled:
             raise FrameError("a chunk is empty")
-        if end > self._expected:
-            raise FrameError(f"more than the {self._expected} bytes of its head")
-        if self._place is None:
-            self._payload[self._filled : end] = chunk
-        else:
-            self._place.write(self._filled, chunk)
+        if end > len(self._place):
+            raise FrameError(f"more than the {len(self._place)} bytes of its head")
+        self._place[self._filled : end] = chunk
         self._digest.update(chunk)
         self._filled = end
 
@@ -207,10 +197,18 @@ class Assembler:
             trailer = pb.Trailer.FromString(bytes(frame.payload))
         except DecodeError as error:
             raise FrameError("the trailer is not a Trailer") from error
-        if self._filled != self._expected or trailer.byte_count != self._filled:
-            raise FrameError(f"{self._filled} of {self._expected} bytes at the trailer")
+        expected = len(self._place)
+        if self._filled != expected or trailer.byte_count != self._filled:
+            raise FrameError(f"{self._filled} of {expected} bytes at the trailer")
         if trailer.checksum != self._digest.intdigest():
             raise FrameError("the checksum is wrong")
         whole = Whole(self._head, self._payload)
-        self._transfer, self._payload, self._place = None, bytearray(), None
+        self._transfer, self._payload = None, bytearray()
+        self._place = memoryview(self._payload)
         return whole
+
+
+def check_length(head: pb.Transfer, byte_count: int) -> None:
+    """Raises FrameError for a head that names another length than the layout."""
+    if head.byte_count != byte_count:
+        raise FrameError(f"{head.byte_count} bytes, the layout says {byte_count}")

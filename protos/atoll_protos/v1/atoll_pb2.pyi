@@ -63,40 +63,6 @@ class SlotState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLOT_STALLED: _ClassVar[SlotState]
     SLOT_LOST: _ClassVar[SlotState]
     SLOT_LEFT: _ClassVar[SlotState]
-
-class Prepares(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    PREPARES_UNSPECIFIED: _ClassVar[Prepares]
-    PREPARES_OFFER: _ClassVar[Prepares]
-    PREPARES_SEED: _ClassVar[Prepares]
-    PREPARES_HELD: _ClassVar[Prepares]
-
-class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    JOB_STATE_UNSPECIFIED: _ClassVar[JobState]
-    JOB_TRAINING: _ClassVar[JobState]
-    JOB_FINAL: _ClassVar[JobState]
-    JOB_COMPLETE: _ClassVar[JobState]
-    JOB_FAILED: _ClassVar[JobState]
-    JOB_SUSPENDED: _ClassVar[JobState]
-
-class Sight(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    SIGHT_UNSPECIFIED: _ClassVar[Sight]
-    SIGHT_STATUS: _ClassVar[Sight]
-    SIGHT_LOGS: _ClassVar[Sight]
-    SIGHT_CURVES: _ClassVar[Sight]
-    SIGHT_SHARDS: _ClassVar[Sight]
-    SIGHT_EXPORT: _ClassVar[Sight]
-
-class Decision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    DECISION_UNSPECIFIED: _ClassVar[Decision]
-    DECISION_EDIT: _ClassVar[Decision]
-    DECISION_SUSPEND: _ClassVar[Decision]
-    DECISION_RESUME: _ClassVar[Decision]
-    DECISION_STOP: _ClassVar[Decision]
-    DECISION_CHECKPOINT: _ClassVar[Decision]
 ENCODING_UNSPECIFIED: Encoding
 F32: Encoding
 BF16: Encoding
@@ -139,28 +105,6 @@ SLOT_TRAINING: SlotState
 SLOT_STALLED: SlotState
 SLOT_LOST: SlotState
 SLOT_LEFT: SlotState
-PREPARES_UNSPECIFIED: Prepares
-PREPARES_OFFER: Prepares
-PREPARES_SEED: Prepares
-PREPARES_HELD: Prepares
-JOB_STATE_UNSPECIFIED: JobState
-JOB_TRAINING: JobState
-JOB_FINAL: JobState
-JOB_COMPLETE: JobState
-JOB_FAILED: JobState
-JOB_SUSPENDED: JobState
-SIGHT_UNSPECIFIED: Sight
-SIGHT_STATUS: Sight
-SIGHT_LOGS: Sight
-SIGHT_CURVES: Sight
-SIGHT_SHARDS: Sight
-SIGHT_EXPORT: Sight
-DECISION_UNSPECIFIED: Decision
-DECISION_EDIT: Decision
-DECISION_SUSPEND: Decision
-DECISION_RESUME: Decision
-DECISION_STOP: Decision
-DECISION_CHECKPOINT: Decision
 
 class Version(_message.Message):
     __slots__ = ("run", "number", "epoch", "digest")
@@ -225,7 +169,7 @@ class ToShard(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting", "has_companion", "frozen_digest", "lanes", "proof")
+    __slots__ = ("protocol", "run_hash", "layout_digest", "slot", "uid", "instance", "incarnation", "run", "held", "tick_seen", "epochs_seen", "t_m", "cursor", "observer", "starting", "frozen_digest", "lanes", "proof")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_HASH_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -241,7 +185,6 @@ class Join(_message.Message):
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     OBSERVER_FIELD_NUMBER: _ClassVar[int]
     STARTING_FIELD_NUMBER: _ClassVar[int]
-    HAS_COMPANION_FIELD_NUMBER: _ClassVar[int]
     FROZEN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
@@ -260,14 +203,13 @@ class Join(_message.Message):
     cursor: int
     observer: bool
     starting: bool
-    has_companion: bool
     frozen_digest: str
     lanes: int
     proof: str
-    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ..., has_companion: bool = ..., frozen_digest: _Optional[str] = ..., lanes: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., run_hash: _Optional[str] = ..., layout_digest: _Optional[str] = ..., slot: _Optional[str] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., incarnation: _Optional[int] = ..., run: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SliceVersion, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., t_m: _Optional[int] = ..., cursor: _Optional[int] = ..., observer: bool = ..., starting: bool = ..., frozen_digest: _Optional[str] = ..., lanes: _Optional[int] = ..., proof: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds", "trouble", "late", "reached", "settled")
+    __slots__ = ("t_m", "step_seconds", "loss", "tokens", "cursor", "slices", "tick_seen", "epochs_seen", "publish_seconds", "training", "waiting", "finished", "busy_share", "blocked_seconds", "trouble", "late", "reached", "settled", "first_losses")
     T_M_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
@@ -286,6 +228,7 @@ class Report(_message.Message):
     LATE_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LOSSES_FIELD_NUMBER: _ClassVar[int]
     t_m: int
     step_seconds: float
     loss: float
@@ -304,7 +247,8 @@ class Report(_message.Message):
     late: int
     reached: int
     settled: Settled
-    def __init__(self, t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., cursor: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceProgress, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., publish_seconds: _Optional[float] = ..., training: bool = ..., waiting: bool = ..., finished: bool = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., trouble: _Optional[str] = ..., late: _Optional[int] = ..., reached: _Optional[int] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ...) -> None: ...
+    first_losses: int
+    def __init__(self, t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., cursor: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceProgress, _Mapping]]] = ..., tick_seen: _Optional[int] = ..., epochs_seen: _Optional[_Iterable[int]] = ..., publish_seconds: _Optional[float] = ..., training: bool = ..., waiting: bool = ..., finished: bool = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., trouble: _Optional[str] = ..., late: _Optional[int] = ..., reached: _Optional[int] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., first_losses: _Optional[int] = ...) -> None: ...
 
 class SliceProgress(_message.Message):
     __slots__ = ("slice", "held", "since", "digest", "handed_over")
@@ -351,7 +295,7 @@ class Evaluation(_message.Message):
     def __init__(self, tick: _Optional[int] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., seconds: _Optional[float] = ..., final: bool = ...) -> None: ...
 
 class ToLearner(_message.Message):
-    __slots__ = ("welcome", "call", "tick", "send_seed", "send_held", "final", "end", "send_companion", "companion_taken")
+    __slots__ = ("welcome", "call", "tick", "send_seed", "send_held", "final", "end")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
@@ -359,8 +303,6 @@ class ToLearner(_message.Message):
     SEND_HELD_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
-    SEND_COMPANION_FIELD_NUMBER: _ClassVar[int]
-    COMPANION_TAKEN_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     call: Call
     tick: Tick
@@ -368,9 +310,7 @@ class ToLearner(_message.Message):
     send_held: SendHeld
     final: Final
     end: End
-    send_companion: SendCompanion
-    companion_taken: CompanionTaken
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., send_companion: _Optional[_Union[SendCompanion, _Mapping]] = ..., companion_taken: _Optional[_Union[CompanionTaken, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., call: _Optional[_Union[Call, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., send_seed: _Optional[_Union[SendSeed, _Mapping]] = ..., send_held: _Optional[_Union[SendHeld, _Mapping]] = ..., final: _Optional[_Union[Final, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("run", "incarnation", "epoch", "session", "tick", "cursor", "needs_model", "newest", "secret", "data_state", "length", "lanes", "proof")
@@ -442,16 +382,6 @@ class SendHeld(_message.Message):
     version: SliceVersion
     def __init__(self, version: _Optional[_Union[SliceVersion, _Mapping]] = ...) -> None: ...
 
-class SendCompanion(_message.Message):
-    __slots__ = ("changed",)
-    CHANGED_FIELD_NUMBER: _ClassVar[int]
-    changed: bool
-    def __init__(self, changed: bool = ...) -> None: ...
-
-class CompanionTaken(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class Final(_message.Message):
     __slots__ = ("versions",)
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -473,22 +403,20 @@ class End(_message.Message):
     def __init__(self, code: _Optional[_Union[Code, str]] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ..., retry: bool = ..., model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class Transfer(_message.Message):
-    __slots__ = ("offer", "seed", "held", "publish", "companion", "encoding", "byte_count")
+    __slots__ = ("offer", "seed", "held", "publish", "encoding", "byte_count")
     OFFER_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
-    COMPANION_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     offer: Offer
     seed: Seed
     held: Held
     publish: Publish
-    companion: Companion
     encoding: Encoding
     byte_count: int
-    def __init__(self, offer: _Optional[_Union[Offer, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., companion: _Optional[_Union[Companion, _Mapping]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., byte_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, offer: _Optional[_Union[Offer, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., byte_count: _Optional[int] = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("slice", "base", "capture", "counters", "t_m", "cursor", "base_digest", "data_state", "same_data_state")
@@ -517,16 +445,6 @@ class Seed(_message.Message):
     SLICE_FIELD_NUMBER: _ClassVar[int]
     slice: int
     def __init__(self, slice: _Optional[int] = ...) -> None: ...
-
-class Companion(_message.Message):
-    __slots__ = ("changed", "part", "companion_bytes")
-    CHANGED_FIELD_NUMBER: _ClassVar[int]
-    PART_FIELD_NUMBER: _ClassVar[int]
-    COMPANION_BYTES_FIELD_NUMBER: _ClassVar[int]
-    changed: bool
-    part: int
-    companion_bytes: int
-    def __init__(self, changed: bool = ..., part: _Optional[int] = ..., companion_bytes: _Optional[int] = ...) -> None: ...
 
 class Held(_message.Message):
     __slots__ = ("version", "lineage")
@@ -726,7 +644,7 @@ class Tokens(_message.Message):
     def __init__(self, trained: _Optional[int] = ..., merged: _Optional[int] = ..., overlap: _Optional[int] = ..., late: _Optional[int] = ..., lost: _Optional[int] = ..., pending: _Optional[int] = ..., slices: _Optional[int] = ...) -> None: ...
 
 class SlotStatus(_message.Message):
-    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "tokens_here", "seconds_since_report", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_word", "merge_share", "merge_tokens_per_step", "merges_over_half", "above_tokens_per_step", "reason", "finished", "trouble", "late_share")
+    __slots__ = ("slot", "state", "incarnation", "uid", "instance", "t_m", "step_seconds", "loss", "tokens", "tokens_here", "seconds_since_report", "cursor", "busy_share", "blocked_seconds", "owner_uid", "owner_generation", "merge_share", "merge_tokens_per_step", "merges_over_half", "above_tokens_per_step", "reason", "finished", "trouble", "late_share", "first_losses")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -742,7 +660,7 @@ class SlotStatus(_message.Message):
     BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     OWNER_UID_FIELD_NUMBER: _ClassVar[int]
-    OWNER_WORD_FIELD_NUMBER: _ClassVar[int]
+    OWNER_GENERATION_FIELD_NUMBER: _ClassVar[int]
     MERGE_SHARE_FIELD_NUMBER: _ClassVar[int]
     MERGE_TOKENS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     MERGES_OVER_HALF_FIELD_NUMBER: _ClassVar[int]
@@ -751,6 +669,7 @@ class SlotStatus(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     LATE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LOSSES_FIELD_NUMBER: _ClassVar[int]
     slot: str
     state: SlotState
     incarnation: int
@@ -766,7 +685,7 @@ class SlotStatus(_message.Message):
     busy_share: float
     blocked_seconds: float
     owner_uid: str
-    owner_word: int
+    owner_generation: int
     merge_share: float
     merge_tokens_per_step: float
     merges_over_half: int
@@ -775,7 +694,8 @@ class SlotStatus(_message.Message):
     finished: bool
     trouble: str
     late_share: float
-    def __init__(self, slot: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., tokens_here: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_word: _Optional[int] = ..., merge_share: _Optional[float] = ..., merge_tokens_per_step: _Optional[float] = ..., merges_over_half: _Optional[int] = ..., above_tokens_per_step: _Optional[float] = ..., reason: _Optional[str] = ..., finished: bool = ..., trouble: _Optional[str] = ..., late_share: _Optional[float] = ...) -> None: ...
+    first_losses: int
+    def __init__(self, slot: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., incarnation: _Optional[int] = ..., uid: _Optional[str] = ..., instance: _Optional[str] = ..., t_m: _Optional[int] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., tokens: _Optional[int] = ..., tokens_here: _Optional[int] = ..., seconds_since_report: _Optional[float] = ..., cursor: _Optional[int] = ..., busy_share: _Optional[float] = ..., blocked_seconds: _Optional[float] = ..., owner_uid: _Optional[str] = ..., owner_generation: _Optional[int] = ..., merge_share: _Optional[float] = ..., merge_tokens_per_step: _Optional[float] = ..., merges_over_half: _Optional[int] = ..., above_tokens_per_step: _Optional[float] = ..., reason: _Optional[str] = ..., finished: bool = ..., trouble: _Optional[str] = ..., late_share: _Optional[float] = ..., first_losses: _Optional[int] = ...) -> None: ...
 
 class ExportRequest(_message.Message):
     __slots__ = ("run_hash",)
@@ -784,20 +704,18 @@ class ExportRequest(_message.Message):
     def __init__(self, run_hash: _Optional[str] = ...) -> None: ...
 
 class ExportPiece(_message.Message):
-    __slots__ = ("run", "tick", "model", "file", "data", "digest")
+    __slots__ = ("run", "tick", "model", "data", "digest")
     RUN_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    FILE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     run: str
     tick: int
     model: Model
-    file: int
     data: bytes
     digest: str
-    def __init__(self, run: _Optional[str] = ..., tick: _Optional[int] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., file: _Optional[int] = ..., data: _Optional[bytes] = ..., digest: _Optional[str] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., tick: _Optional[int] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., data: _Optional[bytes] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
     __slots__ = ("shard", "run_hash", "run", "empty", "tick", "taken", "length", "named", "checkpoint")
@@ -894,230 +812,20 @@ class ReportFinalReply(_message.Message):
     def __init__(self) -> None: ...
 
 class SetOwnerRequest(_message.Message):
-    __slots__ = ("slot", "uid", "word")
+    __slots__ = ("slot", "uid", "generation")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
-    WORD_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     slot: str
     uid: str
-    word: int
-    def __init__(self, slot: _Optional[str] = ..., uid: _Optional[str] = ..., word: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, slot: _Optional[str] = ..., uid: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class SetOwnerReply(_message.Message):
-    __slots__ = ("word",)
-    WORD_FIELD_NUMBER: _ClassVar[int]
-    word: int
-    def __init__(self, word: _Optional[int] = ...) -> None: ...
-
-class ToLaneProcess(_message.Message):
-    __slots__ = ("beat", "left", "opened", "closed", "prepare", "numbered", "drop", "keep", "forget", "place", "promote", "discard")
-    BEAT_FIELD_NUMBER: _ClassVar[int]
-    LEFT_FIELD_NUMBER: _ClassVar[int]
-    OPENED_FIELD_NUMBER: _ClassVar[int]
-    CLOSED_FIELD_NUMBER: _ClassVar[int]
-    PREPARE_FIELD_NUMBER: _ClassVar[int]
-    NUMBERED_FIELD_NUMBER: _ClassVar[int]
-    DROP_FIELD_NUMBER: _ClassVar[int]
-    KEEP_FIELD_NUMBER: _ClassVar[int]
-    FORGET_FIELD_NUMBER: _ClassVar[int]
-    PLACE_FIELD_NUMBER: _ClassVar[int]
-    PROMOTE_FIELD_NUMBER: _ClassVar[int]
-    DISCARD_FIELD_NUMBER: _ClassVar[int]
-    beat: Beat
-    left: Left
-    opened: LanesOpened
-    closed: LanesClosed
-    prepare: Prepare
-    numbered: Numbered
-    drop: Drop
-    keep: Keep
-    forget: Forget
-    place: PlaceShare
-    promote: PromoteShare
-    discard: DiscardShare
-    def __init__(self, beat: _Optional[_Union[Beat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., opened: _Optional[_Union[LanesOpened, _Mapping]] = ..., closed: _Optional[_Union[LanesClosed, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., numbered: _Optional[_Union[Numbered, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., keep: _Optional[_Union[Keep, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., place: _Optional[_Union[PlaceShare, _Mapping]] = ..., promote: _Optional[_Union[PromoteShare, _Mapping]] = ..., discard: _Optional[_Union[DiscardShare, _Mapping]] = ...) -> None: ...
-
-class ToHead(_message.Message):
-    __slots__ = ("beat", "left", "hello", "prepared", "verified", "placed", "lanes_lost")
-    BEAT_FIELD_NUMBER: _ClassVar[int]
-    LEFT_FIELD_NUMBER: _ClassVar[int]
-    HELLO_FIELD_NUMBER: _ClassVar[int]
-    PREPARED_FIELD_NUMBER: _ClassVar[int]
-    VERIFIED_FIELD_NUMBER: _ClassVar[int]
-    PLACED_FIELD_NUMBER: _ClassVar[int]
-    LANES_LOST_FIELD_NUMBER: _ClassVar[int]
-    beat: Beat
-    left: Left
-    hello: LaneHello
-    prepared: Prepared
-    verified: Verified
-    placed: Placed
-    lanes_lost: LanesLost
-    def __init__(self, beat: _Optional[_Union[Beat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., hello: _Optional[_Union[LaneHello, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., verified: _Optional[_Union[Verified, _Mapping]] = ..., placed: _Optional[_Union[Placed, _Mapping]] = ..., lanes_lost: _Optional[_Union[LanesLost, _Mapping]] = ...) -> None: ...
-
-class Beat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class Left(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class LaneHello(_message.Message):
-    __slots__ = ("first", "stop", "lanes")
-    FIRST_FIELD_NUMBER: _ClassVar[int]
-    STOP_FIELD_NUMBER: _ClassVar[int]
-    LANES_FIELD_NUMBER: _ClassVar[int]
-    first: int
-    stop: int
-    lanes: int
-    def __init__(self, first: _Optional[int] = ..., stop: _Optional[int] = ..., lanes: _Optional[int] = ...) -> None: ...
-
-class LanesOpened(_message.Message):
-    __slots__ = ("shard", "opening", "session", "secret")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    OPENING_FIELD_NUMBER: _ClassVar[int]
-    SESSION_FIELD_NUMBER: _ClassVar[int]
-    SECRET_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    opening: int
-    session: int
-    secret: str
-    def __init__(self, shard: _Optional[int] = ..., opening: _Optional[int] = ..., session: _Optional[int] = ..., secret: _Optional[str] = ...) -> None: ...
-
-class LanesClosed(_message.Message):
-    __slots__ = ("shard",)
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    def __init__(self, shard: _Optional[int] = ...) -> None: ...
-
-class Prepare(_message.Message):
-    __slots__ = ("order", "what", "shard", "fragments", "capture")
-    ORDER_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
-    CAPTURE_FIELD_NUMBER: _ClassVar[int]
-    order: int
-    what: Prepares
-    shard: int
-    fragments: _containers.RepeatedScalarFieldContainer[int]
-    capture: int
-    def __init__(self, order: _Optional[int] = ..., what: _Optional[_Union[Prepares, str]] = ..., shard: _Optional[int] = ..., fragments: _Optional[_Iterable[int]] = ..., capture: _Optional[int] = ...) -> None: ...
-
-class Prepared(_message.Message):
-    __slots__ = ("order", "lost", "not_finite")
-    ORDER_FIELD_NUMBER: _ClassVar[int]
-    LOST_FIELD_NUMBER: _ClassVar[int]
-    NOT_FINITE_FIELD_NUMBER: _ClassVar[int]
-    order: int
-    lost: bool
-    not_finite: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, order: _Optional[int] = ..., lost: bool = ..., not_finite: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class Numbered(_message.Message):
-    __slots__ = ("order", "shard", "fragment", "number", "head")
-    ORDER_FIELD_NUMBER: _ClassVar[int]
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    HEAD_FIELD_NUMBER: _ClassVar[int]
-    order: int
-    shard: int
-    fragment: int
-    number: int
-    head: Transfer
-    def __init__(self, order: _Optional[int] = ..., shard: _Optional[int] = ..., fragment: _Optional[int] = ..., number: _Optional[int] = ..., head: _Optional[_Union[Transfer, _Mapping]] = ...) -> None: ...
-
-class Drop(_message.Message):
-    __slots__ = ("order",)
-    ORDER_FIELD_NUMBER: _ClassVar[int]
-    order: int
-    def __init__(self, order: _Optional[int] = ...) -> None: ...
-
-class Verified(_message.Message):
-    __slots__ = ("shard", "opening", "fragment", "number", "digest")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    OPENING_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    DIGEST_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    opening: int
-    fragment: int
-    number: int
-    digest: str
-    def __init__(self, shard: _Optional[int] = ..., opening: _Optional[int] = ..., fragment: _Optional[int] = ..., number: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
-
-class Keep(_message.Message):
-    __slots__ = ("shard", "fragment", "number")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    fragment: int
-    number: int
-    def __init__(self, shard: _Optional[int] = ..., fragment: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
-
-class Forget(_message.Message):
-    __slots__ = ("shard", "fragment", "number")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    fragment: int
-    number: int
-    def __init__(self, shard: _Optional[int] = ..., fragment: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
-
-class PlaceShare(_message.Message):
-    __slots__ = ("order", "shard", "fragment", "version")
-    ORDER_FIELD_NUMBER: _ClassVar[int]
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    order: int
-    shard: int
-    fragment: int
-    version: int
-    def __init__(self, order: _Optional[int] = ..., shard: _Optional[int] = ..., fragment: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
-
-class Placed(_message.Message):
-    __slots__ = ("order",)
-    ORDER_FIELD_NUMBER: _ClassVar[int]
-    order: int
-    def __init__(self, order: _Optional[int] = ...) -> None: ...
-
-class PromoteShare(_message.Message):
-    __slots__ = ("shard", "fragment", "version")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    fragment: int
-    version: int
-    def __init__(self, shard: _Optional[int] = ..., fragment: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
-
-class DiscardShare(_message.Message):
-    __slots__ = ("shard", "fragment", "version")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    FRAGMENT_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    fragment: int
-    version: int
-    def __init__(self, shard: _Optional[int] = ..., fragment: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
-
-class LanesLost(_message.Message):
-    __slots__ = ("shard", "opening", "reason", "remedy")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    OPENING_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    REMEDY_FIELD_NUMBER: _ClassVar[int]
-    shard: int
-    opening: int
-    reason: str
-    remedy: str
-    def __init__(self, shard: _Optional[int] = ..., opening: _Optional[int] = ..., reason: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
+    __slots__ = ("generation",)
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    def __init__(self, generation: _Optional[int] = ...) -> None: ...
 
 class MachineRefusal(_message.Message):
     __slots__ = ("field", "problem", "remedy")
@@ -1130,7 +838,14 @@ class MachineRefusal(_message.Message):
     def __init__(self, field: _Optional[str] = ..., problem: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
 
 class EnterRequest(_message.Message):
-    __slots__ = ("protocol", "version", "token", "secret", "region", "name", "learners", "request", "hosts", "host", "slot")
+    __slots__ = ("protocol", "version", "token", "secret", "region", "name", "learners", "request", "hosts", "host", "slot", "rendezvous", "refused")
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -1142,6 +857,8 @@ class EnterRequest(_message.Message):
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     token: str
@@ -1153,183 +870,20 @@ class EnterRequest(_message.Message):
     hosts: int
     host: int
     slot: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., name: _Optional[str] = ..., learners: _Optional[int] = ..., request: _Optional[bytes] = ..., hosts: _Optional[int] = ..., host: _Optional[int] = ..., slot: _Optional[str] = ...) -> None: ...
+    rendezvous: str
+    refused: _containers.ScalarMap[str, str]
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., name: _Optional[str] = ..., learners: _Optional[int] = ..., request: _Optional[bytes] = ..., hosts: _Optional[int] = ..., host: _Optional[int] = ..., slot: _Optional[str] = ..., rendezvous: _Optional[str] = ..., refused: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class EnterReply(_message.Message):
-    __slots__ = ("refusal", "name", "secret", "region", "slots", "certificate", "authorities", "run_file", "container", "watch", "job", "hosts", "hosts_min")
+    __slots__ = ("refusal", "bundle", "run_file", "certificate", "authorities")
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SECRET_FIELD_NUMBER: _ClassVar[int]
-    REGION_FIELD_NUMBER: _ClassVar[int]
-    SLOTS_FIELD_NUMBER: _ClassVar[int]
-    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
-    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
     RUN_FILE_FIELD_NUMBER: _ClassVar[int]
-    CONTAINER_FIELD_NUMBER: _ClassVar[int]
-    WATCH_FIELD_NUMBER: _ClassVar[int]
-    JOB_FIELD_NUMBER: _ClassVar[int]
-    HOSTS_FIELD_NUMBER: _ClassVar[int]
-    HOSTS_MIN_FIELD_NUMBER: _ClassVar[int]
-    refusal: MachineRefusal
-    name: str
-    secret: str
-    region: str
-    slots: _containers.RepeatedScalarFieldContainer[str]
-    certificate: bytes
-    authorities: bytes
-    run_file: str
-    container: str
-    watch: WatchReply
-    job: str
-    hosts: int
-    hosts_min: int
-    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., region: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ..., run_file: _Optional[str] = ..., container: _Optional[str] = ..., watch: _Optional[_Union[WatchReply, _Mapping]] = ..., job: _Optional[str] = ..., hosts: _Optional[int] = ..., hosts_min: _Optional[int] = ...) -> None: ...
-
-class RenewRequest(_message.Message):
-    __slots__ = ("name", "secret", "request")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SECRET_FIELD_NUMBER: _ClassVar[int]
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    secret: str
-    request: bytes
-    def __init__(self, name: _Optional[str] = ..., secret: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
-
-class RenewReply(_message.Message):
-    __slots__ = ("refusal", "certificate", "authorities")
-    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
     refusal: MachineRefusal
+    bundle: str
+    run_file: str
     certificate: bytes
     authorities: bytes
-    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...
-
-class WatchRequest(_message.Message):
-    __slots__ = ("protocol", "version", "name", "secret", "round_trip_seconds", "rendezvous")
-    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SECRET_FIELD_NUMBER: _ClassVar[int]
-    ROUND_TRIP_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
-    protocol: int
-    version: str
-    name: str
-    secret: str
-    round_trip_seconds: float
-    rendezvous: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., secret: _Optional[str] = ..., round_trip_seconds: _Optional[float] = ..., rendezvous: _Optional[str] = ...) -> None: ...
-
-class WatchReply(_message.Message):
-    __slots__ = ("refusal", "state", "why", "tick", "endpoints", "authorities_digest", "length", "rendezvous")
-    REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    WHY_FIELD_NUMBER: _ClassVar[int]
-    TICK_FIELD_NUMBER: _ClassVar[int]
-    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
-    AUTHORITIES_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    LENGTH_FIELD_NUMBER: _ClassVar[int]
-    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
-    refusal: MachineRefusal
-    state: JobState
-    why: str
-    tick: int
-    endpoints: _containers.RepeatedScalarFieldContainer[str]
-    authorities_digest: str
-    length: int
-    rendezvous: str
-    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., tick: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., authorities_digest: _Optional[str] = ..., length: _Optional[int] = ..., rendezvous: _Optional[str] = ...) -> None: ...
-
-class LookRequest(_message.Message):
-    __slots__ = ("protocol", "version", "token", "secret", "sight", "follow", "tail")
-    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
-    SECRET_FIELD_NUMBER: _ClassVar[int]
-    SIGHT_FIELD_NUMBER: _ClassVar[int]
-    FOLLOW_FIELD_NUMBER: _ClassVar[int]
-    TAIL_FIELD_NUMBER: _ClassVar[int]
-    protocol: int
-    version: str
-    token: str
-    secret: str
-    sight: Sight
-    follow: bool
-    tail: int
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., sight: _Optional[_Union[Sight, str]] = ..., follow: bool = ..., tail: _Optional[int] = ...) -> None: ...
-
-class LookReply(_message.Message):
-    __slots__ = ("refusal", "file", "whole", "shard", "model")
-    REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    FILE_FIELD_NUMBER: _ClassVar[int]
-    WHOLE_FIELD_NUMBER: _ClassVar[int]
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    refusal: MachineRefusal
-    file: FilePiece
-    whole: bool
-    shard: ShardAnswer
-    model: bytes
-    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., file: _Optional[_Union[FilePiece, _Mapping]] = ..., whole: bool = ..., shard: _Optional[_Union[ShardAnswer, _Mapping]] = ..., model: _Optional[bytes] = ...) -> None: ...
-
-class FilePiece(_message.Message):
-    __slots__ = ("name", "data", "begins", "age_seconds", "left_out_bytes")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    BEGINS_FIELD_NUMBER: _ClassVar[int]
-    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    LEFT_OUT_BYTES_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    data: bytes
-    begins: bool
-    age_seconds: float
-    left_out_bytes: int
-    def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ..., begins: bool = ..., age_seconds: _Optional[float] = ..., left_out_bytes: _Optional[int] = ...) -> None: ...
-
-class ShardAnswer(_message.Message):
-    __slots__ = ("endpoint", "reply", "at")
-    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
-    REPLY_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
-    endpoint: str
-    reply: StatusReply
-    at: float
-    def __init__(self, endpoint: _Optional[str] = ..., reply: _Optional[_Union[StatusReply, _Mapping]] = ..., at: _Optional[float] = ...) -> None: ...
-
-class ChangeRequest(_message.Message):
-    __slots__ = ("protocol", "version", "token", "secret", "decision", "learners", "steps", "tokens", "checkpoint_step")
-    class LearnersEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
-    SECRET_FIELD_NUMBER: _ClassVar[int]
-    DECISION_FIELD_NUMBER: _ClassVar[int]
-    LEARNERS_FIELD_NUMBER: _ClassVar[int]
-    STEPS_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
-    CHECKPOINT_STEP_FIELD_NUMBER: _ClassVar[int]
-    protocol: int
-    version: str
-    token: str
-    secret: str
-    decision: Decision
-    learners: _containers.ScalarMap[str, int]
-    steps: int
-    tokens: int
-    checkpoint_step: int
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., token: _Optional[str] = ..., secret: _Optional[str] = ..., decision: _Optional[_Union[Decision, str]] = ..., learners: _Optional[_Mapping[str, int]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., checkpoint_step: _Optional[int] = ...) -> None: ...
-
-class ChangeReply(_message.Message):
-    __slots__ = ("refusal", "lines")
-    REFUSAL_FIELD_NUMBER: _ClassVar[int]
-    LINES_FIELD_NUMBER: _ClassVar[int]
-    refusal: MachineRefusal
-    lines: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., lines: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, refusal: _Optional[_Union[MachineRefusal, _Mapping]] = ..., bundle: _Optional[str] = ..., run_file: _Optional[str] = ..., certificate: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...

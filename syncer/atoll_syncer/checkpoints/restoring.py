@@ -6,26 +6,55 @@
 
 A part of a checkpoint has the form of a store, so all three are read by the same code. Of each old
 slice that overlaps the new ones the object is read once, whole, so its digest is always compared.
+
+Writes the model of a whole checkpoint beside its parts, as an export has it (rule 42).
+
+    each slice of each part --> SCRATCH/rendered/parts: what learners hold of it
+    these --> SCRATCH/rendered: the model's files (storage/export)
+                            --> PLACE/step-N/model/, the index last
+
+One slice is in memory at a time. What is begun is begun anew after trouble.
 """
 
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import Layout, Piece, Slice, build_layout, specs_of
 from atoll_protos.job.run_file import RunFile
-from atoll_protos.transfer.arrays import Array
+from atoll_protos.transfer.arrays import F32, Array
+from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.checkpoints import copies
-from atoll_syncer.checkpoints.places import STEP, Place
+from atoll_syncer.checkpoints.copies import DAMAGED, STEP, Attempt, Place
 from atoll_syncer.model.history import NONE_TRAINED, History
 from atoll_syncer.model.log import Trained
-from atoll_syncer.storage import data_states
+from atoll_syncer.storage import journal
+from atoll_syncer.storage.export import (
+    INDEX,
+    PARTS,
+    Export,
+    ExportPart,
+    as_learners_hold,
+    encode_part,
+)
+from atoll_syncer.storage.files import (
+    OBJECTS,
+    Store,
+    StoreCorrupt,
+    StoreMissing,
+    read_object,
+    whole_file,
+)
 from atoll_syncer.storage.journal import HEARTBEAT, Journal
 from atoll_syncer.storage.objects import ObjectError, decode
-from atoll_syncer.storage.store import OBJECTS, Store, StoreCorrupt, StoreMissing, read_object
+from atoll_syncer.storage.versions import read_data_states, read_slice
 
 ANOTHER: Final = "begin a new job with another checkpoint"
 
@@ -80,7 +109,7 @@ class Checkpoint:
             if name := history.data_states.get(slot):
                 number = next(n for n, each in enumerate(self.histories) if each is history)
                 with self.errors(number):
-                    kept[slot] = data_states.read(self.parts[number], name)[slot]
+                    kept[slot] = read_data_states(self.parts[number], name)[slot]
         return kept
 
     def _slots(self) -> list[str]:
@@ -188,8 +217,8 @@ def _read(url: str, parts: Sequence[Store], remedy: str) -> Checkpoint:
     journals = [Journal(part, lambda: 0.0) for part in parts]
     with refusing(url, remedy):
         histories = [each.read() for each in journals]
-    for number, (journal, history) in enumerate(zip(journals, histories, strict=True)):
-        if journal.lost_entries or history.run != histories[0].run or not history.heads:
+    for number, (part, history) in enumerate(zip(journals, histories, strict=True)):
+        if part.lost_entries or history.run != histories[0].run or not history.heads:
             reason = "its log or its snapshot is damaged, or has no values yet"
             raise RestoreRefusedError(f"{url}/{number}", reason, remedy)
     layout = _layout(histories, remedy, url)
@@ -285,3 +314,52 @@ def _overlaps(old: Layout, new: Layout, shard: int) -> Iterator[tuple[Slice, lis
         ]
         if found:
             yield each, found
+
+
+FOLDER: Final = "rendered"
+
+
+def render(place: Place, attempt: Attempt, scratch: Path, wire_down: Wire) -> None:
+    """Raises StoreCorrupt and StoreMissing (a part is damaged), StoreFull and StoreUnavailable."""
+    name, target = copies.model_name(attempt.step), Export(scratch / FOLDER)
+    if _is_there(place, f"{name}/{INDEX}"):
+        return
+    shutil.rmtree(target.folder, ignore_errors=True)
+    parts, numbers = list[ExportPart](), range(attempt.shards)
+    stores = [place.part(copies.part_name(attempt.step, number)) for number in numbers]
+    histories = [_history(store) for store in stores]
+    for number, (store, history) in enumerate(zip(stores, histories, strict=True)):
+        for each in attempt.layout.shard_slices(number):
+            count, head = each.element_count, history.heads[each.fragment]
+            base = read_slice(
+                store,
+                head,
+                master=np.empty(count, F32),
+                momentum=np.empty(count, F32),
+                form=each.form,
+                wire_down=wire_down,
+            )
+            file = f"{PARTS}/{number}-{each.fragment}.safetensors"
+            held = {each.fragment: as_learners_hold(base)}
+            with whole_file(target.folder / file) as written:
+                for piece in encode_part(history.run, number, held):
+                    written.write(piece)
+            parts.append(ExportPart(file=file, digest=written.digest))
+    tick = min(each.tick for each in histories)
+    target.assemble(histories[0].run, attempt.layout, parts, tick=tick)
+    place.bring(target.folder, name)
+    shutil.rmtree(target.folder, ignore_errors=True)
+
+
+def _is_there(place: Place, name: str) -> bool:
+    try:
+        return bool(place.read(name))
+    except StoreMissing:
+        return False
+
+
+def _history(part: Store) -> History:
+    found = journal.read_newest(part)
+    if found is None:
+        raise StoreCorrupt("snapshots", "there is none that is whole", DAMAGED)
+    return found.history

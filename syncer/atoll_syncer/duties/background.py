@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.storage.store import StoreFull, StoreUnavailable
+from atoll_syncer.storage.files import StoreFull, StoreUnavailable
 
 RETRY_SECONDS = 1.0  # a full disk or an unreachable store delays trailers and stops no learner
 

@@ -1,7 +1,7 @@
 """Prometheus metrics of one shard: base units, counters end in _total, every label bounded.
 
 Counters follow from the effects of the rules, gauges from the Status, so no rule knows that it is
-measured. Names are a contract with dashboards and alerts (docs/operating.md).
+measured. Names are a contract with dashboards and alerts (docs/reference.md).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import MetricsHandler
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.shown_states import SLOT_TEXTS, slot_text
+from atoll_protos.job.run_file import SLOT_TEXTS, slot_text
 from atoll_protos.network.listening import listening_socket, serve_http
 from atoll_syncer.model.effects import Drop, Effect, EndSession, TapeLine
-from atoll_syncer.model.round import MergeFindings
+from atoll_syncer.model.roster import MergeFindings
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.rules.status import status
 

@@ -3,24 +3,34 @@
 gRPC has verified the certificate before: it is in date, and an authority of ours has issued it.
 Functions here take the identity and what is asked for, and return None or a `CallRefusal`. They do
 no I/O, and a shard that serves plain text asks nothing of them.
+
+Who calls: looks at the certificate of each call's peer before the rules see anything of it.
+
+`admission` has the rules. In plain text there is nobody to look at, and all is let through.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+from cryptography import x509
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import SENTENCE_LETTERS_MAX, SpecError, printable
 from atoll_protos.names import split_slot
-from atoll_protos.network.identity import Identity, JobIdentity, Role
+from atoll_protos.network.credentials import Identity, JobIdentity, Role
+from atoll_syncer.driver import Driver
+from atoll_syncer.model.roster import PLAIN_TEXT, Certificate
 
 # A shard takes exports of the whole job on a schedule, and joins the others for that.
 OBSERVERS: Final = frozenset({Role.OBSERVER, Role.EVALUATOR, Role.OPERATOR, Role.SHARD})
 REVOCABLE: Final = frozenset({Role.LEARNER, Role.OPERATOR})  # what `atoll credentials` prints
 SHARDS: Final = frozenset({Role.SHARD})
-LETTERS_MAX: Final = 100  # of a name that a peer has chosen, in a refusal
 
 
 class Reason(StrEnum):
@@ -82,7 +92,7 @@ def identify(owner: JobIdentity, uris: Sequence[str], asked: str) -> Identity | 
             raise SpecError("identity", f"{len(uris)} URIs", "use one")
         peer = Identity.parse(uris[0])
     except SpecError:
-        shown = ", ".join(uris)[:LETTERS_MAX] or "no URI"
+        shown = printable(", ".join(uris)) or "no URI"
         return refused(Reason.NO_IDENTITY, f"nobody that is known ({shown})")
     if (peer.namespace, peer.job) != (owner.namespace, owner.job):
         return refused(Reason.OTHER_JOB, peer)
@@ -102,7 +112,7 @@ def of_join(peer: Identity, join: pb.Join) -> CallRefusal | None:
     """A name that is no slot is not refused here: the rules do so in their own words."""
     if join.observer:
         return of_roles(peer, OBSERVERS, "observing")
-    asked = f"joining as {join.slot[:LETTERS_MAX]!r}"
+    asked = f"joining as '{printable(join.slot)}'"
     try:
         region, _ = split_slot(join.slot)
     except SpecError:
@@ -115,7 +125,7 @@ def of_owner(peer: Identity, slot: str) -> CallRefusal | None:
         region, _ = split_slot(slot)
     except SpecError:
         region = ""
-    return _of_region(peer, Role.OPERATOR, region, f"naming the owner of {slot[:LETTERS_MAX]!r}")
+    return _of_region(peer, Role.OPERATOR, region, f"naming the owner of '{printable(slot)}'")
 
 
 def of_intent(peer: Identity, region: str) -> CallRefusal | None:
@@ -149,27 +159,19 @@ def of_machine(
         )
     if not slot:
         return None
-    shown = slot[:LETTERS_MAX]
+    shown = printable(slot)
     return CallRefusal(
         reason=Reason.OTHER_SLOT,
-        asked=f"joining as {shown!r}",
-        needed=f"a machine to which the job's list gives {shown!r}",
-        presented=f"{peer}, which has {', '.join(sorted(own))[:LETTERS_MAX] or 'no slot'},",
+        asked=f"joining as '{shown}'",
+        needed=f"a machine to which the job's list gives '{shown}'",
+        presented=f"{peer}, which has {printable(', '.join(sorted(own))) or 'no slot'},",
     )
 
 
-def of_bulk(
-    peer: Identity,
-    session: Identity | None,
-    slot: str = "",
-    given: Mapping[str, Collection[str]] = MappingProxyType({}),
-) -> CallRefusal | None:
-    """The bulk stream of a session: who has opened it, or another machine with its `slot`."""
-    if session is not None:
-        alike = replace(peer, generation=session.generation)
-        shares = session.machine and slot in given.get(peer.machine, ())
-        if alike == session or (shares and replace(alike, machine=session.machine) == session):
-            return None
+def of_bulk(peer: Identity, session: Identity | None) -> CallRefusal | None:
+    """A Bulk stream of a session is opened by who has opened that."""
+    if session is not None and replace(peer, generation=session.generation) == session:
+        return None
     return CallRefusal(
         reason=Reason.OTHER_PEER,
         asked="the bulk stream of a session",
@@ -184,3 +186,87 @@ def _of_region(peer: Identity, role: Role, region: str, asked: str) -> CallRefus
     reason = Reason.OTHER_REGION if peer.role is role else Reason.OTHER_ROLE
     needed = f"the {role} of region {region}" if region else f"the {role} of its region"
     return CallRefusal(reason=reason, asked=asked, needed=needed, presented=str(peer))
+
+
+PEER_URI = "peer_spiffe_id"  # gRPC's name of the only URI of a peer's certificate
+PEER_CERTIFICATE = "x509_pem_cert"  # and of the certificate itself
+
+log = structlog.get_logger()
+
+
+def anybody(peer: Identity) -> CallRefusal | None:
+    del peer
+    return None
+
+
+class Doorkeeper:
+    """Looks at who calls, in a server with mutual TLS; lets everybody in without an identity."""
+
+    def __init__(self, identity: Identity | None, driver: Driver) -> None:
+        self.identity, self.driver = identity, driver
+        for reason in Reason if identity else ():  # also of those that are 0
+            driver.machine.metrics.refused_peers.labels(reason)
+
+    def look(
+        self,
+        context: Any,
+        asked: str,
+        rule: Callable[[Identity], CallRefusal | None],
+        slot: str = "",
+    ) -> Identity | CallRefusal | None:
+        """Who it is, if it is one of the job's and `rule` allows it; None in plain text.
+
+        `slot`: that of a learner's Join.
+        """
+        if self.identity is None:
+            return None
+        uris = _uris(context)
+        peer = identify(self.identity.owner, uris, asked)
+        if isinstance(peer, CallRefusal):
+            found: CallRefusal | None = peer
+        else:
+            found = rule(peer) or self._revoked(peer, asked, slot)
+        if found is None:
+            return peer
+        log.warning("peer refused", peer=context.peer(), reason=str(found))
+        self.driver.machine.metrics.refuse_peer(found.reason, str(found), self.driver.now())
+        return found
+
+    def caller(self, context: Any) -> str:
+        """Who it says it is in its certificate, of the job or not; empty in plain text."""
+        return printable(", ".join(_uris(context)), SENTENCE_LETTERS_MAX) if self.identity else ""
+
+    def _revoked(self, peer: Identity, asked: str, slot: str) -> CallRefusal | None:
+        listed = self.driver.shard.state.expected
+        of_region = of_generation(peer, listed.limit(peer.region).generation, asked)
+        return of_region or of_machine(peer, listed.given, asked, slot)
+
+    def certificate(self, context: Any, peer: Identity | None) -> Certificate:
+        """What this peer, which was let in, has shown: the session that it opens ends with it."""
+        if peer is None:
+            return PLAIN_TEXT
+        (text,) = context.auth_context()[PEER_CERTIFICATE]
+        not_after = x509.load_pem_x509_certificate(text).not_valid_after_utc.timestamp()
+        return Certificate(
+            region=peer.region if peer.role in REVOCABLE else "",
+            machine=peer.machine,
+            generation=peer.generation,
+            until=self.driver.now() + not_after - time.time(),
+        )
+
+    def speaks(self, peer: Identity) -> CallRefusal | None:
+        assert self.identity is not None, "plain text has no peers"
+        return of_intent(peer, self.identity.region)
+
+    async def admit(
+        self, context: Any, asked: str, rule: Callable[[Identity], CallRefusal | None]
+    ) -> Identity | None:
+        found = self.look(context, asked, rule)
+        if isinstance(found, CallRefusal):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(found))
+            raise AssertionError("abort does not return")
+        return found
+
+
+def _uris(context: Any) -> list[str]:
+    return [each.decode() for each in context.auth_context().get(PEER_URI, ())]

@@ -1,6 +1,6 @@
 """An export of a job that trains, by `python -m` of this module (rule 36).
 
-    each shard   Export --> run, tick and model, then files in pieces --> parts/received-<n>-<file>
+    each shard   Export --> run, tick and model, then a file in pieces --> parts/received-<n>
                  all of them --> storage/export.assemble in a hidden folder, then renamed
 
 The tick in the index is the lowest of the shards' when they began to answer.
@@ -14,7 +14,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,18 +27,16 @@ from atoll_protos import logs
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.companion import PARTS
 from atoll_protos.job.layout import from_model
 from atoll_protos.job.run_file import RunFile
 from atoll_protos.names import REGISTRAR_SHARD
 from atoll_protos.network import channels
 from atoll_protos.network.addresses import endpoints_of
-from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options
+from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options, details_of
 from atoll_protos.network.credentials import OutOfDateError
 from atoll_protos.network.services import Service, client_of
-from atoll_syncer.storage.export import Export, ExportPart
-from atoll_syncer.storage.files import READ_BYTES, verify
-from atoll_syncer.storage.store import StoreError, storage_errors
+from atoll_syncer.storage.export import PARTS, Export, ExportPart
+from atoll_syncer.storage.files import StoreError, storage_errors, verify
 
 ANSWER_SECONDS: Final = 30.0  # of a shard that says or sends nothing
 STANDARD_OUTPUT: Final = "-"
@@ -59,19 +57,20 @@ class ShardAddresses:
 
 @dataclass(slots=True)
 class Received:
-    """What one shard has sent, in files of a folder that goes when the export is there."""
+    """What one shard has sent, in a file of a folder that goes when the export is there."""
 
     folder: Path
     shard: int
     first: pb.ExportPiece = field(default_factory=pb.ExportPiece)
-    digests: dict[int, str] = field(default_factory=dict)  # of the files that are whole
+    digest: str = ""  # of the whole file
 
-    def path(self, file: int) -> Path:
-        return self.folder / PARTS / f"received-{self.shard}-{file}"
+    @property
+    def path(self) -> Path:
+        return self.folder / PARTS / f"received-{self.shard}"
 
     def take(self, piece: pb.ExportPiece) -> None:
         """Raises StoreCorrupt, StoreFull and StoreUnavailable."""
-        path = self.path(piece.file)
+        path = self.path
         with storage_errors(path):
             if piece.HasField("model"):
                 self.first = piece
@@ -81,13 +80,7 @@ class Received:
                 file.write(piece.data)
         if piece.digest:
             verify(path, piece.digest)
-            self.digests[piece.file] = piece.digest
-
-    def chunks(self, file: int) -> Iterator[bytes]:
-        if file in self.digests:
-            with self.path(file).open("rb") as stream:
-                while data := stream.read(READ_BYTES):
-                    yield data
+            self.digest = piece.digest
 
 
 async def receive(run_file: RunFile, reach: ShardAddresses, shard: int, target: Received) -> None:
@@ -108,7 +101,7 @@ async def receive(run_file: RunFile, reach: ShardAddresses, shard: int, target: 
     except (TimeoutError, grpc.aio.AioRpcError) as error:
         why = str(error) or "it does not answer"
         if isinstance(error, grpc.aio.AioRpcError):
-            why = f"{error.code().name}: {error.details()}"
+            why = f"{error.code().name}: {details_of(error)}"
         problem = f"shard {shard} at {endpoint}: {why}"
         raise ExportError(f"{problem}; try again while the job trains") from error
 
@@ -134,10 +127,10 @@ def assemble(run_file: RunFile, shards: Sequence[Received], tick: int) -> None:
     """Make the model's files of what came. Raises StoreError."""
     registrar = shards[REGISTRAR_SHARD]
     layout = from_model(registrar.first.model, run_file.layout)
-    parts = [ExportPart(file=str(each.path(0)), digest=each.digests[0]) for each in shards]
-    companion = [registrar.chunks(1), registrar.chunks(2)]
-    target = Export(registrar.folder)
-    target.assemble(registrar.first.run, layout, parts, companion, tick=tick)
+    parts = [  # absolute: else they begin in the export
+        ExportPart(file=str(each.path.absolute()), digest=each.digest) for each in shards
+    ]
+    Export(registrar.folder).assemble(registrar.first.run, layout, parts, tick=tick)
     shutil.rmtree(registrar.folder / PARTS, ignore_errors=True)
 
 

@@ -10,7 +10,7 @@ import structlog
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.network import channels
-from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options
+from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options, details_of
 from atoll_protos.network.credentials import Credentials, OutOfDateError
 from atoll_protos.network.services import Service, client_of
 
@@ -58,7 +58,7 @@ class RegistrarClient:
         except grpc.aio.AioRpcError as error:
             if self._channel is channel:
                 self._channel = None  # not closed: that would cancel other calls under way
-            return self._silent(error.details())
+            return self._silent(details_of(error))
         self._away = False
         return reply
 

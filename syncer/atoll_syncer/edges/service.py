@@ -6,10 +6,28 @@
 Memory of a slow receiver is bounded: of unsent ticks only the newest stays, and of each slice only
 the fact that the receiver lacks it. The number of sessions is bounded too: RESOURCE_EXHAUSTED
 refuses a Join, and never ends a session.
+
+The Bulk streams of a shard's sessions: transfers in frames, both ways (rules 10, 24 and 34).
+
+    learner --lane k--> _receive --> Gathering --> Shard.transfer_started   (a first stripe)
+                                               --> Driver.transferred       (all stripes are here)
+            <-all lanes- _publish <-- SessionPort.lacking, one transfer at a time
+
+A transfer under way in which nothing comes for STALLED_SECONDS ends its session, else a peer that
+answers pings could hold a slice for ever.
+
+Memory of a slow receiver is bounded: of each slice a session remembers only that the receiver lacks
+it. What is sent is looked up when the streams are free (`Shard.publish`), so it is the newest.
+Memory of a slow sender is bounded by one buffer (frames.Gathering).
 """
 
 import asyncio
+import hmac
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import grpc
@@ -17,28 +35,206 @@ import grpc.aio
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.network.channels import BULK_METHOD, server_options
-from atoll_protos.network.identity import Identity
+from atoll_protos.errors import printable
+from atoll_protos.names import LANES_MAX
+from atoll_protos.network.channels import (
+    BULK_METHOD,
+    LANE_METADATA,
+    SECRET_METADATA,
+    SESSION_METADATA,
+    server_options,
+)
+from atoll_protos.network.credentials import Identity
+from atoll_protos.network.listening import raise_file_limit
 from atoll_protos.network.services import Service, add_handlers
-from atoll_protos.transfer.division import LANES_MAX
+from atoll_protos.transfer.frames import (
+    Buffer,
+    FrameError,
+    transfer_frames,
+)
+from atoll_protos.transfer.gathering import Gathering
 from atoll_syncer.driver import Driver
 from atoll_syncer.duties.port import SessionPort
 from atoll_syncer.edges import admission
-from atoll_syncer.edges.admission import CallRefusal
-from atoll_syncer.edges.bulk import BulkStreams, bugs_end
-from atoll_syncer.edges.doorkeeper import Doorkeeper, anybody
-from atoll_syncer.model.effects import refuse
+from atoll_syncer.edges.admission import CallRefusal, Doorkeeper, anybody
 from atoll_syncer.rules.status import status, why_no_export
-from atoll_syncer.storage.store import StoreError
+from atoll_syncer.storage.files import StoreError
+
+CLOSE_SECONDS = 0.5  # in which a peer closes the streams of a session that is over
+STALLED_SECONDS = 30.0  # between two frames of a transfer
+DIGITS_MAX = 20  # of a session's number, and of a lane's
+
+log = structlog.get_logger()
+
+
+@contextmanager
+def bugs_end(driver: Driver) -> Iterator[None]:
+    """A bug ends the process: gRPC alone would close the stream, and go on with half a change."""
+    try:
+        yield
+    except Exception as error:
+        driver.failed(error)
+        raise
+
+
+class BulkStreams:
+    """All lanes of all sessions; `serve` is one of them."""
+
+    def __init__(self, driver: Driver, door: Doorkeeper) -> None:
+        self.driver, self.door = driver, door
+
+    async def serve(self, context: Any) -> None:
+        number, port, lane = await self._tied(context)
+        port.streams[lane] = context
+        if port.incoming is None:
+            port.incoming = Gathering(port.lanes, partial(self._admit, number))
+        ends = [
+            asyncio.create_task(self._received(number, port, lane, context)),
+            asyncio.create_task(port.closed.wait()),
+        ]
+        if len(port.streams) == port.lanes:
+            ends.append(asyncio.create_task(self._publish(number, port)))
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in ends:
+                if not task.cancel() and not task.cancelled() and (error := task.exception()):
+                    log.warning("bulk stream ended", session=number, reason=repr(error))
+            if not port.ended:  # else its End must be written before
+                port.bulk_over.set()
+        if port.closed.is_set():  # its End goes by another connection, and must come first
+            await asyncio.sleep(CLOSE_SECONDS)
+
+    async def _tied(self, context: Any) -> tuple[int, SessionPort, int]:
+        """Session and lane of this stream, by numbers and secret; others are refused."""
+        metadata = dict(context.invocation_metadata())
+        said = str(metadata.get(SESSION_METADATA, ""))
+        number = _number(said)
+        secret = str(metadata.get(SECRET_METADATA, ""))
+        lane = _number(str(metadata.get(LANE_METADATA, "0")))
+        port = self.driver.ports.get(number)
+        session = self.driver.state.sessions.open.get(number)
+        rule = partial(admission.of_bulk, session=None if port is None else port.peer)
+        await self.door.admit(context, "Bulk", rule)
+        if port is None or session is None:
+            unknown = printable(said) or "(none)"
+            code, reason = grpc.StatusCode.NOT_FOUND, f"session {unknown} is unknown"
+        elif not hmac.compare_digest(secret.encode(), port.secret.encode()):
+            code, reason = grpc.StatusCode.PERMISSION_DENIED, f"session {number} has another secret"
+        elif not 0 <= lane < port.lanes:
+            code = grpc.StatusCode.NOT_FOUND
+            reason = f"session {number} has {port.lanes} lanes, and no lane {lane}"
+        elif lane in port.streams:
+            code = grpc.StatusCode.ALREADY_EXISTS
+            reason = f"lane {lane} of session {number} is open already"
+        else:
+            return number, port, lane
+        log.warning("bulk stream refused", peer=context.peer(), session=number, reason=reason)
+        await context.abort(code, reason)
+        raise AssertionError("abort does not return")
+
+    # ------------------------------------------------------------ what a learner sends
+
+    async def _received(self, number: int, port: SessionPort, lane: int, context: Any) -> None:
+        """Transfers of a learner; a bad frame ends the session."""
+        try:
+            await self._receive(number, port, lane, context)
+        except FrameError as error:
+            log.warning("bad transfer", session=number, reason=str(error))
+            if not port.ended:  # else the rules have refused its head already
+                assert port.incoming is not None, "frames before a stream"
+                shard, head = self.driver.shard, port.incoming.head
+                with bugs_end(self.driver):
+                    self.driver.feed(
+                        shard.transfer_rejected(number, str(error), self.driver.now(), head)
+                    )
+
+    async def _receive(self, number: int, port: SessionPort, lane: int, context: Any) -> None:
+        driver, gathering = self.driver, port.incoming
+        assert gathering is not None, "frames before a stream"
+        end = driver.recording.end_of(number, port.machine)
+        while (frame := await self._frame(gathering, lane, context)) is not grpc.aio.EOF:
+            driver.recording.received(len(frame), end)
+            whole = gathering.feed(lane, frame)
+            if whole is not None:
+                with bugs_end(driver):
+                    await driver.transferred(number, whole.head, whole.payload)
+            await gathering.turn(lane)
+
+    def _admit(self, number: int, head: pb.Transfer) -> int | None:
+        driver = self.driver
+        with bugs_end(driver):
+            driver.feed(driver.shard.transfer_started(number, head, driver.now()))
+        return driver.accepted.pop(number, None)
+
+    async def _frame(self, gathering: Gathering, lane: int, context: Any) -> Any:
+        """The next frame. Raises FrameError when a transfer under way does not go on."""
+        reading = asyncio.ensure_future(context.read())
+        try:
+            while True:
+                waited_for = gathering.transfers if gathering.owes(lane) else None
+                if (await asyncio.wait([reading], timeout=STALLED_SECONDS))[0]:
+                    return reading.result()
+                if gathering.owes(lane) and gathering.transfers == waited_for:
+                    raise FrameError(STALLED)
+        finally:
+            reading.cancel()
+
+    # ------------------------------------------------------------ what it is sent
+
+    async def _publish(self, number: int, port: SessionPort) -> None:
+        """One transfer at a time; what is sent is looked up here, and not when it was asked for."""
+        driver = self.driver
+        end = driver.recording.end_of(number, port.machine)
+
+        async def send(lane: int, frames: Iterator[bytes]) -> None:
+            for frame in frames:
+                await port.streams[lane].write(frame)
+                driver.recording.sent(len(frame), end)
+
+        for transfer in count(1):
+            composed = None
+            while composed is None:
+                composed = self._composed(number, await port.next_lacking())
+            stripes = (transfer_frames(transfer, *composed, port.lanes, n) for n in port.streams)
+            await asyncio.gather(*map(send, port.streams, stripes))
+
+    def _composed(self, number: int, fragment: int) -> tuple[pb.Transfer, Buffer] | None:
+        """The newest version of a slice for this session; None where there is none to send."""
+        driver = self.driver
+        with bugs_end(driver):
+            publish = driver.shard.publish(number, fragment)
+            if publish is None or driver.values is None:
+                return None
+            receiver = driver.state.sessions.open.get(number)
+            held = None if receiver is None else receiver.held.get(fragment)
+            version = publish.version.version.number
+            payload = driver.values.publish_payload(fragment, version, held)
+        publish.difference = payload.difference
+        publish.base = held or 0 if payload.difference else 0
+        size = len(payload.data)
+        head = pb.Transfer(publish=publish, encoding=payload.encoding, byte_count=size)
+        return head, payload.data
+
+
+STALLED = f"nothing came for {STALLED_SECONDS:.0f} s in the middle of a transfer"
+
+
+def _number(text: str) -> int:
+    """A number that a peer has named; -1 for what is none."""
+    fits = text.isascii() and text.isdigit() and len(text) < DIGITS_MAX
+    return int(text) if fits else -1
+
 
 JOIN_SECONDS_MAX = 20.0
-LANES_SECONDS_MAX = 60.0  # from the Welcome until all lanes are open
 END_SECONDS_MAX = 20.0  # until an End is written
 SHUT_OUT_SECONDS_MAX = 0.7  # and that of a peer whose certificate is over
 SESSIONS_MAX = 20_000  # of all kinds, also those that have not sent their Join
+UNJOINED_MAX = 8  # of one certificate, and one for each slot: a region's learners may share one
 OBSERVERS_MAX = 64  # each gets all values, and is no part of the training
-
-log = structlog.get_logger()
+CONNECTIONS_SPARE = 1000  # of others than learners, and of peers that have not shaken hands
+HEALTH_CONNECTIONS = 256
+HEALTH_BYTES_MAX = 4 << 10
 
 
 class SyncerService:
@@ -48,6 +244,7 @@ class SyncerService:
         self.driver, self.door = driver, Doorkeeper(identity, driver)
         self.streams = BulkStreams(driver, self.door)
         self.open = 0  # Session streams
+        self.unjoined = Counter[str]()  # those without a Join yet, by certificate
         self.observers = 0
         self.said = pb.StatusRequest()  # the operator's last word on the job
 
@@ -74,12 +271,23 @@ class SyncerService:
 
     async def _join(self, context: Any) -> pb.Join | None:
         """A stream's first message; None when it is no Join, or does not come."""
+        if caller := self.door.caller(context):
+            most = UNJOINED_MAX + self._slots()
+            if self.unjoined[caller] >= most:
+                await self._full(context, f"{caller} has {most} sessions that have not joined")
+        self.unjoined[caller] += 1
         try:
             async with asyncio.timeout(JOIN_SECONDS_MAX):
                 first = await context.read()
         except TimeoutError:
             return None
+        finally:
+            self.unjoined[caller] -= 1
         return first.join if first is not grpc.aio.EOF and first.HasField("join") else None
+
+    def _slots(self) -> int:
+        state = self.driver.state
+        return max(len(state.expected.every), len(state.run_file.slots))
 
     async def _observer(self, join: pb.Join, context: Any, peer: Identity | None) -> None:
         if self.observers >= OBSERVERS_MAX:
@@ -100,7 +308,8 @@ class SyncerService:
         lanes = min(max(1, join.lanes), LANES_MAX)  # the rules refuse a Join that says more
         port = SessionPort(driver.machine.new_secret(), peer, lanes)
         driver.ports[number] = port
-        log.info("join", session=number, slot=join.slot, instance=join.instance, lanes=lanes)
+        slot, instance = printable(join.slot), printable(join.instance)
+        log.info("join", session=number, slot=slot, instance=instance, lanes=lanes)
         with bugs_end(driver):
             certificate = self.door.certificate(context, peer)
             driver.feed(driver.shard.session_opened(number, join, driver.now(), certificate))
@@ -110,34 +319,21 @@ class SyncerService:
             asyncio.create_task(port.bulk_over.wait()),
             asyncio.create_task(self._end_in_time(port)),
         ]
-        look = asyncio.create_task(self._lanes_come(port))
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             port.closed.set()
-            for task in (*ends, look):
+            for task in ends:
                 task.cancel()
             driver.ports.pop(number, None)
             with bugs_end(driver):
                 driver.session_closed(number)
-            log.info("session ended", session=number, slot=join.slot)
+            log.info("session ended", session=number, slot=slot)
 
     async def _end_in_time(self, port: SessionPort) -> None:
         """A peer that does not read its End keeps no stream open."""
         await port.ending.wait()
         await asyncio.sleep(SHUT_OUT_SECONDS_MAX if port.shut_out else END_SECONDS_MAX)
-
-    async def _lanes_come(self, port: SessionPort) -> None:
-        """A session of several lanes ends when they do not come: nobody is to wait for it."""
-        if len(port.lanes) == 1:
-            return
-        await port.welcomed.wait()
-        await asyncio.sleep(LANES_SECONDS_MAX)
-        if missing := port.closed_lanes:
-            names = ", ".join(map(str, missing))
-            reason = f"lane {names} of {len(port.lanes)} has not come in {LANES_SECONDS_MAX:.0f} s"
-            log.warning("lanes are missing", reason=reason)
-            port.end(refuse(pb.BAD_TRANSFER, reason))
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802
         """The shard's state; what is tried again at the store is its reason, if it has no other.
@@ -250,5 +446,24 @@ def add_services(
     return service
 
 
-def make_server() -> grpc.aio.Server:
-    return grpc.aio.server(options=server_options())
+def make_server(slots: int) -> grpc.aio.Server:
+    """For the calls of a job with so many slots, of which each may have LANES_MAX connections.
+
+    Connections take at most half of the open files, so that the store always has some.
+    """
+    connections = CONNECTIONS_SPARE + slots * (1 + LANES_MAX)
+    most = min(connections, raise_file_limit() // 2)
+    return grpc.aio.server(options=server_options(connections=most))
+
+
+def make_health_server() -> grpc.aio.Server:
+    """For probes, each on a connection of its own: whoever reaches it may ask, and no more."""
+    options = server_options(
+        HEALTH_BYTES_MAX,
+        connections=min(HEALTH_CONNECTIONS, raise_file_limit() // 8),
+        streams=4,
+        handshake_seconds=5.0,
+        idle_seconds=10.0,
+        age_seconds=60.0,
+    )
+    return grpc.aio.server(options=options)

@@ -1,10 +1,8 @@
 """What a person wants to see of a running job: `python -m atoll_syncer.edges.status_lines`.
 
-`atoll top JOB` and `atoll plot JOB` run it there through `kubectl exec`, because the shards'
-addresses and certificates mean something only inside of the cluster. It writes lines of JSON:
-
-    (no flags)   for each shard its StatusReply, or `shard` and `problem` where none came
-    --curves     the lines of this shard's tape that hold losses
+`atoll top JOB` runs it there through `kubectl exec`, because the shards' addresses and certificates
+mean something only inside of the cluster. It writes a line of JSON for each shard: its StatusReply,
+or `shard` and `problem` where none came.
 """
 
 import argparse
@@ -12,8 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, Final
 
 import grpc
@@ -25,13 +22,11 @@ from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.network import channels
 from atoll_protos.network.addresses import endpoints_of
-from atoll_protos.network.channels import Folder, control_options
+from atoll_protos.network.channels import Folder, control_options, details_of
 from atoll_protos.network.credentials import OutOfDateError
 from atoll_protos.network.services import Service, client_of
-from atoll_syncer.storage.tape import older_than
 
 ANSWER_SECONDS: Final = 3.0
-CURVES: Final = ("losses", "evaluation")  # what marks a line of the tape that holds a loss
 
 
 async def ask(endpoints: Iterable[str], folder: Folder) -> list[dict[str, Any]]:
@@ -44,7 +39,7 @@ async def ask(endpoints: Iterable[str], folder: Folder) -> list[dict[str, Any]]:
             try:
                 reply = await stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS)
             except grpc.aio.AioRpcError as error:
-                problem = f"{error.code().name}: {error.details()}"
+                problem = f"{error.code().name}: {details_of(error)}"
                 return {"shard": shard, "problem": f"{endpoint} does not answer ({problem})"}
         found: dict[str, Any] = json_format.MessageToDict(reply, preserving_proto_field_name=True)
         found.pop("must_equal", None)  # long, and of no use here
@@ -53,28 +48,13 @@ async def ask(endpoints: Iterable[str], folder: Folder) -> list[dict[str, Any]]:
     return list(await asyncio.gather(*(one(*each) for each in enumerate(endpoints))))
 
 
-def curves(tape: Path) -> Iterator[str]:
-    """The lines with losses of a tape, as they are; a line that is not whole is left out."""
-    older = older_than(tape)
-    for path in (older, tape) if older.exists() else (tape,):
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.endswith("\n") and any(f'"{word}"' in line for word in CURVES):
-                    yield line
-
-
 def main() -> None:
     """Write the lines; the reason of a failure is one line."""
     parser = argparse.ArgumentParser(prog="atoll_syncer.edges.status_lines", description=__doc__)
     parser.add_argument("--endpoints", default=os.environ.get(Env.ENDPOINTS, ""))
     parser.add_argument("--tls-dir", default=os.environ.get(Env.TLS_DIR, ""))
-    parser.add_argument("--tape", default=os.environ.get(Env.TAPE, ""))
-    parser.add_argument("--curves", action="store_true")
     flags = parser.parse_args()
     try:
-        if flags.curves:
-            sys.stdout.writelines(curves(Path(flags.tape)))
-            return
         found = asyncio.run(ask(endpoints_of(flags.endpoints), Folder(path=flags.tls_dir)))
     except SpecError as error:
         sys.stderr.write(f"{error}\n")

@@ -87,7 +87,7 @@ class StoreSeed(Effect):
 
 
 class RestoreEffect(Effect):
-    """Something stored is read back (duties/restoring)."""
+    """Something stored is read back (duties/checkpointing)."""
 
 
 @dataclass(frozen=True, slots=True)

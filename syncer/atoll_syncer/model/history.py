@@ -19,7 +19,6 @@ from atoll_syncer.model.log import (
     Begun,
     Closed,
     Committed,
-    CompanionStored,
     Counted,
     Ended,
     Entry,
@@ -79,8 +78,6 @@ class History:
     layout_digest: str = ""
     model_from: str = ""  # slot whose learner brought it; empty: not known
     frozen_digest: str = ""  # of what must be equal beside it; empty: not known
-    companion: tuple[str, ...] = ()  # its parts' objects, in order
-    companion_changed: tuple[str, ...] = ()  # likewise, of what training has changed of it
     heads: dict[int, HeadVersion] = field(default_factory=dict)  # by slice: the newest version
     previous: dict[int, HeadVersion] = field(default_factory=dict)  # the version before it
     merged: dict[int, dict[str, Merged]] = field(default_factory=dict)  # by slice, by slot
@@ -199,10 +196,6 @@ class History:
             case Counted():
                 self.uptime = self.uptime.also(entry.uptime)
                 self._count(entry.trained)
-            case CompanionStored(objects=objects, changed=True):
-                self.companion_changed = objects
-            case CompanionStored(objects=objects):
-                self.companion = objects
             case Ended():
                 self.ended = True
                 self.tick = max(self.tick, entry.tick)
@@ -217,10 +210,9 @@ class History:
         return self.lost_before_seed >= ENTRIES_OF_A_TRAINED_LOG
 
     def live_objects(self) -> set[str]:
-        """Those of two versions of each slice, of data states, of the companion; others may go."""
+        """Those of two versions of each slice and of data states; others may go."""
         versions = {each.object for of in (self.heads, self.previous) for each in of.values()}
-        states = self.data_states.values()
-        return versions.union(states, self.companion, self.companion_changed)
+        return versions.union(self.data_states.values())
 
     def _take(self, entry: Taken) -> None:
         before = self.taken.get(entry.slot)

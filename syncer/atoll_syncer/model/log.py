@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast, get_args
 
 from atoll_protos.names import COUNTER_MAX
+from atoll_protos.transfer.arrays import Array, Base
 from atoll_syncer.model import documents
 
 T = TypeVar("T")
@@ -190,11 +191,11 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """The operator's word number `word`: the pod that owns a slot; an empty uid: none (rule 4)."""
+    """The pod that owns a slot, by the operator; an empty uid: none (rule 4)."""
 
     slot: str
     uid: str
-    word: int
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,18 +224,6 @@ class Seeded:
         counts |= {len(each) for each in (self.due, self.merges) if each}
         if len(counts) > 1:
             raise ValueError(f"a Seeded of {sorted(counts)} slices")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompanionStored:
-    """What an export needs beside the values that travel is stored (rule 36; registrar).
-
-    `changed`: only what training has changed of it, as it is at the end.
-    """
-
-    objects: tuple[str, ...]  # the parts, in order
-    byte_count: int
-    changed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +300,6 @@ Entry = (
     | Owned
     | Begun
     | Seeded
-    | CompanionStored
     | Committed
     | Counted
     | Ended
@@ -346,3 +334,33 @@ def to_document(entry: Entry) -> dict[str, Any]:
 def from_document(document: Mapping[str, Any]) -> Entry:
     entry: Entry = documents.from_document(KINDS[document["kind"]], document)
     return entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCheckpoint:
+    """`url` names it alone. Mappings are by slot; `data_states` are objects of this shard's store.
+
+    `kept` are the data states themselves.
+    """
+
+    url: str
+    run: str
+    tick: int
+    cursors: Mapping[str, int]
+    trained: Mapping[str, Trained]
+    data_states: Mapping[str, str]
+    kept: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceTensors:
+    """A commit writes to master and momentum, never to `base`, the published value (rule 16)."""
+
+    master: Array  # f32[n]
+    momentum: Array  # f32[n]
+    base: Base
+
+
+def round_master(master: Array, base: Base) -> None:
+    """Fill a base that is not the sum of differences: the master f32[n] in the base's types."""
+    base.exact[:], base.coded[:] = master[: base.form.exact], master[base.form.exact :]

@@ -7,13 +7,12 @@
     sessions     sessions            open sessions, slots and their reports, admissions under way
     shut_out     shut_out            the grace of slots that are not on the job's list
     seed         seeding             the model's layout, version 0 on its way, the mark "has begun"
-    clock        rounds/clock        the tick, the learners' positions, the rate of the clock
-    rounds       rounds/             open rounds, starts of slices, moving means, finished slices
-    data_states  rounds/data_states  what scripts keep with the cursors of the history
-    reading      rounds/reading      which slices are still to be read from the store
+    clock        calls               the tick, the learners' positions, the rate of the clock
+    rounds       rounds              open rounds, starts of slices, moving means, finished slices
+    data_states  publishing          what scripts keep with the cursors of the history
+    reading      publishing          which slices are still to be read from the store
     recovery     recovery            what is lost and on its way back; None while nothing is lost
     failures     recovery            whose claims to hold a version are not believed any more
-    companion    companions          what an export needs beside the values, on its way
     ending       ending              the last rounds, this shard's part of the export, the job's end
 
 Every module may read everything; one that wants a change calls a function of the owner
@@ -21,33 +20,266 @@ Every module may read everything; one that wants a change calls a function of th
 the process, so nothing in it may be needed for safety.
 """
 
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.layout import Layout, specs_of
-from atoll_protos.job.length import Length, at_start
-from atoll_protos.job.run_file import Fragments, RunFile, Sync
-from atoll_protos.job.schedule import start_distance
-from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.model.clock import JobClock
+from atoll_protos.job.run_file import NOBODY, Expected, Fragments, RunFile, Sync
+from atoll_protos.job.schedule import Length, at_start, start_distance
+from atoll_protos.names import COUNTER_MAX, REGISTRAR_SHARD
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import Trained
-from atoll_syncer.model.recovery import Failures, Recovery
-from atoll_syncer.model.roster import Slot
-from atoll_syncer.model.round import grace_seconds, step_seconds, too_slow
-from atoll_syncer.model.state_parts import (
-    CompanionTransfer,
-    DataStates,
-    Ending,
-    OpenSessions,
-    Rounds,
-    Run,
-    Seed,
-    ShardTerm,
-    ShutOut,
-    UnreadSlices,
+from atoll_syncer.model.log import Taken, Trained, Uptime
+from atoll_syncer.model.roster import (
+    Certificate,
+    JobClock,
+    Round,
+    Session,
+    Slot,
+    Timings,
+    Training,
+    grace_seconds,
+    step_seconds,
+    too_slow,
 )
+
+NEVER: Final = float("-inf")
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """Which run this is, and what others have said about it (rules 1 and 2).
+
+    `fresh`: no process can hold a run of this job yet, or the registrar has minted one. `key` is
+    that of a registrar whose log has none; elsewhere it is the registrar's.
+    """
+
+    fresh: bool
+    new_id: str
+    key: str = field(repr=False)
+    started_at: float
+    hello_sent_at: float = NEVER  # of the last Hello to the registrar
+    # run: slots whose learners hold it, as they say, with their highest incarnations
+    named: dict[str, dict[str, Taken]] = field(default_factory=dict)
+    trained: set[str] = field(default_factory=set)  # of those, with a version above 0
+    shards_seen: set[int] = field(default_factory=set)  # at the registrar: they said Hello
+    stored: dict[int, pb.HelloRequest] = field(default_factory=dict)  # of shards that hold a run
+    generations: dict[str, int] = field(
+        default_factory=dict
+    )  # slot: its last SetOwner, maybe not durable
+    heard: set[str] = field(default_factory=set)
+    heard_at: float | None = None
+    ticks: dict[int, int] = field(default_factory=dict)  # that other shards have said in Hello
+    registrar_incomplete: bool = False  # it has lost entries, as it says itself
+    beginning: str = ""  # a run whose checkpoint is being looked at
+    began_here: bool = False  # this process began it: no other one had a term before
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardTerm:
+    """No session is welcomed and no version committed before its record is `durable` (rule 20)."""
+
+    epoch: int
+    durable: bool = False
+    raised_by: set[str] = field(default_factory=set)  # slots whose Join has begun a higher one
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenSessions:
+    """Who is connected, and what is known of each slot (rules 3 to 7)."""
+
+    open: dict[int, Session] = field(default_factory=dict)
+    early: dict[int, tuple[pb.Join, Certificate]] = field(default_factory=dict)  # no run is known
+    founders: set[str] = field(default_factory=set)  # slots that were welcomed at tick 0
+    refused: set[str] = field(default_factory=set)  # slots whose newest learner cannot take part
+    slots: dict[str, Slot] = field(default_factory=dict)
+    training: Training = field(default_factory=Training)
+    pending: dict[str, int] = field(default_factory=dict)  # slot: session; its entry is on its way
+    welcomed_in: dict[str, int] = field(default_factory=dict)  # instance: epoch of that term
+    evaluation: pb.Evaluation | None = None  # the newest that an observer has sent
+    zombies_refused: int = 0
+    uptime: Uptime
+    looked_at: float  # when the uptime was counted last
+    tokens: int  # trained by all slots, each once, over reconnects and restarts (rule 35)
+
+    @property
+    def counted(self) -> int:
+        """The tokens as messages and entries have them: many slots' counts may fit no field."""
+        return min(self.tokens, COUNTER_MAX)
+
+    @property
+    def welcomed(self) -> list[int]:
+        return [number for number, each in sorted(self.open.items()) if each.welcomed]
+
+
+@dataclass(slots=True, kw_only=True)
+class ShutOut:
+    """Since when the grace runs of who is not on the job's list (rule 41)."""
+
+    unlisted: dict[str, float] = field(default_factory=dict)  # slots that were on the list before
+    newcomers: dict[str, float] = field(default_factory=dict)  # regions: of their other slots
+
+
+@dataclass(slots=True, kw_only=True)
+class Seed:
+    """How the values of this shard begin (rule 1)."""
+
+    models: dict[str, pb.Model] = field(default_factory=dict)  # of open sessions, by layout digest
+    marked: bool = False
+    registrar_says_unmarked: bool = False
+    kept_back: bool = False
+    session: int | None = None  # from which version 0 comes
+    asked_at: float | None = None  # when the shard first looked whether it comes
+    slot: str = ""  # of that session
+    frozen_digest: str = ""  # that its Join named
+    arrived: set[int] = field(default_factory=set)  # slices of it that are whole
+    refused: str = ""  # why the newest model that was laid out could not be taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedOffers:
+    """Why the newest offer of a slot was not taken, and how many in a row were not."""
+
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeShare:
+    """What a slot gave to the last merge that had it; the share is that of the weight."""
+
+    share: float
+    tokens_per_step: float
+    over_half: int  # merges of three or more learners in a row in which it had over half
+
+
+@dataclass(slots=True, kw_only=True)
+class Rounds:
+    """Attempts to merge, and what they have taught (rules 9 to 15)."""
+
+    open: dict[int, Round] = field(default_factory=dict)  # by slice; merging ones included
+    starts: dict[int, int]  # slice: due tick of its last start
+    timings: Timings = field(default_factory=Timings)
+    finished: set[int] = field(default_factory=set)  # slices that had their last round
+    refused: dict[str, RefusedOffers] = field(default_factory=dict)  # until its next good offer
+    shares: dict[str, MergeShare] = field(default_factory=dict)  # by slot
+    above: dict[str, float] = field(default_factory=dict)  # slot: tokens a step that it may not say
+    seen: tuple[frozenset[str], int] | None = None  # who trained, and the tick, at the last look
+
+
+@dataclass(slots=True, kw_only=True)
+class UnreadSlices:
+    """What this process has yet to read from the store (rule 45)."""
+
+    unread: set[int]  # slices: their newest version is known from the log, its values are not here
+
+
+@dataclass(slots=True, kw_only=True)
+class DataStates:
+    """What learners' scripts keep with the cursors of the history (rule 28)."""
+
+    kept: dict[str, bytes] = field(default_factory=dict)  # by slot
+
+
+@dataclass(slots=True, kw_only=True)
+class Ending:
+    """How far the job's end has come here (rule 27). `began_at` is infinite once it is logged.
+
+    `put_off`: it had begun when a longer length was heard, so a last version is so no more.
+    """
+
+    length: Length
+    put_off: bool = False
+    began_at: float | None = None
+    part_reported: bool = False  # the registrar has taken this shard's part of the export
+    index_requested: bool = False
+    complete: bool = False  # the job
+
+
+WAIT_SECONDS: Final = 30.0  # for every slot that is alive at the registrar to join
+ANSWER_SECONDS: Final = 30.0  # for the first byte of what a learner was asked for
+FAILURES_MAX: Final = 3  # damaged or unanswered
+ENDS_MAX: Final = 10  # of sessions before the version came: a link may be bad, but not for ever
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """An admitted instance that says it holds a version of a slice."""
+
+    session: int
+    slot: str
+    instance: str
+    number: int
+    epoch: int  # 0 when it is not known: the learner adopted the version after its Join
+
+
+@dataclass(slots=True, kw_only=True)
+class AskedHolder:
+    """A version on its way from a learner to the store. Times are monotonic seconds."""
+
+    holder: Holder
+    at: float
+    held: pb.Held | None = None  # what came
+    storing: bool = False
+    unproven: bool = False  # that the version was lost: nothing but its holder's claim shows it
+    merges: int = 0  # in its momentum, which only the store has
+    reason: str = ""  # where there is more to say than which version it is
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """What is lost, from the moment in which the shard learns of it until all is durable again."""
+
+    began_at: float
+    lost: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    alive: frozenset[str] | None = None  # slots at the registrar, as it said after `began_at`
+    turned_away: set[str] = field(default_factory=set)  # slots that were told to dial again
+    asked: dict[int, AskedHolder] = field(default_factory=dict)  # by slice
+    empty: set[str] = field(default_factory=set)  # slots whose learner came, and holds nothing
+    could_answer_at: float | None = None  # when the first learner came, or one was asked last
+    damaged: set[int] = field(default_factory=set)  # slices whose version before the head is, too
+    failed: str = ""  # why no learner can give back what is lost
+
+    def awaited(self, session: int, fragment: int) -> AskedHolder | None:
+        """What this session was asked for and has not given yet."""
+        asked = self.asked.get(fragment)
+        here = asked is not None and asked.holder.session == session and not asked.storing
+        return asked if here else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Failures:
+    """How often in a row a slot's learner did not give what it had said it holds (rule 22).
+
+    It outlives a recovery: else whoever claims what nobody holds would begin one after the other.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)  # by slot
+    doubted: dict[int, float] = field(default_factory=dict)  # session: since when (rule 47)
+    taken_back: set[tuple[str, int]] = field(default_factory=set)  # slot, slice: without a proof
+    ends: dict[str, int] = field(default_factory=dict)  # by slot: sessions that ended meanwhile
+
+    def are_too_many(self, slot: str) -> bool:
+        return self.counts.get(slot, 0) >= FAILURES_MAX or self.ends.get(slot, 0) >= ENDS_MAX
+
+
+def why_wait(recovery: Recovery, joined: Set[str], now: float) -> str:
+    """Why no version is chosen yet; empty when it is time (rule 22)."""
+    if now - recovery.began_at >= WAIT_SECONDS:
+        return ""
+    if recovery.alive is None:
+        return "waits for the registrar to say which learners are alive"
+    missing = sorted((recovery.alive | recovery.turned_away) - joined - recovery.empty)
+    if missing:
+        return f"waits for {', '.join(missing)}"
+    return "" if joined else "waits for a learner"
+
+
+def choose(holders: Iterable[Holder], failures: Failures) -> Holder | None:
+    able = [h for h in holders if not failures.are_too_many(h.slot)]
+    return max(able, key=lambda h: (h.number, h.epoch, -h.session), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +319,6 @@ class ShardState:
     reading: UnreadSlices
     recovery: Recovery | None
     failures: Failures
-    companion: CompanionTransfer
     ending: Ending
 
     def set_layout(self, layout: Layout | None) -> None:
@@ -233,7 +464,6 @@ def new_state(beginning: Beginning, history: History, now: float) -> ShardState:
         reading=UnreadSlices(unread=set(history.heads)),
         recovery=None,
         failures=Failures(),
-        companion=CompanionTransfer(),
         ending=Ending(
             length=at_start(run_file, beginning.length), complete=history.closed is not None
         ),

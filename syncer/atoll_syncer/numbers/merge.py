@@ -18,15 +18,26 @@ Three demands shape the code:
   norm sums the squares of a row of fixed length in f32, and the rows in f64, exactly. The squares
   of an integer codec's levels are summed before they are scaled, exactly.
 - No value that is not finite gets through: |v| of an offer is not finite if an element is not.
+
+The outer optimizer, in place: SGD with Nesterov momentum, f32 (2311.08105, algorithm 1).
+
+With the merged difference d as gradient, learning rate eta and momentum mu:
+
+    m := mu * m + d
+    master := master - eta * (d + mu * m)
+
+The differences are `base - theta`, what the learners moved away from, so subtracting them moves
+the master towards the learners. With eta = 1 and mu = 0 the step is a plain average of models.
+
+Each operation rounds by itself, so the bits do not depend on how a slice is cut into blocks, nor on
+the machine. torch.optim.SGD(nesterov=True) fuses products with sums, and differs in the last bits.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Final, Protocol
 
 import numpy as np
-import xxhash
 
 from atoll_protos.transfer.arrays import F32, Array
 from atoll_syncer.numbers.workers import Scratch, Workers, blocks
@@ -102,17 +113,6 @@ def squared_norm(block: Array) -> float:
     if not math.isfinite(found) and bool(np.isfinite(block).all()):
         found = float(np.square(block, dtype=np.float64).sum())  # squares beyond f32
     return found
-
-
-@cache
-def rounding() -> str:
-    """How a sum of squares rounds here: BLAS has another order of sums for each processor.
-
-    A version whose tensors are merged by RDA has equal bits only where this is equal.
-    """
-    many = np.arange(16 * ROW_ELEMENTS, dtype=np.uint32) * np.uint32(2654435761)  # spreads them
-    rows = many.astype(F32).reshape(-1, ROW_ELEMENTS)
-    return xxhash.xxh3_64_hexdigest(np.vecdot(rows, rows))
 
 
 def _squared_levels(levels: Array, scales: Array, place: slice) -> float:
@@ -242,3 +242,25 @@ def _sum_of_rows(
     stack = rows[: len(factors), : sums.size].reshape(-1, *shape)
     np.einsum("mbi,mb->bi", stack, np.array(factors), out=sums.reshape(shape))
     return sums
+
+
+def nesterov_step(
+    master: Array,
+    buffer: Array,
+    delta: Array,
+    work: Array,
+    *,
+    learning_rate: float,
+    momentum: float,
+) -> None:
+    """One step of `master` and its momentum `buffer` against `delta`, all f32[n], in place.
+
+    A buffer of zeros is the first step. `delta` and `work`, f32[n] too, are used up. The buffer is
+    kept with a momentum of 0 as well: the next momentum may be another.
+    """
+    np.multiply(buffer, momentum, out=buffer)
+    np.add(buffer, delta, out=buffer)
+    np.multiply(buffer, momentum, out=work)
+    np.add(delta, work, out=delta)
+    np.multiply(delta, learning_rate, out=delta)
+    np.subtract(master, delta, out=master)

@@ -66,15 +66,24 @@ from atoll_syncer.model.effects import (
     StoreSeed,
 )
 from atoll_syncer.model.history import HeadVersion
-from atoll_syncer.model.round import NOTHING_FOUND, MergeFindings
-from atoll_syncer.model.slices import SliceTensors, round_master
-from atoll_syncer.numbers.arrivals import Arrived, examine
-from atoll_syncer.numbers.commit import Published, Recipe, advance_finite, recipe
-from atoll_syncer.numbers.merge import rounding
-from atoll_syncer.numbers.outliers import NormHistory, cosines, norm_of
+from atoll_syncer.model.log import SliceTensors, round_master
+from atoll_syncer.model.roster import NOTHING_FOUND, MergeFindings
+from atoll_syncer.numbers.commit import (
+    Arrived,
+    NormHistory,
+    Published,
+    Recipe,
+    TransferError,
+    advance_finite,
+    cosines,
+    examine,
+    norm_of,
+    recipe,
+    too_far,
+)
 from atoll_syncer.numbers.workers import Workers
 from atoll_syncer.storage.export import as_learners_hold
-from atoll_syncer.storage.store import Objects, Store
+from atoll_syncer.storage.files import Objects, Store
 from atoll_syncer.storage.versions import VersionOrigin, read_slice, write_slice
 
 NOT_FINITE: Final = "its values would have made the version not finite"
@@ -205,18 +214,25 @@ class TensorValues:
         )
 
     @property
-    def rounding(self) -> str:
-        return rounding()
-
-    @property
     def staged_bytes(self) -> int:
         """Memory that offers, seeds and held versions take."""
         arrived = [*self._offers.values(), *self._kept.values()]
         return sum(each.byte_count for each in arrived)
 
-    def examine(self, head: pb.Transfer, payload: Buffer) -> Arrived:
-        """Verify a whole transfer, in a thread. Raises TransferError."""
-        return examine(self.layout, self.shard, head, payload, self._examining)
+    def examine(self, head: pb.Transfer, payload: Buffer, steps: int = 0) -> Arrived:
+        """Verify a whole transfer, in a thread. Raises TransferError.
+
+        `steps` are the versions from this shard's to a held one; 0: it may be any (rule 47).
+        """
+        arrived = examine(self.layout, self.shard, head, payload, self._examining)
+        if steps and self._norms.limit:
+            part = self.slices[head.held.version.slice]
+            step_max = 2 * self._norms.limit * steps * part.recipe.learning_rate
+            tensors = part.master, part.momentum
+            far = too_far(arrived.values, *tensors, step_max=step_max, workers=self._examining)
+            if far:
+                raise TransferError(f"slice {part.fragment}: {far}")
+        return arrived
 
     def stage(self, name: Stage, offer: Arrived) -> None:
         self._offers[name.slot, name.incarnation, name.slice, name.capture] = offer

@@ -5,7 +5,7 @@
                                        this shard's part of the export is written, and the
                                        registrar logs it (ShardFinal)
                                                                  |
-   registrar only: all parts and the companion --> index written --> Closed is logged: Complete
+   registrar only: all parts --> index written --> Closed is logged: Complete
 
 A last round closes with the offers that are complete when no more are awaited, or at its deadline.
 In lock-step, beyond the end or with a length in tokens, learners hand a slice over when it is due
@@ -19,13 +19,12 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job import schedule
-from atoll_protos.job.length import Length
+from atoll_protos.job.schedule import Length
 from atoll_syncer.model import log
-from atoll_syncer.model.checkpoint import FoundCheckpoint
 from atoll_syncer.model.effects import Append, Ask, Effect, Send, TapeLine, WriteIndex, WritePart
+from atoll_syncer.model.log import FoundCheckpoint
 from atoll_syncer.model.state import ShardState, Standing
-from atoll_syncer.rules import companions
-from atoll_syncer.rules.rounds import calls, rounds
+from atoll_syncer.rules import calls, rounds
 
 LAST_ROUND_SECONDS: Final = 10.0
 SLOWER_MAX: Final = 2.0  # than its mean step: what a learner may need for steps that are awaited
@@ -138,14 +137,11 @@ def appended(state: ShardState, entry: log.Ended | log.ShardFinal | log.Closed) 
 
 
 def say_final(state: ShardState) -> list[Effect]:
-    """At the end, once all values are here: Final to all, and this shard's part of the export.
-
-    A learner leaves once it is finished, so what it is to give then is asked for before.
-    """
+    """At the end, once all values are here: Final to all, and this shard's part of the export."""
     if not (state.history.ended and state.is_whole):
         return []
     finals: list[Effect] = [Send(number, final(state)) for number in state.sessions.welcomed]
-    return [*companions.ask(state), *finals, WritePart()]
+    return [*finals, WritePart()]
 
 
 def final(state: ShardState) -> pb.ToLearner:
@@ -180,8 +176,6 @@ def report_again(state: ShardState, reply: pb.HelloReply) -> list[Effect]:
 def index_when_whole(state: ShardState) -> list[Effect]:
     ending, finals = state.ending, state.history.finals
     if ending.index_requested or ending.complete or len(finals) < state.run_file.shards:
-        return []
-    if companions.is_awaited(state):
         return []
     ending.index_requested = True
     parts = tuple((n, finals[n].file, finals[n].digest) for n in sorted(finals))

@@ -7,7 +7,8 @@ A slice is lost when its newest version is not here:
 - the shard is marked begun and its log names no version of a slice (`found_empty`): the whole
   store is gone, since the mark precedes every commit;
 - an admitted learner holds a version above the head (`versions_claimed`): the store went back to
-  an older state. At a shard that has never begun nobody can hold one, so the claim is ignored.
+  an older state. At a shard that has never begun nobody can hold one, so the claim is ignored;
+  elsewhere it is believed within bounds.
 
 While anything is lost no round opens or closes, and no seed is taken. Slices in `gone` have no
 value here at all; the others have an older head, which serves again if no learner holds more.
@@ -21,38 +22,194 @@ value here at all; the others have an older head, which serves again if no learn
 `alive` comes with the answer to a Hello; the registrar takes the slots of its own log. From each
 learner one slice comes at a time. If no learner holds a version of a slice in `gone`, 30 s after a
 learner could have said so, the shard has failed, until one that holds a version comes.
+
+How far a learner's claim to hold a version is believed that its shard does not have (rule 47).
+
+A version is durable before anybody has it (rule 19), so a claim above the head means one of three:
+
+- *The store has lost something and shows it* (`is_lost`): an object or an entry is damaged, or the
+  whole store is gone. Then learners alone know which versions there were. The clock may be lost as
+  well, so every version counts that is possible at the highest tick that a learner names.
+- *The store was put back to an older state, which is whole*, as from a copy of its disk. It shows
+  nothing, so nothing but the claim says so. It counts once for each slot and slice, as far as this
+  shard's own clock allows; the values move no further than that many steps may
+  (numbers/commit), and of the lineage counts what slots have said here themselves.
+- *The claim is not true.* Its learner is broken, or lies. It adopts nothing that this shard has, so
+  after a while it is sent to start again, with the shard's values.
+
+A version that is damaged, and that no learner holds: the one before it serves (rule 22).
+
+Its object is kept until the version after the next one is durable. It comes back whole, with its
+momentum and with the lineage that it had, so learners hear that what the damaged one had merged
+beside is in no version: it is lost, and the entry's reason says how many tokens. It gets a number
+above the damaged one's, and a later term's epoch, so no learner takes the one for the other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import REFUSALS
 from atoll_protos.job import schedule
+from atoll_protos.names import DIGEST_DIGITS
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
     Append,
     Effect,
+    EndSession,
     Send,
     StoreHeld,
+    StorePrevious,
     TapeLine,
     end_session,
     refuse,
 )
-from atoll_syncer.model.recovery import (
+from atoll_syncer.model.roster import Session
+from atoll_syncer.model.state import (
     ANSWER_SECONDS,
     WAIT_SECONDS,
     AskedHolder,
     Holder,
     Recovery,
+    ShardState,
     choose,
     why_wait,
 )
-from atoll_syncer.model.roster import Session
-from atoll_syncer.model.state import ShardState
-from atoll_syncer.rules import earlier_version, ending, seeding
-from atoll_syncer.rules.rounds import publishing, records, rounds
-from atoll_syncer.rules.rounds.clock import catch_up, reach
+from atoll_syncer.rules import ending, offers, publishing, rounds, seeding
+from atoll_syncer.rules.calls import catch_up, reach
+
+MORE_VERSIONS_MAX: Final = 1_000  # than ticks: each loss makes one, and the clock is seen late
+
+
+def newer_may_exist(state: ShardState, fragment: int) -> bool:
+    """Whether the store itself shows that a newer version of the slice may have been there."""
+    history, recovery = state.history, state.recovery
+    gone = fragment not in history.heads or (recovery is not None and fragment in recovery.gone)
+    return gone or fragment in history.suspect
+
+
+def number_max(state: ShardState, fragment: int) -> int:
+    """The highest version that the slice can have had: a slice has at most one a tick."""
+    head, ticks = state.history.heads.get(fragment), state.clock.tick
+    if newer_may_exist(state, fragment):
+        seen = (each.join.tick_seen for each in state.sessions.open.values() if each.slot)
+        seen_max = max(ticks, *state.run.ticks.values(), *seen)
+        ticks = max(ticks, min(seen_max, state.ending.length.claims_max))
+    return max(ticks, 0 if head is None else head.number) + MORE_VERSIONS_MAX
+
+
+def claims_above(state: ShardState, session: Session) -> set[int]:
+    """Slices of which it says that it holds a version above the head."""
+    heads = state.history.heads
+    return {
+        fragment
+        for fragment, (number, _) in session.claims.items()
+        if fragment not in heads or number > heads[fragment].number
+    }
+
+
+def is_believed(state: ShardState, session: Session, fragment: int) -> bool:
+    """Whether what it claims of this slice can be so."""
+    if session.claims[fragment][0] > number_max(state, fragment):
+        return False
+    if newer_may_exist(state, fragment) or fragment not in claims_above(state, session):
+        return True
+    return (session.slot, fragment) not in state.failures.taken_back
+
+
+def claimed_lineage(
+    state: ShardState, asked: AskedHolder, said: Sequence[pb.SlotMerged]
+) -> tuple[log.Merged, ...]:
+    """What the version holds of every slot, as far as it is believed."""
+    merged = (log.of_fields(log.Merged, each) for each in said)
+    return tuple(_known(state, each) if asked.unproven else each for each in merged)
+
+
+def steps_to(state: ShardState, session: int, transfer: pb.Transfer) -> int:
+    """How many versions lie before a held one whose values are to be judged; 0: they are not.
+
+    What most learners hold, by the digest of all bits, is no work of one.
+    """
+    held = transfer.held
+    fragment, version = held.version.slice, held.version.version
+    asked = None if state.recovery is None else state.recovery.awaited(session, fragment)
+    if asked is None or not asked.unproven or not transfer.HasField("held"):
+        return 0
+    named = {each.slot for each in state.sessions.open.values() if _names(state, each, held)}
+    here = {each.slot for each in state.sessions.open.values() if each.welcomed and each.slot}
+    learners = (state.expected.slots or state.history.taken.keys()) | here
+    if len(named) > len(learners) // 2:
+        return 0
+    return version.number - state.history.heads[fragment].number
+
+
+def _names(state: ShardState, session: Session, held: pb.Held) -> bool:
+    """Whether a learner says that it holds this very value."""
+    if not session.welcomed or not session.slot:
+        return False
+    fragment, version = held.version.slice, held.version.version
+    progress = state.sessions.slots[session.slot].progress.get(fragment, pb.SliceProgress())
+    reported = progress.held, progress.digest
+    named = held.version in session.join.held
+    return named or reported == (version.number, version.digest[:DIGEST_DIGITS])
+
+
+def _known(state: ShardState, merged: log.Merged) -> log.Merged:
+    """With no more than the slot has said at this shard."""
+    history, slot = state.history, state.sessions.slots.get(merged.slot)
+    taken = history.taken.get(merged.slot)
+    incarnation = max(taken.incarnation if taken else 0, history.named.get(merged.slot, 0))
+    reported = slot.report.cursor if slot is not None and slot.session is not None else 0
+    cursor = max(history.cursors.get(merged.slot, 0), reported)
+    return replace(
+        merged,
+        incarnation=min(merged.incarnation, incarnation),
+        cursor=min(merged.cursor, cursor),
+    )
+
+
+NO_SESSION: Final = -1
+ITS_STORE: Final = "the shard's own store"
+
+
+def can_serve(state: ShardState, recovery: Recovery, fragment: int) -> bool:
+    """Whether it is known which version that is, and nothing is known against its object."""
+    known = fragment in state.history.heads and fragment in state.history.previous
+    return known and state.layout is not None and fragment not in recovery.damaged
+
+
+def serve(state: ShardState, recovery: Recovery, fragment: int, now: float) -> list[Effect]:
+    history = state.history
+    head, before = history.heads[fragment], history.previous[fragment]
+    version = pb.Version(run=history.run, number=before.number, epoch=before.epoch)
+    merged = history.previous_merged.get(fragment, {}).values()
+    lineage = [publishing.said(each) for each in merged]
+    recovery.asked[fragment] = AskedHolder(
+        holder=Holder(
+            session=NO_SESSION,
+            slot="",
+            instance=ITS_STORE,
+            number=before.number,
+            epoch=before.epoch,
+        ),
+        at=now,
+        held=pb.Held(version=pb.SliceVersion(slice=fragment, version=version), lineage=lineage),
+        storing=True,
+        merges=before.merges,
+        reason=f"StoreRecovered: version {before.number} of epoch {before.epoch}, of the store;"
+        f" version {head.number} is damaged, no learner holds it, and {head.tokens} tokens that it"
+        " had merged are lost",
+    )
+    return [StorePrevious(fragment, max(head.number, before.number) + 1)]
+
+
+def earlier_is_lost(state: ShardState, fragment: int) -> None:
+    """It is damaged or gone as well."""
+    if state.recovery is not None:
+        state.recovery.asked.pop(fragment, None)
+        state.recovery.damaged.add(fragment)
+
 
 REMEDY: Final = REFUSALS[pb.STORE_LOST].remedy
 
@@ -79,17 +236,24 @@ def found_empty(state: ShardState, now: float) -> list[Effect]:
 def versions_claimed(state: ShardState, session: Session, now: float) -> list[Effect]:
     if state.recovery is not None:
         state.recovery.turned_away.discard(session.slot)  # it is here now
-    heads = state.history.heads
-    above = {
-        fragment
-        for fragment, (number, _) in session.claims.items()
-        if fragment not in heads or number > heads[fragment].number
-    }
+    above = claims_above(state, session)
     if not above or not session.slot or state.has_never_begun:
+        state.failures.doubted.pop(session.number, None)
         return []
-    if state.failures.are_too_many(session.slot):
+    believed = {each for each in above if is_believed(state, session, each)}
+    if not believed or state.failures.are_too_many(session.slot):
+        return _doubt(state, session, above, now)
+    return _begin(state, believed, believed - state.history.heads.keys(), now)
+
+
+def _doubt(state: ShardState, session: Session, above: set[int], now: float) -> list[Effect]:
+    """Nothing explains what it holds, and it adopts nothing else: a new process has a new start."""
+    since = state.failures.doubted.setdefault(session.number, now)
+    if now - since < WAIT_SECONDS or any(newer_may_exist(state, each) for each in above):
         return []
-    return _begin(state, above, above - heads.keys(), now)
+    what = ", ".join(f"{session.claims[each][0]} of slice {each}" for each in sorted(above)[:4])
+    reason = f"it says that it holds version {what}, which this shard never had"
+    return [EndSession(session.number, refuse(pb.OTHER_RUN, reason))]
 
 
 def _begin(state: ShardState, lost: set[int], gone: set[int], now: float) -> list[Effect]:
@@ -189,6 +353,7 @@ def holders(state: ShardState, fragment: int) -> list[Holder]:
         for number, each in sorted(state.sessions.open.items())
         if each.welcomed and each.slot
         if (claim := each.claims.get(fragment)) is not None and claim[0] >= lowest
+        if is_believed(state, each, fragment)
     ]
 
 
@@ -205,7 +370,8 @@ def _ask(state: ShardState, recovery: Recovery, fragment: int, now: float) -> li
     new_layout = _lay_out(state, recovery, holder)
     if new_layout is None:
         return []
-    recovery.asked[fragment] = AskedHolder(holder=holder, at=now)
+    unproven = not newer_may_exist(state, fragment)
+    recovery.asked[fragment] = AskedHolder(holder=holder, at=now, unproven=unproven)
     version = pb.Version(run=state.history.run, number=holder.number, epoch=holder.epoch)
     wanted = pb.SendHeld(version=pb.SliceVersion(slice=fragment, version=version))
     return [*new_layout, Send(holder.session, pb.ToLearner(send_held=wanted))]
@@ -257,14 +423,14 @@ def _go_on_without_learners(state: ShardState, recovery: Recovery, now: float) -
         for fragment in sorted(recovery.gone & recovery.lost - recovery.asked.keys())
         if choose(holders(state, fragment), state.failures) is None
     ]
-    kept = [each for each in orphans if earlier_version.can_serve(state, recovery, each)]
+    kept = [each for each in orphans if can_serve(state, recovery, each)]
     orphans = [each for each in orphans if each not in kept]
     if not orphans:
         recovery.failed = ""
     elif waited:
         names = ", ".join(map(str, orphans))
         recovery.failed = f"StoreLost: no learner holds slices {names}; {REMEDY}"
-    serving = (earlier_version.serve(state, recovery, each, now) for each in kept if waited)
+    serving = (serve(state, recovery, each, now) for each in kept if waited)
     return [effect for effects in serving for effect in effects]
 
 
@@ -289,6 +455,7 @@ def refusal(state: ShardState, join: pb.Join) -> pb.End | None:
 
 
 def session_closed(state: ShardState, session: int) -> None:
+    state.failures.doubted.pop(session, None)
     recovery = state.recovery
     if recovery is not None:
         for fragment in list(recovery.asked):
@@ -312,6 +479,8 @@ def objection(state: ShardState, session: int, held: pb.Held) -> str:
         return f"slice {fragment}: this session was not asked for its version"
     if version.run != state.history.run or version.number < asked.holder.number:
         return f"slice {fragment}: version {version.number}, not {asked.holder.number}, of the run"
+    if version.number > (most := number_max(state, fragment)):
+        return f"slice {fragment}: version {version.number} is above {most}"
     return ""
 
 
@@ -356,11 +525,11 @@ def stored(state: ShardState, fragment: int, digest: str, name: str) -> list[Eff
         last=False,
         recovered=True,
         participants=(),
-        lineage=tuple(log.of_fields(log.Merged, each) for each in held.lineage),
+        lineage=claimed_lineage(state, asked, held.lineage),
         tensors=seeding.tensors(state) if first else (),
         layout_digest=state.layout.digest if first else "",
         tokens=state.sessions.counted,
-        trained=_trained(state, held.lineage),
+        trained=_trained(state, () if asked.unproven else held.lineage),
         merges=asked.merges,
     )
     return [Append(entry)]
@@ -372,12 +541,14 @@ def committed(state: ShardState, entry: log.Committed) -> list[Effect]:
     asked = recovery.asked.pop(entry.slice)
     for count in (state.failures.counts, state.failures.ends):
         count.pop(asked.holder.slot, None)
+    if asked.unproven:
+        state.failures.taken_back.add((asked.holder.slot, entry.slice))
     recovery.lost.discard(entry.slice)
     recovery.gone.discard(entry.slice)
     reach(state, entry.tick, own=False)
     rounds.recovered(state, entry)
     ends = seeding.end_others(state) if entry.tensors else []
-    record = records.line(
+    record = offers.line(
         state,
         entry,
         recovered=True,

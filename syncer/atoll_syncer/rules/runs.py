@@ -24,19 +24,24 @@ later term: this one begins a still higher one. If the other still lives, the ap
 one is deposed; if the store was lost, the new epoch is above all that the learners have seen.
 
 The registrar's calls (rules 1, 2, 4, 27): a Reply follows the entry that it depends on.
+
+Incarnations: which instance of a slot gets one, and what shows the other shards that it did.
+
+`admit` decides, and a *proof* shows it (rules 4 and 5). A registrar that has lost the entry with
+the key of proofs has another key, while shards with the former one in their logs go on: both count.
 """
 
-from dataclasses import replace
+import hmac
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
-from atoll_protos.job import length
+from atoll_protos.job import schedule
 from atoll_protos.job.run_file import RunFile
 from atoll_protos.names import PROTOCOL, REGISTRAR_SHARD
 from atoll_syncer.model import log
-from atoll_syncer.model.checkpoint import FoundCheckpoint
 from atoll_syncer.model.effects import (
     Append,
     Ask,
@@ -47,11 +52,125 @@ from atoll_syncer.model.effects import (
     TapeLine,
     WritePart,
     end_session,
+    refuse,
 )
 from atoll_syncer.model.history import History
+from atoll_syncer.model.log import FoundCheckpoint, Taken
 from atoll_syncer.model.state import ShardState, layout_of
-from atoll_syncer.rules import ending, incarnations, recovery, seeding, validation
-from atoll_syncer.rules.rounds import clock, data_states
+from atoll_syncer.rules import calls, ending, publishing, recovery, seeding, validation
+
+
+def key(state: ShardState) -> str:
+    """The registrar's, as it tells it to the other shards."""
+    return state.history.key or state.run.key
+
+
+def proof(state: ShardState, join: pb.Join, incarnation: int) -> str:
+    """That the registrar has given this instance this incarnation; empty elsewhere."""
+    return (
+        ""
+        if join.observer or not state.registrar
+        else made(key(state), state.history.run, join, incarnation)
+    )
+
+
+def is_proved(state: ShardState, join: pb.Join) -> bool:
+    """Whether the Join shows a proof of its incarnation, as far as this shard knows the key."""
+    keys = filter(None, (state.history.key, state.run.key))
+    proofs = (made(each, state.history.run, join, join.incarnation) for each in keys)
+    return any(hmac.compare_digest(each.encode(), join.proof.encode()) for each in proofs)
+
+
+def made(secret: str, run: str, join: pb.Join, incarnation: int) -> str:
+    """Hexadecimal; each part is told apart from the next by its length."""
+    parts = [run, join.slot, str(incarnation), join.instance]
+    text = "".join(f"{len(each)}:{each}" for each in parts)
+    return hmac.digest(secret.encode(), text.encode(), "sha256").hex()
+
+
+# ------------------------------------------------------------ who gets one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """Welcome the instance; with an `entry`, only after that entry is durable."""
+
+    incarnation: int
+    entry: Taken | None = None
+
+
+def admit(
+    join: pb.Join, history: History, *, shard: int, live_instance: str, pending: bool, proved: bool
+) -> Admitted | pb.End:
+    """Rules 4 and 5.
+
+    `live_instance` has the slot's session; `pending`: its entry is on its way; `proved`: the Join
+    has a proof that the registrar gave the incarnation.
+    """
+    taken = history.taken.get(join.slot)
+    highest = taken.incarnation if taken else 0
+    if taken is not None and taken.instance == join.instance and join.incarnation in (0, highest):
+        return Admitted(incarnation=highest)  # asking again returns the same
+    if join.instance in history.superseded.get(join.slot, ()) or 0 < join.incarnation <= highest:
+        return _superseded(join, highest)
+    if pending:
+        return refuse(pb.SLOT_HELD, f"another instance is joining as {join.slot}")
+    if join.incarnation == 0 and shard != REGISTRAR_SHARD:
+        return refuse(pb.NOT_READY, "the registrar gives incarnations", "join shard 0 first")
+    if shard != REGISTRAR_SHARD and not proved:
+        what = f"nothing shows that incarnation {join.incarnation} of {join.slot} was given"
+        return refuse(pb.NOT_READY, what, "join shard 0 again, whose Welcome brings a proof")
+    if shard == REGISTRAR_SHARD:
+        others = (slot for slot, each in history.taken.items() if each.instance == join.instance)
+        if other := next((slot for slot in others if slot != join.slot), ""):
+            return of_another_run(f"{join.instance} has the slot {other}")
+        if join.incarnation > 0 and not _may_have_given(join, history):
+            return of_another_run(f"incarnation {join.incarnation} of {join.slot} was never given")
+        if (end := _owner_objects(join, history, live_instance)) is not None:
+            return end
+    incarnation = join.incarnation or max(highest, history.named.get(join.slot, 0)) + 1
+    entry = Taken(slot=join.slot, incarnation=incarnation, uid=join.uid, instance=join.instance)
+    return Admitted(incarnation=incarnation, entry=entry)
+
+
+def _may_have_given(join: pb.Join, history: History) -> bool:
+    """Whether the registrar may have given it, with a part of its log lost (rules 4, 22)."""
+    named = join.incarnation <= history.named.get(join.slot, 0)
+    return join.run == history.run and (history.incomplete or named)
+
+
+def of_another_run(reason: str) -> pb.End:
+    """Its state must not meet this run's; a new process has none (rule 2)."""
+    return refuse(pb.OTHER_RUN, reason)
+
+
+def _owner_objects(join: pb.Join, history: History, live_instance: str) -> pb.End | None:
+    """Whether the operator's word, or a live session, keeps this instance out (rule 4)."""
+    owned, taken = history.owned.get(join.slot), history.taken.get(join.slot)
+    if owned is not None:
+        if owned.uid == join.uid:
+            return None
+        if taken is not None and taken.uid == join.uid:
+            return _superseded(join, taken.incarnation)
+        return refuse(
+            pb.NOT_READY,
+            f"the operator named another pod owner of {join.slot}",
+            "wait until the operator names this pod",
+        )
+    if taken is not None and join.uid in history.superseded_uids.get(join.slot, ()):
+        return _superseded(join, taken.incarnation)
+    if live_instance and live_instance != join.instance:
+        return refuse(
+            pb.SLOT_HELD,
+            f"{join.slot} has a live session of {live_instance}",
+            "stop that process, or wait until its session ends",
+        )
+    return None
+
+
+def _superseded(join: pb.Join, highest: int) -> pb.End:
+    return refuse(pb.SUPERSEDED, f"{join.slot} has a newer process, with incarnation {highest}")
+
 
 HELLO_SECONDS: Final = 2.0
 MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first
@@ -87,6 +206,8 @@ def higher_epoch(state: ShardState, join: pb.Join) -> int:
     An equal epoch is another process's too, when this term has not welcomed the learner: the log
     has begun again after a loss.
     """
+    if state.run.began_here and state.has_never_begun:
+        return 0  # nothing of the run was before this process
     seen = join.epochs_seen[state.number] if len(join.epochs_seen) > state.number else 0
     if join.run != state.history.run or seen < max(1, state.history.epoch):
         return 0
@@ -125,6 +246,7 @@ def _begin(state: ShardState, run: str, place: str, *, mine: bool = False) -> li
 
     That is one of a `place` or, if there is one, of a run of this job that is gone (`mine`).
     """
+    state.run.began_here = True
     if not place and not mine:
         return [Append(_started(state, run))]
     if state.run.beginning == run:
@@ -140,7 +262,7 @@ def no_checkpoint(state: ShardState) -> list[Effect]:
 def checkpoint_found(state: ShardState, found: FoundCheckpoint) -> list[Effect]:
     if state.registrar and (nothing := ending.nothing_to_train(state, found)):
         return [EndProcess(ExitCode.RESTORE_REFUSED, f"RestoreRefused: {nothing}")]
-    data_states.read(state, found.kept)
+    publishing.take_data_states(state, found.kept)
     entry = replace(
         _started(state, state.run.beginning),
         checkpoint=found.url,
@@ -266,7 +388,7 @@ def started(state: ShardState, entry: log.RunStarted) -> list[Effect]:
     line = {"event": "run", "run": entry.run}
     if not entry.checkpoint:
         return [TapeLine(line)]
-    clock.jump(state, entry.tick)
+    calls.jump(state, entry.tick)
     about = {"checkpoint": entry.checkpoint, "parent": entry.parent, "tick": entry.tick}
     return [TapeLine(line | about)]
 
@@ -298,7 +420,7 @@ def hello(state: ShardState) -> pb.HelloRequest:
 def hello_answered(state: ShardState, reply: pb.HelloReply, now: float) -> list[Effect]:
     ending.registrar_says(state, complete=reply.complete)
     state.run.ticks[REGISTRAR_SHARD] = reply.tick
-    effects = ending.heard(state, length.heard(reply.length))
+    effects = ending.heard(state, schedule.heard(reply.length))
     if not reply.run:
         return effects
     if other := _other_run(state, reply.run):
@@ -351,7 +473,7 @@ def _hello(state: ShardState, token: int, request: pb.HelloRequest) -> list[Effe
     _note_hello(state, request)
     slots, known = state.sessions.slots, request.shard in state.history.begun
     trained = not request.empty and request.run == state.history.run
-    effects = ending.heard(state, length.heard(request.length))
+    effects = ending.heard(state, schedule.heard(request.length))
     if state.history.incomplete and trained and not known:
         effects.append(Append(log.Begun(shard=request.shard)))  # its mark is among lost entries
     reply = pb.HelloReply(
@@ -364,7 +486,7 @@ def _hello(state: ShardState, token: int, request: pb.HelloRequest) -> list[Effe
         tick=max(state.clock.tick, *state.run.ticks.values()),
         length=state.ending.length.message(),
         incomplete=state.history.incomplete,
-        key=incarnations.key(state),
+        key=key(state),
     )
     return [*effects, SendReply(token, reply)]
 
@@ -385,16 +507,16 @@ def _mark_begun(state: ShardState, token: int, request: pb.MarkBegunRequest) -> 
 
 
 def _set_owner(state: ShardState, token: int, request: pb.SetOwnerRequest) -> list[Effect]:
-    """Rule 4: the operator's word counts only if it knew the word before it."""
+    """Rule 4: an owner counts only if its sender knew the generation before it."""
     owned = state.history.owned.get(request.slot)
-    word = max(owned.word if owned else 0, state.run.words.get(request.slot, 0))
-    if request.word != word:
-        return [SendReply(token, pb.SetOwnerReply(word=word))]
-    entry = log.Owned(slot=request.slot, uid=request.uid, word=word + 1)
-    state.run.words[request.slot] = word + 1  # before it is durable another may come
+    generation = max(owned.generation if owned else 0, state.run.generations.get(request.slot, 0))
+    if request.generation != generation:
+        return [SendReply(token, pb.SetOwnerReply(generation=generation))]
+    entry = log.Owned(slot=request.slot, uid=request.uid, generation=generation + 1)
+    state.run.generations[request.slot] = generation + 1  # before it is durable another may come
     effects: list[Effect] = [Append(entry)]
     slot = state.sessions.slots.get(request.slot)
     session = None if slot is None else slot.session
     if session is not None and state.sessions.open[session].join.uid != request.uid:
         effects.append(end_session(session, pb.SUPERSEDED, "the operator named another pod"))
-    return [*effects, SendReply(token, pb.SetOwnerReply(word=word + 1))]
+    return [*effects, SendReply(token, pb.SetOwnerReply(generation=generation + 1))]

@@ -37,7 +37,7 @@ from atoll_syncer.model.effects import (
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import ShardState
-from atoll_syncer.rules.rounds import publishing
+from atoll_syncer.rules import publishing
 
 
 def model_arrived(state: ShardState, sender: Session, model: pb.Model) -> list[Effect]:

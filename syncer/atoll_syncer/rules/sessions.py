@@ -5,7 +5,7 @@
            +- End     +- End: superseded, slot held, not ready
 
 `check` compares what must be equal everywhere (rule 3). `admit` decides on the incarnation
-(rules/incarnations); a higher one is a log entry, and the Welcome waits for it.
+(rules/runs); a higher one is a log entry, and the Welcome waits for it.
 
 Before that, `opened` notes what the Join says about the run, for a registrar that has lost its
 store. If the learner has seen a higher epoch of this shard, a still higher term begins, and the
@@ -13,18 +13,30 @@ learner joins again; while the record of the term is not durable, it does so too
 
 When a session closes, or a rule ends it, a seed or a held version that was on its way is asked for
 at another learner.
+
+Whether a transfer may come, and where it goes once it is whole (rules 10, 12 and 25).
+
+    head arrives --started--> Accept --all bytes, values examined--> verified
+                     |                                  |
+                     +--> the session ends              +--rejected--> the session ends, or the
+                                                                       offer is late
+
+Slice, permission and encoding are checked when the head arrives, before any memory is allocated;
+the number of bytes follows from the layout alone. Where a session has several lanes, `started` is
+asked with the first head, and `verified` follows when all stripes are here (rule 33).
 """
 
 from dataclasses import replace
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import SpecError, printable
 from atoll_protos.exits import exit_code_of, is_permanent
 from atoll_protos.job.run_file import RunFile
-from atoll_protos.names import PROTOCOL, split_slot
-from atoll_protos.transfer.division import LANES_MAX
+from atoll_protos.names import LANES_MAX, PROTOCOL, split_slot
+from atoll_protos.transfer.codecs import base_encoding, encoding_of
 from atoll_syncer.model.effects import (
+    Accept,
     Append,
     Effect,
     EndSession,
@@ -35,10 +47,20 @@ from atoll_syncer.model.effects import (
 )
 from atoll_syncer.model.history import NONE_TRAINED, History
 from atoll_syncer.model.log import Committed, Taken, Trained, Uptime
-from atoll_syncer.model.roster import Certificate, Session, Slot
+from atoll_syncer.model.roster import Certificate, Coming, Session, Slot
 from atoll_syncer.model.state import ShardState, Standing
-from atoll_syncer.rules import companions, ending, incarnations, recovery, runs, seeding, shut_out
-from atoll_syncer.rules.rounds import clock, data_states, offers, publishing, rounds
+from atoll_syncer.rules import (
+    calls,
+    ending,
+    offers,
+    publishing,
+    recovery,
+    rounds,
+    runs,
+    seeding,
+    shut_out,
+    validation,
+)
 
 UNSEEN_SECONDS: Final = 5.0  # between two looks at who trains
 REASON_LETTERS_MAX: Final = 500  # of a Leave, as Status shows it
@@ -86,13 +108,13 @@ def admit_early(state: ShardState, now: float) -> list[Effect]:
 
 
 def _admitted(state: ShardState, session: int, join: pb.Join, now: float) -> list[Effect]:
-    answer = incarnations.admit(
+    answer = runs.admit(
         join,
         state.history,
         shard=state.number,
         live_instance=live_instance(state, join.slot),
         pending=join.slot in state.sessions.pending,
-        proved=incarnations.is_proved(state, join),
+        proved=runs.is_proved(state, join),
     )
     if isinstance(answer, pb.End):
         del state.sessions.open[session]
@@ -130,14 +152,14 @@ def welcome(state: ShardState, session: int, incarnation: int, now: float) -> li
         trained = history.trained.get(joined.slot, NONE_TRAINED)
         known = Slot(name=joined.slot, trained=trained, restored=trained.total)
         slot = sessions.slots.setdefault(joined.slot, known)
-        slot.open(session, now, incarnation, joined.join.lanes)
+        slot.open(session, now, incarnation)
         sessions.training.note(slot, now)
         if max(state.clock.tick, joined.join.tick_seen) == 0:
             sessions.founders.add(joined.slot)
     publishing.note_held(state, joined)
     lost = recovery.versions_claimed(state, joined, now)
-    clock.catch_up(state, now)
-    cursor, data_state = data_states.cursor(state, joined.slot)
+    calls.catch_up(state, now)
+    cursor, data_state = publishing.cursor(state, joined.slot)
     message = pb.Welcome(
         run=history.run,
         incarnation=incarnation,
@@ -149,24 +171,15 @@ def welcome(state: ShardState, session: int, incarnation: int, now: float) -> li
         needs_model=not joined.join.observer and seeding.needs_model(state, joined),
         newest=state.heads(),
         length=state.ending.length.message(),
-        proof=incarnations.proof(state, joined.join, incarnation),
+        proof=runs.proof(state, joined.join, incarnation),
     )
     effects: list[Effect] = [*lost, Send(session, pb.ToLearner(welcome=message))]
     if not (joined.slot and state.seed.kept_back):
         effects += publishing.lacking(state, joined)
-    effects += [*seeding.ask(state), *companions.ask(state)]
+    effects += seeding.ask(state)
     if history.ended and state.is_whole:
         effects.append(Send(session, ending.final(state)))
     return effects
-
-
-def lane_opened(state: ShardState, session: int, now: float) -> None:
-    """One more lane of a session that has several; its slot may train with all of them."""
-    opened = state.sessions.open.get(session)
-    slot = None if opened is None else state.sessions.slots.get(opened.slot)
-    if slot is not None and slot.session == session:
-        slot.lanes_missing -= 1
-        state.sessions.training.note(slot, now)
 
 
 def live_instance(state: ShardState, slot: str) -> str:
@@ -202,7 +215,7 @@ def reported(state: ShardState, sender: Session, report: pb.Report, now: float) 
     state.sessions.training.note(slot, now)
     for each in report.slices:
         publishing.note_progress(state, sender, each)
-    clock.advance(state, slot.name, steps, now)
+    calls.advance(state, slot.name, steps, now)
     return True
 
 
@@ -240,7 +253,7 @@ def time_passed(state: ShardState, now: float) -> None:
 
 
 def leaves(state: ShardState, sender: Session, leave: pb.Leave) -> None:
-    reason = " ".join(leave.reason[:REASON_LETTERS_MAX].split())
+    reason = printable(" ".join(leave.reason.split()), REASON_LETTERS_MAX)
     state.sessions.slots[sender.slot].left = reason or "left"
 
 
@@ -280,7 +293,6 @@ def closed(state: ShardState, session: int) -> list[Effect]:
         state.sessions.training.remove(slot.name)
         rounds.session_closed(state, left.slot)
     recovery.session_closed(state, session)
-    companions.session_closed(state, session)
     return seeding.session_closed(state, session)
 
 
@@ -302,9 +314,7 @@ def check(join: pb.Join, run_file: RunFile, history: History) -> pb.End | None:
     if not run:
         return refuse(pb.NOT_READY, "no run has started yet")
     if join.run and join.run != run:
-        return incarnations.of_another_run(
-            f"it holds state of run {join.run}; this job is in run {run}"
-        )
+        return runs.of_another_run(f"it holds state of run {join.run}; this job is in run {run}")
     if join.observer:
         return None
     try:
@@ -335,3 +345,159 @@ def _check_form(join: pb.Join) -> pb.End | None:
         reason = f"it asks for {join.lanes} lanes; {who} has at most {most}"
         return refuse(pb.TOO_MANY_LANES, reason, "" if most > 1 else "join with one lane")
     return None
+
+
+SECONDS_MAX_LEAST: Final = 300.0  # of a whole transfer
+TIMES_USUAL_MAX: Final = 10.0  # as long as the moving transfer time
+BYTES_PER_SECOND_MIN: Final = 250e3  # a slower link is of no use
+OVERLONG: Final = "a transfer goes on for much longer than others take, and is not whole"
+
+
+def started(state: ShardState, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
+    sender = _sender(state, session)
+    if sender is None or state.layout is None:
+        return _end(session, "a transfer came before the Welcome")
+    if objection := validation.of_transfer(state, transfer):
+        recovery.rejected(state, session, transfer)
+        return _end(session, objection)
+    kind = transfer.WhichOneof("kind")
+    fragment = slice_of(transfer)
+    if fragment not in state.fragments:
+        return _end(session, f"slice {fragment} is unknown")
+    encoding = pb.F32
+    match kind:
+        case "offer":
+            encoding = encoding_of(state.sync.wire_up)
+            reason = offers.objection(state, sender, transfer.offer)
+        case "seed":
+            reason = seeding.objection(state, session)
+        case "held":
+            base = base_encoding(state.sync.wire_down)
+            final = state.layout.final_encoding(state.layout.slice(state.number, fragment), base)
+            encoding = transfer.encoding if transfer.encoding in (base, final) else base
+            reason = recovery.objection(state, session, transfer.held)
+        case _:
+            reason = f"a learner does not send a transfer of kind {kind}"
+    if reason:
+        return _end(session, reason)
+    if transfer.encoding != encoding:
+        return _end(session, "the encoding is not the run file's")
+    data_state = offers.data_state(sender, transfer.offer)
+    if data_state is not None:
+        sender.data_state = data_state
+    credit = calls.spend_credit(sender, fragment) if kind == "offer" else None
+    asked_at, sender.heard_at = credit.called_at if credit else now, now
+    byte_count = state.layout.slice(state.number, fragment).form.byte_count(encoding)
+    sender.receiving[fragment] = Coming(
+        head=transfer,
+        asked_at=asked_at,
+        until=now + seconds_max(state, byte_count),
+        data_state=data_state,
+    )
+    return [Accept(session, byte_count)]
+
+
+def seconds_max(state: ShardState, byte_count: int) -> float:
+    """How long a whole transfer may take: a frame now and then does not make it go on for ever."""
+    usual = TIMES_USUAL_MAX * state.rounds.timings.transfer.or_else(0.0)
+    return max(SECONDS_MAX_LEAST, usual, byte_count / BYTES_PER_SECOND_MIN)
+
+
+def overlong(state: ShardState, now: float) -> list[Effect]:
+    """End the sessions whose transfers drip; their Calls are made again to their next ones."""
+    late = [
+        (number, coming)
+        for number, session in sorted(state.sessions.open.items())
+        for coming in session.receiving.values()
+        if now > coming.until
+    ]
+    ended = dict(reversed(late))  # one of each session
+    return [
+        effect
+        for number, coming in ended.items()
+        for effect in rejected(state, number, OVERLONG, now, coming.head)
+    ]
+
+
+def verified(
+    state: ShardState, session: int, transfer: pb.Transfer, standing: Standing, now: float
+) -> list[Effect]:
+    """Whole, checksum right, all values finite: only now it counts (rule 12)."""
+    sender = _sender(state, session)
+    if sender is None:
+        return []
+    coming, sender.heard_at = _came(sender, transfer), now
+    if transfer.HasField("offer"):
+        if coming is None:  # a newer one has begun while this one was examined
+            own = transfer.offer.data_state if transfer.offer.HasField("data_state") else None
+            coming = Coming(head=transfer, asked_at=now, data_state=own)
+        return rounds.completed(state, sender, coming, standing, now)
+    if transfer.HasField("held"):
+        return recovery.arrived(state, session, transfer.held)
+    return seeding.arrived(state, session, transfer.seed)
+
+
+def rejected(
+    state: ShardState,
+    session: int,
+    reason: str,
+    now: float,
+    transfer: pb.Transfer | None = None,
+    *,
+    final: bool = False,
+) -> list[Effect]:
+    """The session ends. An offer that came as it was sent (`final`) is late instead (rule 12).
+
+    `transfer` is the head of what is rejected, None where it has not begun.
+    """
+    sender = _sender(state, session)
+    coming = None if sender is None or transfer is None else _came(sender, transfer)
+    if sender is not None and coming is not None and coming.head.HasField("offer"):
+        offer = coming.head.offer
+        if final:
+            rounds.handed_over(state, offer, now)
+        calls.refused(state, sender.slot, offer.slice, reason, final=final)
+        if final:
+            part = offers.participant(state, sender.slot, offer)
+            return rounds.late(state, offer.slice, part, reason)
+    if coming is not None:
+        recovery.rejected(state, session, coming.head)
+    return _end(session, reason)
+
+
+def _came(sender: Session, transfer: pb.Transfer) -> Coming | None:
+    """The transfer is not under way any more; None where a newer one has taken its place."""
+    fragment = slice_of(transfer)
+    coming = sender.receiving.get(fragment)
+    if coming is None or not _is_part(coming.head, transfer):
+        return None
+    return sender.receiving.pop(fragment)
+
+
+def _is_part(head: pb.Transfer, other: pb.Transfer) -> bool:
+    """Whether two heads are of one transfer: they may differ in the bytes of their parts."""
+    kind = other.WhichOneof("kind")
+    return head.WhichOneof("kind") == kind and (
+        kind is None or getattr(head, kind) == getattr(other, kind)
+    )
+
+
+def _sender(state: ShardState, session: int) -> Session | None:
+    """The session, if it is the one of its slot: nothing of an older one counts (rule 5)."""
+    sender = state.sessions.open.get(session)
+    if sender is None or not sender.welcomed or not sender.slot:
+        return None
+    return sender if state.sessions.slots[sender.slot].session == session else None
+
+
+def slice_of(transfer: pb.Transfer) -> int:
+    match transfer.WhichOneof("kind"):
+        case "offer":
+            return transfer.offer.slice
+        case "held":
+            return transfer.held.version.slice
+    return transfer.seed.slice
+
+
+def _end(session: int, reason: str) -> list[Effect]:
+    return [end_session(session, pb.BAD_TRANSFER, reason)]

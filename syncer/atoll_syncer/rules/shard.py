@@ -14,8 +14,7 @@ model/effects says for each effect which input follows:
    process holds that position of the log, call `deposed`.
 4. Receive no transfer without an Accept of its head. When it is whole, verify length, checksum and
    values outside this machine, then call `transfer_verified` or `transfer_rejected`. Keep an offer
-   whose Stage comes back until MergeOffers takes or Drop names it. Of a companion's part, ask
-   `companions.wants`, write it as an object, call `part_stored`.
+   whose Stage comes back until MergeOffers takes or Drop names it.
 5. Ask `publish` for a head only when the session's stream is free; a newer PublishHead of the same
    slice replaces one that has not been sent.
 6. Deliver in order for each session, and call `session_closed` once both streams are gone. After an
@@ -31,29 +30,28 @@ from typing import Any, Concatenate, Final, ParamSpec
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.expected import Expected
-from atoll_protos.job.length import Length
+from atoll_protos.job.run_file import Expected
+from atoll_protos.job.schedule import Length
 from atoll_syncer.model import log
-from atoll_syncer.model.checkpoint import FoundCheckpoint
 from atoll_syncer.model.effects import Append, Effect, EndProcess, EndSession, end_session
 from atoll_syncer.model.history import History
-from atoll_syncer.model.roster import PLAIN_TEXT, Certificate, Slot
-from atoll_syncer.model.round import NOTHING_FOUND, MergeFindings
+from atoll_syncer.model.log import FoundCheckpoint
+from atoll_syncer.model.roster import NOTHING_FOUND, PLAIN_TEXT, Certificate, MergeFindings, Slot
 from atoll_syncer.model.state import Beginning, new_state
 from atoll_syncer.rules import (
-    answers,
-    companions,
-    earlier_version,
+    calls,
     ending,
+    publishing,
     recovery,
+    rounds,
     runs,
     seeding,
     sessions,
     shut_out,
-    transfers,
+    status,
     validation,
 )
-from atoll_syncer.rules.rounds import calls, clock, data_states, publishing, reading, rounds
+from atoll_syncer.rules.publishing import take_data_states
 
 PERIODIC_SECONDS: Final = 0.25
 P = ParamSpec("P")
@@ -106,9 +104,7 @@ class Shard:
                 rounds.seeded(state)
                 recovery.seeded(state)
                 begun = self._without_ended(seeding.seeded(state))  # who has another model is gone
-                return [*begun, *seeding.release(state, now), *companions.ask(state)]
-            case log.CompanionStored():
-                return [*companions.appended(state, entry), *ending.index_when_whole(state)]
+                return [*begun, *seeding.release(state, now)]
             case log.Committed(recovered=True):
                 sessions.recovered(state)
                 return [*recovery.committed(state, entry), *self._move(now)]
@@ -137,16 +133,14 @@ class Shard:
     def tick_time(self, now: float) -> list[Effect]:
         self._periodic_at = now
         sessions.time_passed(self.state, now)
-        clock.catch_up(self.state, now)
-        overlong = self._without_ended(transfers.overlong(self.state, now))
-        silent = [*answers.unanswered(self.state, now), *answers.unseeded(self.state, now)]
+        calls.catch_up(self.state, now)
+        overlong = self._without_ended(sessions.overlong(self.state, now))
+        silent = [*status.unanswered(self.state, now), *status.unseeded(self.state, now)]
         ends = [*shut_out.time_passed(self.state, now), *silent]
         unanswered = [*overlong, *self._without_ended(ends)]
         begins = [*runs.time_passed(self.state, now), *seeding.release(self.state, now)]
-        moved = [*self._move(now), *clock.say_again(self.state, now)]
-        companions.time_passed(self.state, now)
-        export = [*companions.ask(self.state), *ending.index_when_whole(self.state)]
-        return [*unanswered, *begins, *moved, *export]
+        moved = [*self._move(now), *calls.say_again(self.state, now)]
+        return [*unanswered, *begins, *moved, *ending.index_when_whole(self.state)]
 
     @ends_sessions
     def length_heard(self, length: Length, now: float) -> list[Effect]:
@@ -167,10 +161,6 @@ class Shard:
             return [end_session(session, pb.BAD_MESSAGE, objection)]
         effects = sessions.opened(self.state, session, join, certificate, now)
         return [*effects, *seeding.release(self.state, now)]
-
-    def lane_opened(self, session: int, now: float) -> list[Effect]:
-        sessions.lane_opened(self.state, session, now)
-        return self._move(now)
 
     def session_closed(self, session: int, now: float) -> list[Effect]:
         """Both streams are gone. A session that the rules have ended counts no more already."""
@@ -203,20 +193,13 @@ class Shard:
 
     @ends_sessions
     def transfer_started(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
-        return transfers.started(self.state, session, transfer, now)
+        return sessions.started(self.state, session, transfer, now)
 
     @ends_sessions
     def transfer_verified(self, session: int, transfer: pb.Transfer, now: float) -> list[Effect]:
         """Whole, checksum right, all values finite: only now it counts (rule 12)."""
         standing = self.state.standing(now)
-        return transfers.verified(self.state, session, transfer, standing, now)
-
-    @ends_sessions
-    def part_stored(
-        self, session: int, transfer: pb.Transfer, name: str, now: float
-    ) -> list[Effect]:
-        """`name` is the object of a companion's part; empty: it was not wanted."""
-        return transfers.part_stored(self.state, session, transfer, name, now)
+        return sessions.verified(self.state, session, transfer, standing, now)
 
     def transfer_rejected(
         self,
@@ -228,33 +211,33 @@ class Shard:
         final: bool = False,
     ) -> list[Effect]:
         """`transfer`: None where none has begun. `final`: it came as it was sent, and is wrong."""
-        ends = transfers.rejected(self.state, session, reason, now, transfer, final=final)
+        ends = sessions.rejected(self.state, session, reason, now, transfer, final=final)
         return [*self._without_ended(ends), *self._move(now)]
 
     # ------------------------------------------------------------ inputs: values
 
     def next_unread(self) -> int | None:
         """The slice whose head is to be read next; None: all are here."""
-        return reading.next_unread(self.state)
+        return publishing.next_unread(self.state)
 
     def read_back(self, fragment: int, now: float) -> list[Effect]:
         """The slice's head has been read from the store."""
-        effects = reading.is_here(self.state, fragment)
+        effects = publishing.is_here(self.state, fragment)
         return [*effects, *ending.say_final(self.state), *self._move(now)]
 
     def lost(self, fragments: set[int], now: float) -> list[Effect]:
         """The slices whose heads the store does not give back."""
-        reading.are_lost(self.state, fragments)
+        publishing.are_lost(self.state, fragments)
         return recovery.found_damaged(self.state, fragments, now)
 
     def previous_lost(self, fragment: int, now: float) -> list[Effect]:
         """The version before the head is gone or damaged, too."""
-        earlier_version.is_lost(self.state, fragment)
+        recovery.earlier_is_lost(self.state, fragment)
         return self._move(now)
 
     def data_states_read(self, found: Mapping[str, bytes]) -> list[Effect]:
         """By slot: what the store holds of those in the history; before the first session."""
-        data_states.read(self.state, found)
+        take_data_states(self.state, found)
         return []
 
     @ends_sessions
@@ -337,7 +320,7 @@ class Shard:
         if not state.serving or state.history.ended:
             return back
         standing = state.standing(now)
-        moved = clock.move(state, standing, now)
+        moved = calls.move(state, standing, now)
         if only is not None and rounds.has_seen(state, standing):
             begun = ending.last_rounds(state, standing, now)
         else:

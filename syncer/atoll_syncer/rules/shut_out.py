@@ -1,6 +1,6 @@
 """Who is shut out: slots that are not on the job's list, or not any more (rule 41).
 
-Who is not on the list (`atoll_protos.job.expected`) has a grace of GRACE_SECONDS, which begins
+Who is not on the list (`atoll_protos.job.run_file`) has a grace of GRACE_SECONDS, which begins
 
     was on the list     at the moment at which this shard has read a list without it
     was on none         at the first Join of such a slot of its region
@@ -15,12 +15,12 @@ from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.job.expected import Expected
+from atoll_protos.job.run_file import Expected
 from atoll_protos.names import split_slot
 from atoll_syncer.model.effects import Effect, EndSession, refuse
 from atoll_syncer.model.roster import Certificate
 from atoll_syncer.model.state import ShardState
-from atoll_syncer.rules.rounds import rounds
+from atoll_syncer.rules import rounds
 
 GRACE_SECONDS: Final = 90.0  # until an edit of the list has come to every shard and learner
 NEVER: Final = float("inf")
@@ -52,15 +52,7 @@ def heard(state: ShardState, expected: Expected, now: float) -> list[Effect]:
     for slot in _offered(state) if revoked or taken_away else ():
         if split_slot(slot)[0] in revoked or slot in taken_away:
             effects += rounds.withdraw(state, slot, state.standing(now))
-    outdated = _outdated(state, now)
-    ended = {each.session for each in outdated if isinstance(each, EndSession)}
-    effects += (
-        EndSession(number, _host_is_gone(session.slot))
-        for number, session in sorted(state.sessions.open.items())
-        if session.join.lanes > 1 and session.certificate.machine
-        if session.slot in taken_away and number not in ended
-    )
-    return [*effects, *outdated]
+    return [*effects, *_outdated(state, now)]
 
 
 def refusal(
@@ -154,12 +146,6 @@ def _of_certificate(
             retry=True,
         )
     return None
-
-
-def _host_is_gone(slot: str) -> pb.End:
-    """To the learner's first host, which keeps the slot: lanes of the other one end with it."""
-    problem = f"the job's list has taken {slot} from another machine of this learner"
-    return refuse(pb.NOT_ALLOWED, problem, "this process tries again", retry=True)
 
 
 def _is_listed(state: ShardState, slot: str) -> bool:

@@ -7,13 +7,15 @@ this process, `commits` since the beginning of the log.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import printable
+from atoll_syncer.model.effects import Effect, end_session
 from atoll_syncer.model.roster import Slot
-from atoll_syncer.model.state import ShardState
-from atoll_syncer.model.state_parts import MergeShare
-from atoll_syncer.rules import recovery, seeding
-from atoll_syncer.rules.rounds.counts import counts
+from atoll_syncer.model.state import MergeShare, ShardState
+from atoll_syncer.rules import calls, recovery, seeding
+from atoll_syncer.rules.offers import counts
 
 NO_SHARE = MergeShare(share=0.0, tokens_per_step=0.0, over_half=0)
 TROUBLE_LETTERS_MAX = 500  # of what a learner says of itself
@@ -100,6 +102,7 @@ def _slot(state: ShardState, slot: Slot, now: float) -> pb.SlotStatus:
         t_m=report.t_m,
         step_seconds=report.step_seconds,
         loss=report.loss,
+        first_losses=report.first_losses,
         tokens=slot.tokens,
         tokens_here=slot.tokens - slot.restored,
         seconds_since_report=now - slot.reported_at,
@@ -107,7 +110,7 @@ def _slot(state: ShardState, slot: Slot, now: float) -> pb.SlotStatus:
         busy_share=report.busy_share,
         blocked_seconds=report.blocked_seconds,
         owner_uid=owned.uid if owned else "",
-        owner_word=owned.word if owned else 0,
+        owner_generation=owned.generation if owned else 0,
         merge_share=merge.share,
         merge_tokens_per_step=merge.tokens_per_step,
         merges_over_half=merge.over_half,
@@ -115,7 +118,7 @@ def _slot(state: ShardState, slot: Slot, now: float) -> pb.SlotStatus:
         reason=("" if alive else slot.left) or _refused(state, slot),
         finished=report.finished,
         late_share=_late_share([report]),
-        trouble=" ".join(report.trouble[:TROUBLE_LETTERS_MAX].split()),
+        trouble=printable(" ".join(report.trouble.split()), TROUBLE_LETTERS_MAX),
     )
 
 
@@ -132,3 +135,51 @@ def _refused(state: ShardState, slot: Slot) -> str:
         return ""
     offers = "its last offer was" if refused.count == 1 else f"its last {refused.count} offers were"
     return f"{offers} refused: {refused.reason}"
+
+
+ANSWER_SECONDS_MAX: Final = 30.0  # in which a Call is answered, or something comes before it
+LOOKED_AT_PER_SECOND: Final = 100e6  # bytes of its values, before a learner sends a seed
+ANSWER_STEPS: Final = 2  # steps after a Call by which it must have been answered
+NO_ANSWER: Final = (
+    f"no offer came in {ANSWER_SECONDS_MAX:.0f} s after its Call, although the learner trains"
+)
+
+
+def unanswered(state: ShardState, now: float) -> list[Effect]:
+    """End the sessions that have answered a Call for too long with nothing at all (rule 10).
+
+    A learner answers at its next step boundary, and its transfers come one after the other, so the
+    time since the Call alone says nothing. A Call of a round that has closed need not be answered.
+    """
+    effects: list[Effect] = []
+    for number, session in sorted(state.sessions.open.items()):
+        if session.receiving or not session.credits:
+            continue
+        position = state.sessions.slots[session.slot].report.t_m
+        for fragment, credit in sorted(session.credits.items()):
+            each = state.rounds.open.get(fragment)
+            if each is None or each.closed_at is not None or each.base != credit.base:
+                continue
+            silent_seconds = now - max(session.heard_at, credit.called_at)
+            if silent_seconds > ANSWER_SECONDS_MAX and position >= credit.t_m + ANSWER_STEPS:
+                reason = f"slice {fragment}: {NO_ANSWER}"
+                calls.refused(state, session.slot, fragment, reason, final=True)
+                effects.append(end_session(number, pb.BAD_TRANSFER, reason))
+                break
+    return effects
+
+
+def unseeded(state: ShardState, now: float) -> list[Effect]:
+    """End the session that was asked for version 0 and from which nothing comes (rule 1).
+
+    A learner looks at all its values before it sends them, which takes time in a large model.
+    """
+    asked = state.seed.session
+    session = None if asked is None else state.sessions.open.get(asked)
+    if session is None or session.receiving or seeding.is_whole(state):
+        return []
+    allowed = ANSWER_SECONDS_MAX + seeding.byte_count(state) / LOOKED_AT_PER_SECOND
+    if now - max(session.heard_at, seeding.asked_at(state, now)) <= allowed:
+        return []
+    reason = f"no seed came in {allowed:.0f} s after it was asked for"
+    return [end_session(session.number, pb.BAD_TRANSFER, reason)]

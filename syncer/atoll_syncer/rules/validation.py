@@ -19,7 +19,6 @@ from atoll_syncer.model.roster import Session
 from atoll_syncer.model.state import ShardState
 
 AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known here
-VERSION_MAX: Final = 1 << 40  # a job has not as many commits; what follows one still is a counter
 SECONDS_MAX: Final = 1e9
 LETTERS_MAX: Final = 512  # of a name, a digest, an id
 TEXT_LETTERS_MAX: Final = 10_000  # of a reason in words
@@ -41,14 +40,15 @@ def of_join(state: ShardState, join: pb.Join) -> str:
     epoch = join.epochs_seen[mine] if len(join.epochs_seen) > mine else 0
     names = (join.run_hash, join.layout_digest, join.slot, join.uid, join.instance, join.run)
     return (
-        _of_text((*names, join.frozen_digest, join.proof), LETTERS_MAX)
-        or _of_counters(join, "tick_seen", "t_m", "cursor")
+        _of_names((*names, join.frozen_digest, join.proof))
+        or _of_counters(join, "t_m", "cursor")
+        or _most("tick_seen", join.tick_seen, state.ending.length.ticks_max)
         or _most("epochs_seen", len(join.epochs_seen), state.run_file.shards)
         or _most("epochs_seen", max(join.epochs_seen, default=0), COUNTER_MAX)
         or _most("epochs_seen", epoch, max(state.term.epoch, state.history.epoch) + AHEAD_MAX)
         or _most("incarnation", join.incarnation, incarnations + AHEAD_MAX)
         or _of_slices(state, [each.slice for each in join.held])
-        or next(filter(None, (_of_version(each.version) for each in join.held)), "")
+        or next(filter(None, (_of_version(state, each.version) for each in join.held)), "")
     )
 
 
@@ -63,9 +63,9 @@ def of_message(state: ShardState, sender: Session, message: pb.ToShard) -> str:
             evaluation = message.evaluation
             return _of_counters(evaluation, "tick", "tokens") or _of_seconds(evaluation, "seconds")
         case "model":
-            return _of_text([message.model.layout_digest], LETTERS_MAX) or _of_text(
-                (each.name for each in message.model.tensors), LETTERS_MAX
-            )
+            table = message.model
+            words = (t for each in table.tensors for t in (each.name, each.dtype, each.merge))
+            return _of_names([table.layout_digest, *words])
     return ""
 
 
@@ -79,15 +79,15 @@ def of_report(state: ShardState, report: pb.Report) -> str:
         or _of_text([report.trouble], TEXT_LETTERS_MAX)
         or _most("epochs_seen", len(report.epochs_seen), state.run_file.shards)
         or _of_slices(state, [each.slice for each in report.slices])
-        or next(filter(None, (_of_progress(each) for each in report.slices)), "")
+        or next(filter(None, (_of_progress(state, each) for each in report.slices)), "")
     )
 
 
-def _of_progress(progress: pb.SliceProgress) -> str:
+def _of_progress(state: ShardState, progress: pb.SliceProgress) -> str:
     return (
-        _most("held", progress.held, VERSION_MAX)
+        _most("held", progress.held, state.ending.length.ticks_max)
         or _of_counters(progress.since, "steps", "tokens")
-        or _of_text([progress.digest], LETTERS_MAX)
+        or _of_names([progress.digest])
     )
 
 
@@ -102,10 +102,10 @@ def of_transfer(state: ShardState, transfer: pb.Transfer) -> str:
             return (
                 _of_counters(offer, "base", "capture", "t_m", "cursor")
                 or _of_counters(offer.counters, "steps", "tokens")
-                or _of_text([offer.base_digest], LETTERS_MAX)
+                or _of_names([offer.base_digest])
             )
         case "held":
-            return _of_version(transfer.held.version.version) or _of_lineage(
+            return _of_version(state, transfer.held.version.version) or _of_lineage(
                 state, transfer.held.lineage
             )
     return ""
@@ -139,11 +139,11 @@ def _of_trained(trained: pb.Trained) -> str:
     )
 
 
-def _of_version(version: pb.Version) -> str:
+def _of_version(state: ShardState, version: pb.Version) -> str:
     return (
-        _most("version", version.number, VERSION_MAX)
+        _most("version", version.number, state.ending.length.ticks_max)
         or _of_counters(version, "epoch")
-        or _of_text((version.run, version.digest), LETTERS_MAX)
+        or _of_names((version.run, version.digest))
     )
 
 
@@ -155,19 +155,19 @@ def of_call(state: ShardState, request: Any) -> str:
         case pb.HelloRequest():
             return _of_shard(state, request.shard) or _of_hello(state, request)
         case pb.MarkBegunRequest():
-            return _of_shard(state, request.shard) or _of_text([request.run], LETTERS_MAX)
+            return _of_shard(state, request.shard) or _of_names([request.run])
         case pb.ReportFinalRequest():
             is_plain = PART_FILE.fullmatch(request.file) is not None
             return (
                 _of_shard(state, request.shard)
-                or _of_text((request.file, request.file_digest), LETTERS_MAX)
+                or _of_names((request.file, request.file_digest))
                 or ("" if is_plain else f"file {request.file!r} is no plain relative path")
             )
         case pb.SetOwnerRequest():
             return (
                 of_slot(state, request.slot)
-                or _of_counters(request, "word")
-                or _of_text([request.uid], LETTERS_MAX)
+                or _of_counters(request, "generation")
+                or _of_names([request.uid])
             )
     return f"{type(request).__name__} is no call of the registrar"
 
@@ -176,13 +176,13 @@ def _of_hello(state: ShardState, request: pb.HelloRequest) -> str:
     if request.run_hash != state.run_file.hash:
         return "spec.sync, seed or syncer.shards differ from the registrar's"
     if objection := (
-        _of_text([request.run], LETTERS_MAX)
+        _of_names([request.run])
         or _of_text([request.checkpoint], TEXT_LETTERS_MAX)
         or _of_counters(request, "tick")
         or _of_counters(request.length, "revision", "steps", "tokens")
         or _most("end", max(request.length.ends, default=0), COUNTER_MAX)
         or _most("slots", max(len(request.taken), len(request.named)), SLOTS_MAX)
-        or _of_text((each.run for each in request.named), LETTERS_MAX)
+        or _of_names(each.run for each in request.named)
         or next(filter(None, (of_slot(state, each.slot) for each in request.named)), "")
     ):
         return objection
@@ -191,7 +191,7 @@ def _of_hello(state: ShardState, request: pb.HelloRequest) -> str:
         known = taken.incarnation if taken else 0
         objection = (
             of_slot(state, each.slot)
-            or _of_text((each.uid, each.instance), LETTERS_MAX)
+            or _of_names((each.uid, each.instance))
             or _most(f"incarnation of {each.slot}", each.incarnation, known + AHEAD_MAX)
         )
         if objection:
@@ -229,6 +229,14 @@ def _of_seconds(message: Any, *names: str) -> str:
         if not (math.isfinite(value) and 0 <= value <= SECONDS_MAX):
             return f"{name} {value} is not within 0..{SECONDS_MAX:.0f}"
     return ""
+
+
+def _of_names(names: Iterable[str]) -> str:
+    """Names, digests and ids go into words and logs as they are."""
+    known = list(names)
+    if not all(map(str.isprintable, known)):
+        return "a name with characters that cannot be printed"
+    return _of_text(known, LETTERS_MAX)
 
 
 def _of_text(texts: Iterable[str], most: int) -> str:

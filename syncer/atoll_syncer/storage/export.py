@@ -1,65 +1,86 @@
-"""The finished model in Hugging Face layout, assembled from every shard's slices (rule 27).
+"""The values of all shards as safetensors, under the names of the layout (rule 27).
 
     shard n:    its final bases --> parts/<run>-shard-<n>.safetensors, with its sha256
-    registrar:  all parts and the companion --> config.json and other files of the model,
-                model.safetensors (or model-<i>-of-<n>.safetensors ...)
-                --> model.safetensors.index.json
+    registrar:  all parts --> model.safetensors (or model-<i>-of-<n>.safetensors ...)
+                          --> model.safetensors.index.json
 
-The companion (rule 36, storage/companions) says under which keys the values stand. Of an adapter
-for PEFT the files are called adapter_model. Each step may be repeated after a crash and then writes
-the same files. The index comes last, so a reader that finds it finds the whole model. Parts are
-removed after that.
+Each step may be repeated after a crash and then writes the same files. The index comes last, so a
+reader that finds it finds the whole model. Parts are removed after that.
+
+An export below a URL of a bucket: made in a folder of this machine, and sent (rule 27).
+
+    shard n:    its final bases --> URL/parts/<run>-shard-<n>.safetensors
+    registrar:  all parts --> SCRATCH/final-<run>: there storage/export makes the model
+                its files --> URL, the index last; then the parts and the folder go
+
+A file that was sent leaves the folder, so after a crash or trouble the next call continues. What is
+read or sent is never in memory as a whole.
 """
 
 import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final
 
 import numpy as np
+import obstore
 
-from atoll_protos import json_text
-from atoll_protos.job.companion import ADAPTER, PARTS, STEMS
+from atoll_protos.job import run_file
 from atoll_protos.job.layout import Layout
 from atoll_protos.transfer.arrays import DTYPES, F32, Array, Base, byte_view
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.storage import companions
-from atoll_syncer.storage.companions import CompanionContents, EntryPlace
 from atoll_syncer.storage.files import (
-    INDEX,
+    INDEX_SUFFIX,
     READ_BYTES,
+    StoreCorrupt,
+    StoreMissing,
+    StoreUnavailable,
     WholeFile,
+    files_in_order,
     remove_leftovers,
+    storage_errors,
     verify,
     whole_file,
+)
+from atoll_syncer.storage.object_store import (
+    AWAY,
+    PARTS_AT_ONCE,
+    PIECE_BYTES,
+    Bucket,
+    bucket_errors,
 )
 from atoll_syncer.storage.objects import (
     ITEM_BYTES,
     NAMES,
     NUMPY,
     Entry,
-    ObjectError,
     encode_header,
     encode_parts,
     read_header,
 )
-from atoll_syncer.storage.store import StoreCorrupt, StoreMissing, StoreUnavailable, storage_errors
 
-IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG}
-FILE_BYTES_MAX = 5_000_000_000  # the usual limit of a file on the Hub
-
-
-def index_name(stem: str) -> str:
-    return f"{stem}{INDEX}"
+FILE_BYTES_MAX: Final = 5_000_000_000  # the usual limit of a file on the Hub
+STEM: Final = "model"  # of the files' names
+INDEX: Final = f"{STEM}{INDEX_SUFFIX}"
+PARTS: Final = "parts"  # the folder of what shards write, until the export is whole
 
 
-INDEXES = tuple(map(index_name, STEMS))  # of a folder, one of them
-Indexes = Mapping[str, dict[str, Any]]  # by the index's file, what it says
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryPlace:
+    """Where the bytes of one entry of a part lie."""
+
+    path: Path
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,41 +133,31 @@ class Export:
         run: str,
         layout: Layout,
         parts: Sequence[ExportPart],
-        companion: Sequence[Iterable[bytes]] = (),
         *,
         tick: int | None = None,
     ) -> Path:
         """Write the model's files and their index from the parts of all shards; returns its path.
 
-        Of `companion`, each by its parts, a later one's tensors replace an earlier one's. `tick` is
-        named where the values are not the final ones. Memory stays at READ_BYTES. A call after the
-        index is there changes nothing. Raises StoreCorrupt (a part was changed).
+        `tick` is named where the values are not the final ones. Memory stays at READ_BYTES. A call
+        after the index is there changes nothing. Raises StoreCorrupt (a part was changed).
         """
         folder = self.folder
-        known, used = read_indexes(folder), set[str]()
-        index = index_of(known, run)
-        if not index:
+        known = read_index(folder)
+        if run_of(known) != run:
             for part in parts:
                 verify(folder / part.file, part.digest)
-            used, contents, trouble = _read_companion(folder, run, companion)
             with storage_errors(folder):
-                items = _items(layout, contents, [folder / part.file for part in parts])
-                trouble |= _write_files(folder, contents)
-                weight_map = _write_model(folder, contents.table.stem, items, self.file_bytes_max)
-            about: dict[str, Any] = {"run": run, "absent": {**contents.table.absent, **trouble}}
-            about["files"] = sorted(contents.files.keys() - trouble.keys())
-            if tick is not None:
-                about["tick"] = tick
-            index = index_name(contents.table.stem)
-            _write_index(folder / index, items, weight_map, about)
-            written = {index, *weight_map.values(), *contents.files}
-            _remove(folder, stale_names(known, written))
-        _remove(folder, {part.file for part in parts} | used)
+                items = _items(layout, [folder / part.file for part in parts])
+                weight_map = _write_model(folder, items, self.file_bytes_max)
+            about: dict[str, Any] = {"run": run} if tick is None else {"run": run, "tick": tick}
+            _write_index(folder / INDEX, items, weight_map, about)
+            _remove(folder, stale_names(known, {INDEX, *weight_map.values()}))
+        _remove(folder, {part.file for part in parts})
         for each in (folder, folder / PARTS):
             remove_leftovers(each)
         with suppress(OSError):  # a user's file is in it, or it is gone already
             (folder / PARTS).rmdir()
-        return folder / index
+        return folder / INDEX
 
 
 def part_name(run: str, shard: int) -> str:
@@ -156,31 +167,27 @@ def part_name(run: str, shard: int) -> str:
 def parse_index(data: bytes) -> dict[str, Any]:
     """What an index says; nothing, if it is none."""
     try:
-        return json_text.mapping(data)
+        return run_file.mapping(data)
     except ValueError:
         return {}
 
 
-def read_indexes(folder: Path) -> Indexes:
-    """The indexes that a folder has."""
-    found = {}
-    for name in INDEXES:
-        with storage_errors(folder / name), suppress(FileNotFoundError):
-            found[name] = parse_index((folder / name).read_bytes())
-    return found
+def read_index(folder: Path) -> dict[str, Any]:
+    """What the index of a folder says; nothing, if there is none."""
+    with storage_errors(folder / INDEX), suppress(FileNotFoundError):
+        return parse_index((folder / INDEX).read_bytes())
+    return {}
 
 
-def index_of(known: Indexes, run: str) -> str:
-    """The index of a run's model; empty: there is none."""
-    runs = {each.get("metadata", {}).get("run"): name for name, each in known.items()}
-    return runs.get(run, "")
+def run_of(index: Mapping[str, Any]) -> str:
+    """The run whose model an index names; empty: none."""
+    return str(index.get("metadata", {}).get("run", ""))
 
 
-def stale_names(known: Indexes, written: set[str]) -> set[str]:
-    """What the indexes of an earlier run name, and these, as far as it was not written again."""
-    named = {name for index in known.values() for name in index.get("weight_map", {}).values()}
-    read = {name for name, index in known.items() if index}
-    return {name for name in (named | read) - written if Path(name).name == name}
+def stale_names(known: Mapping[str, Any], written: set[str]) -> set[str]:
+    """What the index of an earlier run names, as far as it was not written again."""
+    named = set(known.get("weight_map", {}).values())
+    return {name for name in named - written if Path(name).name == name}
 
 
 def encode_part(run: str, shard: int, bases: Mapping[int, Array]) -> list[Buffer]:
@@ -200,63 +207,27 @@ def _remove(folder: Path, names: set[str]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def _read_companion(
-    folder: Path, run: str, companion: Sequence[Iterable[bytes]]
-) -> tuple[set[str], CompanionContents, dict[str, str]]:
-    """The names of the files that it takes meanwhile, what they hold, and why nothing, if so."""
-    names, trouble = [], dict[str, str]()
-    try:
-        for number, each in enumerate(companion):
-            name = f"{PARTS}/{run}-companion-{number}.safetensors"
-            if companions.join(folder / name, each):
-                names.append(name)
-        contents = companions.read([folder / name for name in names])
-    except (ObjectError, StoreCorrupt, StoreMissing) as error:
-        contents, trouble = CompanionContents(), {"what does not travel": str(error)}
-    return set(names), contents, trouble
-
-
-def _items(layout: Layout, contents: CompanionContents, parts: Sequence[Path]) -> list[Item]:
-    """All tensors of the export, by key: what the companion names, and what it leaves out."""
-    places = _places(layout, parts)
-    numbers = {tensor.name: i for i, tensor in enumerate(layout.tensors)}
-    keys = {key: name for key, name in contents.table.keys.items() if name in numbers}
-    keys |= {name: name for name in numbers.keys() - set(keys.values())}
+def _items(layout: Layout, parts: Sequence[Path]) -> list[Item]:
+    """All tensors of the export, in the order of their names."""
     items = [
-        Item(key=key, dtype=each.entry.dtype, shape=each.entry.shape, places=[each])
-        for key, each in contents.tensors.items()
-        if key not in keys
+        Item(
+            key=tensor.name,
+            dtype=NAMES[DTYPES[tensor.dtype]],
+            shape=tuple(tensor.shape),
+            places=places,
+        )
+        for tensor, places in zip(layout.tensors, _places(layout, parts), strict=True)
     ]
-    for key, name in keys.items():
-        tensor = layout.tensors[numbers[name]]
-        dtype, found = NAMES[DTYPES[tensor.dtype]], places[numbers[name]]
-        items.append(Item(key=key, dtype=dtype, shape=tuple(tensor.shape), places=found))
     return sorted(items, key=lambda item: item.key)
 
 
-def _write_files(folder: Path, contents: CompanionContents) -> dict[str, str]:
-    """Returns why a file is not written: a folder of its name, say, is no reason to wait."""
-    trouble: dict[str, str] = {}
-    for name, place in contents.files.items():
-        try:
-            with whole_file(folder / name) as file:
-                _copy(place, place.entry.dtype, file)
-        except StoreUnavailable as error:
-            if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in IN_THE_WAY:
-                raise
-            trouble[name] = str(error)
-    return trouble
-
-
-def _write_model(
-    folder: Path, stem: str, items: Sequence[Item], file_bytes_max: int
-) -> dict[str, str]:
+def _write_model(folder: Path, items: Sequence[Item], file_bytes_max: int) -> dict[str, str]:
     """Write all files of the model; returns the file of each tensor."""
-    plan = [list(items)] if stem == ADAPTER else _plan(items, file_bytes_max)
+    plan = _plan(items, file_bytes_max)
     weight_map: dict[str, str] = {}
     for number, planned in enumerate(plan, start=1):
         which = f"-{number:05d}-of-{len(plan):05d}" if len(plan) > 1 else ""
-        name = f"{stem}{which}.safetensors"
+        name = f"{STEM}{which}.safetensors"
         shapes = {item.key: (item.dtype, item.shape) for item in planned}
         with whole_file(folder / name) as file:
             file.write(encode_header(shapes, {"format": "pt"}))
@@ -333,3 +304,113 @@ def _copy(place: EntryPlace, dtype: str, out: WholeFile) -> None:
                 with np.errstate(all="ignore"):
                     values = np.frombuffer(data, NUMPY[entry.dtype]).astype(NUMPY[dtype])
                 out.write(byte_view(values))
+
+
+class BucketExport:
+    """See the module. The methods are those of Export, and raise what they raise.
+
+    `bucket` is what `url` names, which is for people.
+    """
+
+    def __init__(self, bucket: Bucket, url: str, scratch: Path) -> None:
+        self._bucket, self.url, self.folder = bucket, url.rstrip("/"), scratch
+
+    def check(self) -> None:
+        """Raises StoreUnavailable where it cannot be made or sent, long before it is needed."""
+        Export(self.folder).check()
+        name = f"atoll-{secrets.token_hex(8)}.tmp"
+        with self._errors(name):
+            obstore.put(self._bucket, name, b"a probe", use_multipart=False)
+            obstore.head(self._bucket, name)
+        self._delete([name])
+
+    def write_part(self, run: str, shard: int, bases: Mapping[int, Array]) -> ExportPart:
+        """Send bases of a shard, by fragment; the same call sends the same object again."""
+        parts, digest = encode_part(run, shard, bases), hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        sent = ExportPart(file=part_name(run, shard), digest=digest.hexdigest())
+        self._put(sent.file, _pieces(parts))
+        return sent
+
+    def assemble(
+        self,
+        run: str,
+        layout: Layout,
+        parts: Sequence[ExportPart],
+        *,
+        tick: int | None = None,
+    ) -> str:
+        """As Export does it, below the URL; returns the URL of the index."""
+        known = self._read_index()
+        made = Export(self.folder / f"final-{run}")
+        if run_of(known) != run:
+            if run_of(read_index(made.folder)) != run:
+                self._fetch(made.folder, [part.file for part in parts])
+                try:
+                    made.assemble(run, layout, parts, tick=tick)
+                except StoreCorrupt:  # a part that is sent again is read again
+                    shutil.rmtree(made.folder, ignore_errors=True)
+                    raise
+            self._delete(sorted(stale_names(known, self._send(made.folder))))
+        self._delete([part.file for part in parts])
+        shutil.rmtree(made.folder, ignore_errors=True)
+        return f"{self.url}/{INDEX}"
+
+    def _fetch(self, folder: Path, names: Sequence[str]) -> None:
+        """Read objects into files of their names. A file that is there is whole."""
+        missing = [name for name in names if not (folder / name).exists()]
+        with ThreadPoolExecutor(PARTS_AT_ONCE) as threads:
+            list(threads.map(partial(self._fetch_one, folder), missing))
+
+    def _fetch_one(self, folder: Path, name: str) -> None:
+        with self._errors(name):
+            byte_count = obstore.head(self._bucket, name)["size"]
+        with whole_file(folder / name) as file:
+            for start in range(0, byte_count, PIECE_BYTES):
+                end = min(start + PIECE_BYTES, byte_count)
+                with self._errors(name):
+                    data = obstore.get_range(self._bucket, name, start=start, end=end)
+                file.write(memoryview(data))
+
+    def _send(self, folder: Path) -> set[str]:
+        """Send the files of a folder, which leave it, the index last; returns what it names."""
+        index = read_index(folder)
+        for path in files_in_order(folder):
+            with storage_errors(path):
+                with path.open("rb") as file:
+                    self._put(path.relative_to(folder).as_posix(), file)
+                path.unlink()
+        return {INDEX, *index["weight_map"].values()}
+
+    def _put(self, name: str, data: Iterator[memoryview] | BinaryIO) -> None:
+        with self._errors(name):
+            obstore.put(
+                self._bucket, name, data, chunk_size=PIECE_BYTES, max_concurrency=PARTS_AT_ONCE
+            )
+
+    def _read_index(self) -> dict[str, Any]:
+        with self._errors(INDEX), suppress(FileNotFoundError):
+            return parse_index(bytes(obstore.get(self._bucket, INDEX).bytes()))
+        return {}
+
+    def _delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            with self._errors(name), suppress(FileNotFoundError):
+                obstore.delete(self._bucket, name)
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        """What should be there and is not, may be there again: try again."""
+        try:
+            with bucket_errors(f"{self.url}/{name}"):
+                yield
+        except StoreMissing as missing:
+            raise StoreUnavailable(missing.path, missing.reason, AWAY) from missing
+
+
+def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:
+    for part in parts:
+        view = memoryview(part)
+        for start in range(0, view.nbytes, PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]

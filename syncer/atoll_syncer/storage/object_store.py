@@ -15,26 +15,36 @@ Four things are not as on a file system:
   creators race for a name and refuses a server on which not exactly one of them wins.
 
 Entries of the log are never deleted here. So the name of an entry is taken for ever, and nothing
-has to be looked at after a create (storage/snapshots says what deletion costs). And what a list of
+has to be looked at after a create (storage/journal says what deletion costs). And what a list of
 them shows never changes, so several are read at once: a log may have grown by a thousand entries.
 
 What a process that was killed had sent of an object has no name. The bucket's own rule for
 unfinished uploads removes it (docs/object-stores.md).
+
+Buckets of S3, Google Cloud Storage and Azure, by obstore: how they are opened, how they fail.
+
+Credentials are the process's: its environment, or what the cloud gives a pod (workload identity).
+A refusal of them is trouble like any other, never a loss: a role may reach its pod minutes late.
 """
 
 import hashlib
+import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions
+from obstore.store import from_url
 
+from atoll_protos.errors import SpecError
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.storage.buckets import PART_BYTES, PARTS_AT_ONCE, Bucket, bucket_errors
-from atoll_syncer.storage.store import (
+from atoll_syncer.storage.files import (
     LOG,
     MARK,
     TEMPORARY,
@@ -46,6 +56,74 @@ from atoll_syncer.storage.store import (
     new_mark,
     object_name,
 )
+
+ENDPOINT: Final = {"s3": "endpoint", "az": "endpoint", "gs": "base_url"}  # by scheme, for obstore
+ALLOW_HTTP: Final = {"s3": "AWS_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP"}
+RETRIES: Final = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+TIMES: Final = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=60)}
+PART_BYTES: Final = 64 << 20  # of an object that is sent or read in parts
+PARTS_AT_ONCE: Final = 4
+PIECE_BYTES: Final = 16 << 20  # of a file that is sent, PARTS_AT_ONCE of them, or read
+REFUSALS: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+REFUSED_LIST: Final = re.compile("status code: 40[13] ")  # obstore has no class of its own for it
+CODE: Final = re.compile(r": <.*?<Code>(\w+)</Code>.*", re.DOTALL)  # in an answer's XML
+DURATION: Final = re.compile(r" in [\d.]+(ns|µs|ms|s)\b")
+AWAY: Final = "check the bucket, the address and the network"
+REFUSED: Final = (
+    "give the shards' pods credentials that may read, write, list and delete there, and check the"
+    " clock, which may be wrong by 15 minutes at most"
+)
+
+Bucket = Any  # obstore has one class for each provider, without a common public type
+
+
+def open_bucket(url: str, endpoint: str = "") -> Bucket:
+    """The bucket of `url` (s3://, gs:// or az://ACCOUNT/), whose path goes before every name.
+
+    `endpoint` is where the provider answers; empty: at its usual address. Nothing is asked yet.
+    Raises SpecError.
+    """
+    scheme, host, path, *_ = urlsplit(url)
+    if scheme not in ENDPOINT or not host:
+        raise SpecError(
+            url, "is no bucket", "give s3://BUCKET, gs://BUCKET, az://ACCOUNT/CONTAINER"
+        )
+    config = {ENDPOINT[scheme]: endpoint} if endpoint else {}
+    address = url
+    if scheme == "az":
+        config["account_name"], address = host, f"az:/{path}"
+    # obstore does not read this variable where it is given options of its own
+    plain = os.environ.get(ALLOW_HTTP[scheme], "").lower() == "true"
+    options: dict[str, Any] = {
+        "config": config,
+        "client_options": {**TIMES, "allow_http": plain or endpoint.startswith("http://")},
+        "retry_config": RETRIES,
+    }
+    try:
+        return from_url(address, **options)
+    except (exceptions.BaseError, ValueError) as error:
+        raise SpecError(url, _reason(error), "correct the URL, or its credentials") from error
+
+
+@contextmanager
+def bucket_errors(where: str) -> Iterator[None]:
+    """Turn what obstore raises into a StoreError. A name that is missing: StoreMissing."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        remedy = "nothing to do if it was collected; else restore the bucket"
+        raise StoreMissing(where, "there is no such name", remedy) from error
+    except (exceptions.BaseError, OSError) as error:
+        reason = _reason(error)
+        refused = isinstance(error, REFUSALS) or REFUSED_LIST.search(reason)
+        raise StoreUnavailable(where, reason, REFUSED if refused else AWAY) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Its first line, with the code that the server gave: the same trouble is the same text."""
+    lines = DURATION.sub("", CODE.sub(r": \1", str(error).strip())).splitlines()
+    return lines[0] if lines else type(error).__name__
+
 
 CREATORS: Final = 8
 LISTED_AT_ONCE: Final = 1000  # names, in one answer of a server

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from atoll_protos import json_text
+from atoll_protos.job import run_file
 from atoll_protos.transfer.arrays import BF16, F32, Array, byte_view
 from atoll_protos.transfer.frames import Buffer
 
@@ -23,9 +23,17 @@ ITEM_BYTES: Final = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1),
 }  # of every type that a learner's tensor may have
+
+
 NUMPY: Final = {"F32": F32, "BF16": BF16, "F16": np.dtype(np.float16), "U8": np.dtype(np.uint8)}
+
+
 NAMES: Final = {dtype: name for name, dtype in NUMPY.items()}
+
+
 HEADER_BYTES_MAX = 100 << 20
+
+
 ALIGNMENT = 64
 
 
@@ -79,7 +87,7 @@ def decode_header(data: Buffer) -> ObjectHeader:
         (header_bytes,) = struct.unpack_from("<Q", view)
         if header_bytes > HEADER_BYTES_MAX or 8 + header_bytes > len(view):
             raise ObjectError(f"a header of {header_bytes} bytes does not fit")
-        header = json_text.mapping(bytes(view[8 : 8 + header_bytes]))
+        header = run_file.mapping(bytes(view[8 : 8 + header_bytes]))
         metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
         entries = {name: _entry(fields, 8 + header_bytes) for name, fields in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -18,9 +18,14 @@ import obstore
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
-from atoll_syncer.storage.buckets import Bucket, bucket_errors, open_bucket
-from atoll_syncer.storage.object_store import CREATORS, ObjectStore
-from atoll_syncer.storage.store import LOG, MARK, StoreError, StoreMissing
+from atoll_syncer.storage.files import LOG, MARK, StoreError, StoreMissing
+from atoll_syncer.storage.object_store import (
+    CREATORS,
+    Bucket,
+    ObjectStore,
+    bucket_errors,
+    open_bucket,
+)
 
 RACES: Final = 10
 CREATES: Final = 10

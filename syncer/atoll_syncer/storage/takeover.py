@@ -11,9 +11,7 @@ The rest of this module only keeps a newcomer from deposing an owner that works 
 
     newcomer reads the log
         |-- no term yet --------------------------------------------> TAKE_OVER
-        |-- the last term is this pod's (a restart)
-        |       |-- its process handed it over, less than T ago ----> WAIT, and look again
-        |       `-- else -------------------------------------------> TAKE_OVER
+        |-- the last term is this pod's (a restart) ----------------> TAKE_OVER
         `-- the last term is another pod's
                 |-- its process has said that it ends --------------> TAKE_OVER
                 |-- neither beat nor entry for T -------------------> TAKE_OVER
@@ -26,8 +24,6 @@ The rest of this module only keeps a newcomer from deposing an owner that works 
   would take the shard from each other for ever. The last minute is the one before the newest time
   that the log or a heartbeat names; a wrong clock there makes a newcomer too patient or too hasty.
 - Who was deposed may wait, and own the shard again.
-- Who has said that it ends may have been cut off from its learners (rule 46). Its pod starts again
-  at once, so where another process waits that one goes first.
 
 The caller must hand the history that `wait_for_turn` returns to the rules unchanged, and begin
 its term by appending to the same journal: the append goes to the position after the last entry
@@ -42,8 +38,8 @@ from typing import Final
 import structlog
 
 from atoll_syncer.model.history import History
+from atoll_syncer.storage.files import StoreEmptied, StoreUnavailable
 from atoll_syncer.storage.journal import Heartbeat, Journal
-from atoll_syncer.storage.store import StoreEmptied, StoreUnavailable
 
 PERIODS_MAX: Final = 2.5  # of a heartbeat, without a sign of life
 PATIENCE_MAX_SECONDS: Final = 30.0
@@ -64,21 +60,17 @@ def takeover(
     pod: str,
     history: History,
     *,
-    standby: bool,
     released: bool,
     silent_seconds: float,
     patience: float,
 ) -> tuple[bool, str]:
     """Whether `pod` takes the shard over now, and why.
 
-    `standby`: the shard has two processes. `released`: the owner's process has said that it ends;
-    it was silent for `silent_seconds`.
+    `released`: the owner's process has said that it ends; it was silent for `silent_seconds`.
     """
     owner = history.pod
     if not owner:
         return True, "no process has had it yet"
-    if owner == pod and released and standby and silent_seconds < patience:
-        return False, "this pod has handed it over to the other process"
     if owner == pod:
         return True, "this pod had it last"
     if released:
@@ -95,8 +87,8 @@ class HeartbeatWatch:
     """What a newcomer sees of the heartbeat and of the log, by its own clock.
 
     While the heartbeat goes on a look is one read, and the log is read now and then: in a bucket
-    each request is paid for. `period` is that of an owner whose heartbeat is not there; `standby`
-    is whether the shard has two processes. `clock` counts monotonic seconds.
+    each request is paid for. `period` is that of an owner whose heartbeat is not there. `clock`
+    counts monotonic seconds.
     """
 
     def __init__(
@@ -106,10 +98,9 @@ class HeartbeatWatch:
         clock: Callable[[], float],
         *,
         period: float,
-        standby: bool,
     ) -> None:
         self.journal, self._pod, self._clock = journal, pod, clock
-        self._period, self._standby = period, standby
+        self._period = period
         self._beat: Heartbeat | None = None
         self._beat_at = self._seen_at = clock()
         self._position, self._read_at = -1, -math.inf  # of the log, as it was read; -1: not yet
@@ -130,7 +121,6 @@ class HeartbeatWatch:
         return takeover(
             self._pod,
             self.journal.history,
-            standby=self._standby,
             released=self._owners and self._beat is not None and self._beat.released,
             silent_seconds=self._clock() - self._seen_at,
             patience=self._patience,

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from atoll_protos import json_text
-from atoll_syncer.storage.folders import make_folder, sync_folder
-from atoll_syncer.storage.store import StoreError, storage_errors
+from atoll_protos.job import run_file
+from atoll_syncer.storage.files import StoreError, make_folder, storage_errors, sync_folder
 
 WAITING_LINES_MAX = 4096
 READ_BYTES = 64 << 10
@@ -201,7 +200,7 @@ def _backwards(handles: Iterable[int]) -> Iterator[bytes]:
 def _commit(line: bytes) -> tuple[int, int, int] | None:
     """Slice, version and epoch of a line that tells of a commit."""
     try:
-        record = json_text.mapping(line)
+        record = run_file.mapping(line)
         if record["event"] != "commit":
             return None
         found = record["slice"], record["version"], record["epoch"]

@@ -13,22 +13,21 @@ import dataclasses
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.transfer.arrays import Array, Base, empty_packed, encoding_of
 from atoll_protos.transfer.codecs import BY_WIRE, Form, Wire, base_encoding
 from atoll_syncer.model.history import HeadVersion
-from atoll_syncer.model.slices import SliceTensors, round_master
-from atoll_syncer.storage.objects import ObjectError, decode, encode_parts
-from atoll_syncer.storage.store import (
-    OBJECTS,
-    Objects,
-    Store,
-    StoreCorrupt,
-    epoch_of,
-    read_object,
+from atoll_syncer.model.log import SliceTensors, round_master
+from atoll_syncer.storage.files import OBJECTS, Objects, Store, StoreCorrupt, epoch_of, read_object
+from atoll_syncer.storage.objects import (
+    ObjectError,
+    decode,
+    decode_header,
+    encode_header,
+    encode_parts,
 )
 
 LOST = "let it be taken back from a learner, or restore a checkpoint"
@@ -136,3 +135,25 @@ class Collector:
         while self._unneeded:
             self._store.delete(self._unneeded[0])
             self._unneeded.popleft()
+
+
+STATES_LOST = "learners of these slots find their place in the data by the cursor alone"
+
+
+def write_data_states(store: Store, origin: VersionOrigin, data_states: Mapping[str, bytes]) -> str:
+    """`origin` is the version of the commit. Raises StoreFull and StoreUnavailable."""
+    header = encode_header(
+        {slot: ("U8", (len(each),)) for slot, each in data_states.items()},
+        {key: str(value) for key, value in dataclasses.asdict(origin).items()},
+    )
+    return store.put([header, *data_states.values()], origin.epoch)
+
+
+def read_data_states(store: Store, name: str) -> dict[str, bytes]:
+    """Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again)."""
+    data = read_object(store, name, STATES_LOST)
+    try:
+        entries = decode_header(data).entries
+    except ObjectError as error:
+        raise StoreCorrupt(name, f"not data states: {error}", STATES_LOST) from error
+    return {slot: bytes(data[entry.start : entry.stop]) for slot, entry in entries.items()}

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.results import option, publish
 from bench.science import queue, report
 from bench.science.engine import train
-from bench.science.experiments import SCALES, Experiment, Scale, cpu_seconds, experiments
+from bench.science.experiments import SCALES, Experiment, Scale, experiments
 from bench.science.setting import SIZES, Setting
 
 Runs = Mapping[tuple[str, str, int], Setting]
@@ -42,7 +42,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     part.add_argument("--cells", nargs="+", metavar="NAME", default=[])
     part.add_argument("--arms", nargs="+", metavar="NAME", default=[])
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--list", action="store_true", help="what there is, and its CPU minutes")
+    parser.add_argument("--list", action="store_true", help="what there is")
     parser.add_argument("--resume", action="store_true", help="go on with what is in DIR")
     parser.add_argument("--out", type=Path, metavar="DIR")
     option(parser)
@@ -98,9 +98,7 @@ def made(folder: Path, runs: Runs) -> dict[tuple[str, str, int], queue.Result]:
 def listed(wanted: Mapping[str, Experiment], runs: Mapping[str, Runs]) -> None:
     """Print the experiments."""
     for letter, each in wanted.items():
-        minutes = sum(map(cpu_seconds, runs[letter].values())) / 60
-        count = len(runs[letter])
-        sys.stdout.write(f"({letter}) {each.title}: {count} runs, {minutes:.1f} CPU minutes\n")
+        sys.stdout.write(f"({letter}) {each.title}: {len(runs[letter])} runs\n")
 
 
 if __name__ == "__main__":

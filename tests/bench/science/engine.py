@@ -21,16 +21,15 @@ import torch
 from atoll_protos.job.layout import Layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.arrays import F32
-from atoll_syncer.model import round as rounds
+from atoll_syncer.model import roster as rounds
 from atoll_syncer.numbers.values import TensorValues
 from atoll_worker.errors import LearnerError
 from atoll_worker.link import shared_memory
-from atoll_worker.link.messages import Finished, GiveCompanion
 from atoll_worker.model.parameters import travelling
 from atoll_worker.model.staging import DirectStaging
 from atoll_worker.training.owner import TrainingOwner
-from atoll_worker.training.side import Side
-from atoll_worker.transport.numbers import Numbers
+from atoll_worker.training.replica import Replica, state_of
+from atoll_worker.transport.carrier import Numbers
 from bench.science.setting import STEP_SECONDS, TIME, TOKENS, Away, Setting
 from bench.science.training import DEVICE, Training, batches, data_parallel, loss, model_of
 from bench.waiting import CLASSES, Counts
@@ -72,11 +71,10 @@ class TensorLearner(LearnerProcess):
         memory = shared_memory.attach(plan, descriptor)
         os.close(descriptor)
         nothing: Any = None  # no process is beside it
-        owner = TrainingOwner(memory=memory, staging=DirectStaging(), link=nothing, process=nothing)
-        self.side = Side(
+        owner = TrainingOwner(child=nothing, memory=memory, staging=DirectStaging())
+        self.side = Replica(
             places=travelling(self.script.model, world.run_file.sync.mean_patterns),
-            specs=world.layout.tensors,
-            slices={(each.shard, each.fragment): each for each in world.layout.slices},
+            state=state_of(world.layout),
             owner=owner,
         )
         self.side.capture_seed()
@@ -92,21 +90,16 @@ class TensorLearner(LearnerProcess):
         training, side, owner = self.training, self.side, self.side.owner
         assert owner is not None
         inbox, training.inbox = training.inbox, []
-        side.proceed = training.proceed
+        side.state.proceed = training.proceed
         try:
-            work = side.obey(inbox)
+            work = side.state.apply(inbox, side)
         except LearnerError as error:
             self.fail(error.exit_code, str(error))
             return [], []
         for key in work.captured:
             owner.end_capture(key)
-        for command in inbox:
-            if isinstance(command, GiveCompanion):
-                self.give_companion(changed=command.changed)
-            elif isinstance(command, Finished) and command.companion:
-                self.give_companion(changed=True)
-        training.start, training.proceed = side.start, side.proceed
-        training.finished = side.finished
+        training.start, training.proceed = side.state.start, side.state.proceed
+        training.finished = side.state.finished
         return work.adopted, work.captured
 
 
@@ -120,7 +113,8 @@ class TensorWorld(World):
         self.setting = setting
         super().__init__(scenario(setting), (Counts,))
         for slot in self.run_file.slots:
-            seconds = setting.way * STEP_SECONDS
+            last = setting.last_way if slot == self.run_file.slots[-1] else 1.0
+            seconds = setting.way * last * STEP_SECONDS
             self.weather.slow[slot] = seconds, seconds
         for each in setting.away:
             if each.begins:  # else it begins late
@@ -146,7 +140,7 @@ class TensorWorld(World):
         elif setting.ends == TOKENS:
             share = self.trained()[1] / setting.tokens
         else:
-            share = learner.side.tick / setting.steps
+            share = learner.side.state.tick / setting.steps
         return min(1.0, max(0.0, share))
 
     def model(self) -> ByteGPT:
@@ -195,7 +189,6 @@ def scenario(setting: Setting) -> Scenario:
         slice_seconds=0.0,
         leaves_when_finished=False,
         object_store=False,
-        standby=False,
         snapshot_entries=100,
         observer=False,
         fresh=True,
@@ -234,7 +227,7 @@ ROOT: Final = rounds.momentum
 MODELS: Final[Mapping[str, tuple[str, Callable[..., Any]]]] = {  # what stands for production's
     "layers": ("atoll_protos.job.layout._spread", contiguous),
     "tensors in turn": ("atoll_protos.job.layout._spread", in_turn),
-    "R/8": ("atoll_syncer.rules.rounds.rounds.momentum", eighth),
+    "R/8": ("atoll_syncer.rules.rounds.momentum", eighth),
 }
 
 

@@ -17,8 +17,6 @@ Change: TypeAlias = Callable[[Setting], Setting]
 P4: Final = {"fragments": 4, "period": 16, "overlap": 2}
 AUTO: Final = {"learningRate": "0.7", "momentum": "auto"}
 GLOBAL_BATCH: Final = 16  # windows of a step of all learners, where only their number differs
-LEARNER_STEP_SECONDS: Final = 4e-3  # CPU time of one step of one learner, apart from its numbers
-FLOPS: Final = 1.5e10  # a second, of one core
 DATA_PARALLEL: Final = "data-parallel"
 
 
@@ -164,6 +162,12 @@ def failures(each: int) -> Change:
     return changed
 
 
+def dies(setting: Setting) -> Setting:
+    """Lose the last learner for good after a quarter of the time."""
+    return replace(setting, away=(Away(learner=setting.learners - 1, begins=setting.steps / 4),))
+
+
+SLOWER: Final = (1.0,) * 4 + (1.18,) * 4  # four of eight learners
 FOUR_LEARNERS: Final = change(learners=4)
 NO_SYNC: Final = change(sync=None)
 LOCK_STEP: Final = sync(  # all else as in the other arms
@@ -201,9 +205,7 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
         ),
         "b": Experiment(
             title="Who is waited for, at equal time",
-            common=change(
-                learners=8, ends=TIME, paces=(1.0,) * 4 + (1.18,) * 4, spread=0.17, batch=4
-            ),
+            common=change(learners=8, ends=TIME, paces=SLOWER, spread=0.17, batch=4),
             cells={"link fills the overlap": change(way=0.9), "fast link": change(way=0.1)},
             arms={
                 "K = 1, grace": same,
@@ -247,6 +249,7 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                     for wire in Wire
                     if wire is not Wire.BF16
                 },
+                **{f"{up} up": sync(wire={"up": up, "down": "bf16"}) for up in ("int4", "int2")},
             },
             published="4 bits: +0.09% of the loss; 2 and 1 bits: +32% and +83%.",
             differs="`int4` is linear; published are 4 bits of E3M0.",
@@ -315,18 +318,26 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
             published="No table.",
             differs="Nothing is compared with a paper: it says at which rate (a) compares sizes.",
         ),
+        "k": Experiment(
+            title="How long a round may wait where the link is full, at equal time",
+            common=both(
+                change(learners=8, ends=TIME, spread=0.17, batch=8, way=1.3),
+                sync(fragments=8, period=24),
+            ),
+            cells={
+                "equal": same,
+                "18% apart": change(paces=SLOWER),
+                "one 3 x slower": change(paces=(1.0,) * 7 + (3.0,)),
+                "one dies": dies,
+                "18% apart, one link 2 x slower": change(paces=SLOWER, last_way=2.0),
+            },
+            arms={"limit Overlap": sync(grace={"limit": "Overlap"}), "K = 1": same},
+            published="No table.",
+            differs="`bench.waiting` has the same learners without training.",
+        ),
     }
 
 
 def down(wire: Wire) -> str:
     """Versions have at least 4 bits a value."""
     return Wire.INT4.value if wire.value == "int2" else wire.value
-
-
-def cpu_seconds(setting: Setting) -> float:
-    """What a run may take; a guess from its arithmetic, held against what `--list` knows."""
-    learners = setting.learners if setting.planned is None else setting.planned
-    steps = setting.steps * learners
-    return steps * (
-        LEARNER_STEP_SECONDS + 6 * setting.shape.parameters * setting.step_tokens / FLOPS
-    )

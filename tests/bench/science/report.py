@@ -1,17 +1,20 @@
-"""One page of Markdown with a table and a picture for each experiment."""
+"""One page of Markdown with a table for each experiment."""
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
-from typing import Any, Final
+from typing import Final
 
 from bench.results import Figure
 from bench.science.experiments import Experiment
-from bench.science.paired import Estimate, estimate, paired
 from bench.science.queue import Result, file_of
 from bench.science.setting import Setting
 
+# Of Student's t for 1, 2, ... degrees of freedom: in 95% of all cases it is within.
+T95: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+T95_FAR: Final = 1.96
 PAGE: Final = "README.md"
 COLUMNS: Final[Mapping[str, tuple[str, str]]] = {  # beside the loss: title and form, by name
     "tokens": ("tokens", "{:,.0f}"),
@@ -28,6 +31,34 @@ shared parameters: the mean over the seeds, and how far the true one may be from
 cases. What is subtracted is the run of the same seed. Production's programs ran in virtual time;
 `tests/bench/science/engine.py` says what is a model. (A) is arXiv 2604.21428.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean, and how far the true one may be from it in 95% of all cases; None of one value."""
+
+    mean: float
+    half_width: float | None
+    count: int
+
+    def text(self, sign: str = "") -> str:
+        width = "" if self.half_width is None else f" ± {self.half_width:.3f}"
+        return f"{self.mean:{sign}.3f}{width}"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Of values that are independent, such as those of different seeds."""
+    count = len(values)
+    if count < 2:
+        return Estimate(values[0], None, count)
+    t = T95[count - 2] if count - 2 < len(T95) else T95_FAR
+    return Estimate(statistics.mean(values), t * statistics.stdev(values) / math.sqrt(count), count)
+
+
+def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Estimate | None:
+    """Of the differences of equal seeds. What all runs of a seed have in common falls out."""
+    seeds = sorted(values.keys() & base.keys())
+    return estimate([values[seed] - base[seed] for seed in seeds]) if seeds else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +83,7 @@ def rows(experiment: Experiment, found: Mapping[tuple[str, str, int], Result]) -
                 continue
             results = [each for key, each in found.items() if key[:2] == (cell, arm)]
             others = {
-                name: mean(each[name] for each in results)
+                name: statistics.mean(each[name] for each in results)
                 for name in COLUMNS
                 if all(name in each for each in results)
             }
@@ -103,8 +134,7 @@ def write(
         made = rows(experiment, results[letter])
         lines += [f"## ({letter}) {experiment.title}", ""]
         if made:
-            draw(made, folder / f"{letter}.png")
-            lines += [*table(experiment, made), "", f"![{experiment.title}]({letter}.png)", ""]
+            lines += [*table(experiment, made), ""]
         lines += [f"Published: {experiment.published}", "", f"Differs: {experiment.differs}", ""]
         absent = {k: each for k, each in runs[letter].items() if k not in results[letter]}
         if absent:
@@ -141,29 +171,3 @@ def figures(
                     what = f"{name}: {COLUMNS[key][0]}"
                     found.append(Figure(what=what, values=[value], unit=unit))
     return found
-
-
-def draw(made: list[Row], picture: Path) -> None:
-    """Differences to the first arm, or losses where there are none, with their error bars."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
-
-    shown = [each for each in made if each.beside is not None]
-    values = [each.beside or each.loss for each in shown or made]
-    figure: Any = Figure(figsize=(7, 1.2 + 0.28 * len(values)), layout="constrained")
-    axes = figure.subplots()
-    places = range(len(values))
-    axes.errorbar(
-        [each.mean for each in values],
-        places,
-        xerr=[each.half_width or 0.0 for each in values],
-        fmt="o",
-        capsize=3,
-    )
-    axes.set_yticks(places, [f"{each.cell}: {each.arm}" for each in shown or made])
-    axes.invert_yaxis()
-    if shown:
-        axes.axvline(0.0, color="grey", linewidth=0.8)
-        axes.set_xlabel("held-out nats per byte, minus the first arm of the cell")
-    else:
-        axes.set_xlabel("held-out nats per byte")
-    figure.savefig(picture, dpi=110)

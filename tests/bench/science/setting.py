@@ -67,6 +67,7 @@ class Setting:
     paces: tuple[float, ...] = ()  # of the learners, over the usual one; none: all alike
     spread: float = 0.0  # of single steps: 0.17 are 83 to 117%
     way: float = 0.2  # in which a slice goes from a learner to the shard, or back
+    last_way: float = 1.0  # times that of the last learner is as long
     away: tuple[Away, ...] = ()
     model: str = ""  # what is not production's: a name of engine.MODELS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.local.startable import free_ports
 from cluster.api_faults.faulty import Proxy
 from cluster.api_faults.world import (
     CONVERGES_SECONDS_MAX,

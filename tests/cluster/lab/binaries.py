@@ -68,23 +68,6 @@ def install_packages() -> None:
             raise LabError(f"apt-get install {' '.join(missing)}: {done.stderr.strip()[-2000:]}")
 
 
-def unpacked(package: str, program: str) -> Path:
-    """Return a program of a Debian package that is not installed: that would start a service."""
-    folder = cache_folder() / "debian" / package
-    if not folder.exists():
-        if shutil.which("apt-get") is None:
-            raise LabError(f"{package} comes with apt-get, which is not here")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            _say(f"fetching {package}")
-            run("apt-get", "update", "-qq")
-            run("bash", "-c", f"cd {scratch} && apt-get download -qq {package}")
-            made = Path(scratch) / "made"
-            run("dpkg-deb", "-x", *map(str, Path(scratch).glob("*.deb")), str(made))
-            made.rename(folder)
-    return folder / program
-
-
 def programs() -> Path:
     """Return the folder that holds every program, building and fetching what is not cached."""
     folder, missing = _folder(), missing_programs()

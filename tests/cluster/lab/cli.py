@@ -118,14 +118,6 @@ def load(
 
 
 @app.command()
-def rebuild(name: Annotated[str, typer.Argument(metavar="CLUSTER", help="c1, c2, ...")]) -> None:
-    """End one cluster with all that it holds, and start another one from nothing in its place."""
-    with _alone_and_timed("rebuild"):
-        lab = lifecycle.current()
-        lifecycle.rebuild(lab, lab.cluster(name))
-
-
-@app.command()
 def down(
     whose_ever: Annotated[
         bool, typer.Option("--whose-ever", help="Also the lab of another checkout.")

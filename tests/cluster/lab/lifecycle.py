@@ -122,20 +122,6 @@ def load(archive: Path, nodes: Iterable[Node]) -> None:
         list(pool.map(lambda node: images.load(node, archive), nodes))
 
 
-def rebuild(lab: Lab, cluster: Cluster) -> None:
-    """End a cluster with its nodes and all that it holds; another one begins in its place."""
-    nodes = {node.short for node in cluster.nodes}
-    kill_all(lambda process: process.cluster == cluster.name or process.node in nodes)
-    for node in cluster.nodes:
-        cgroups.remove(node.cgroup)
-    shutil.rmtree(cluster.folder)
-    network.wire(cluster)
-    programs = _programs()
-    booted = _boot(lab, cluster, programs, _golden(programs, lab.images))
-    wait_until_usable(booted, programs, lab.timing)
-    load(images.role_archive(), cluster.nodes)
-
-
 def _boot(lab: Lab, cluster: Cluster, programs: Path, containerd: Path | None) -> Cluster:
     make_pki(cluster)
     for node in cluster.nodes:

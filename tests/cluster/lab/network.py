@@ -28,11 +28,8 @@ def lay(lab: Lab) -> None:
 
 
 def wire(cluster: Cluster) -> None:
-    """Give the nodes of a cluster their cables, new ones where they have some."""
+    """Give the nodes of a cluster their cables."""
     for node in cluster.nodes:
-        if (NETNS / node.link).exists():
-            run("ip", "link", "delete", node.link)
-            run("ip", "netns", "delete", node.link)
         lines = [
             f"netns add {node.link}",
             f"link add {node.link} type veth peer name eth0 netns {node.link}",

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from cluster.kubectl import until
 from cluster.person import Person
 
@@ -18,21 +16,6 @@ def children(person: Person) -> dict[str, str]:
         f"{each['kind'].lower()}/{each['metadata']['name']}": each["metadata"]["uid"]
         for each in items
     }
-
-
-def test_kubectl_scale_on_a_child_is_reverted(running: Person) -> None:
-    before = running.uids()
-    running.types("kubectl scale statefulset tiny-eu-west --replicas=3")
-    until("one again", lambda: _replicas(running) == 1, DRIFT_SECONDS_MAX)
-    running.types("kubectl scale statefulset tiny-eu-west --replicas=0")
-    until("one again", lambda: _replicas(running) == 1, DRIFT_SECONDS_MAX)
-    running.trains(2)
-    assert running.uids()["tiny-us-east-0"] == before["tiny-us-east-0"]
-
-
-def _replicas(person: Person) -> int:
-    words = "kubectl get statefulset tiny-eu-west -o jsonpath={.spec.replicas}"
-    return int(person.types(words))
 
 
 def test_edits_of_every_child_are_reverted(running: Person) -> None:
@@ -103,36 +86,3 @@ def test_an_object_of_another_owner_in_the_way_is_reported_and_not_touched(perso
     person.reads("Accepted", "True")
     person.types("kubectl delete dtj tiny")
     assert "tiny-evaluator" in person.types("kubectl get deployment tiny-evaluator -o name")
-
-
-def test_jobs_whose_names_would_collide_do_not_fight(running: Person) -> None:
-    mine = children(running)
-    other = running.manifest.replace("{name: tiny}", "{name: tiny-us}").replace(
-        "    - {name: us-east, learners: 1}\n    - {name: eu-west, learners: 1}\n",
-        "    - {name: east, learners: 1}\n",
-    )
-    other = other.replace("region: us-east, ", "region: east, ")
-    running.types("kubectl apply -f -", stdin=other)
-    until(
-        "the second says so, or has names of its own",
-        lambda: "tiny-us-east" in _said(running) or len(_sets(running)) == 3,
-    )
-    running.types("kubectl delete dtj tiny-us")
-    running.goes_on(["us-east-0", "eu-west-0"])
-    assert children(running) == mine
-
-
-def _said(person: Person) -> str:
-    return person.types("kubectl get dtj tiny-us -o jsonpath={.status.conditions[*].message}")
-
-
-def _sets(person: Person) -> list[str]:
-    return person.types("kubectl get statefulset -o name").split()
-
-
-@pytest.mark.long
-def test_a_namespace_that_is_deleted_goes_with_all_jobs(person: Person) -> None:
-    person.starts()
-    person.kube("delete", "namespace", person.namespace, "--wait=false")
-    until("gone", lambda: person.kube.attempt("get", "ns", person.namespace).returncode != 0)
-    person.kube("create", "namespace", person.namespace)  # the fixture deletes it again

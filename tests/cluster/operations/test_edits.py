@@ -1,7 +1,5 @@
 """Edits of a running job that a person makes every day: no pod restarts that need not."""
 
-import pytest
-
 from cluster.kubectl import until
 from cluster.person import Person
 
@@ -58,18 +56,6 @@ def test_arguments_of_the_learners_roll_out_and_nothing_else_restarts(
     person.makes_again(before)
     person.trains(2)
     assert person.uids("shard") == shards
-
-
-@pytest.mark.long
-def test_empty_values_as_helm_renders_them_are_as_if_they_were_not_there(person: Person) -> None:
-    person.manifest = person.manifest.replace(
-        "      spec:\n",
-        "      metadata: {labels: , annotations: }\n"
-        "      spec:\n        nodeSelector:\n        tolerations:\n        affinity:\n"
-        "        securityContext:\n",
-    )
-    person.starts()
-    assert person.job.condition("Accepted")["status"] == "True"
 
 
 def test_a_node_selector_narrows_the_region_and_does_not_replace_it(

@@ -194,18 +194,6 @@ def test_the_fix_arrives(name: str, made: dict[str, Person]) -> None:
         assert others.items() <= person.uids().items()
 
 
-@pytest.mark.long
-def test_a_storage_class_that_is_not_there_is_reported_and_a_fixed_job_trains(
-    person: Person,
-) -> None:
-    person.edits((SYNCER, KEEPS.replace("1Gi", "1Gi, storageClassName: no-such-class")))
-    person.reads("SyncerReady", "False", "no-such-class")
-    person.types("kubectl delete dtj tiny")
-    person.types("kubectl delete pvc -l atoll.dev/job=tiny")
-    person.edits((", storageClassName: no-such-class", ""))
-    person.trains(2)
-
-
 def test_a_typo_in_a_template_is_reported_what_runs_continues_and_the_fix_arrives(
     made: dict[str, Person],
 ) -> None:
@@ -226,15 +214,6 @@ def test_a_typo_in_a_template_is_reported_what_runs_continues_and_the_fix_arrive
     assert person.uids() == before
 
 
-@pytest.mark.long
-def test_a_failed_job_is_lifted_by_the_edit_that_fixes_it(person: Person) -> None:
-    person.edits((SYNCER, KEEPS), (RIGHT, BAD_INPUT))
-    person.reads("Failed", "True", "BadInput")
-    person.edits((BAD_INPUT, RIGHT))
-    person.trains(2)
-    person.reads("Failed", "False")
-
-
 def test_a_training_job_that_is_deleted_and_applied_again_starts_another_run(
     made: dict[str, Person],
 ) -> None:
@@ -245,23 +224,3 @@ def test_a_training_job_that_is_deleted_and_applied_again_starts_another_run(
     person.makes_again(former)  # until then the former shard may answer
     person.trains(2)
     assert person.run() != run
-
-
-@pytest.mark.long
-def test_a_new_job_carries_on_what_a_deleted_one_has_kept(person: Person) -> None:
-    person.edits((SYNCER, KEEPS))
-    person.trains(2)
-    until("some versions", lambda: len(person.job.commits()) > 8)
-    run, reply = person.run(), person.job.status()
-    assert reply is not None
-    person.is_deleted()
-    person.edits(
-        (KEEPS, f"{KEEPS}\n  restore: {{fromJob: {{name: tiny}}}}"),
-        ("--batch=2", "--batch=3"),  # what was wrong is fixed
-    )
-    person.trains(2)
-    assert person.run() == run
-    again = person.job.status()
-    assert again is not None
-    assert again.tick >= reply.tick
-    assert again.commits >= reply.commits

@@ -91,21 +91,6 @@ def counted(job: Job) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_a_cordon_changes_nothing(running: Person, uncordoned: None) -> None:
-    before = running.uids()
-    running.types(f"kubectl cordon {running.job.node_of('tiny-eu-west-0')}")
-    running.goes_on(["us-east-0", "eu-west-0"])
-    assert running.uids() == before
-    assert running.job.condition("Degraded")["status"] == "False"
-
-
-def test_a_pod_that_is_deleted_comes_back_and_goes_on(running: Person) -> None:
-    before = running.uids()
-    running.types("kubectl delete pod tiny-eu-west-0 --wait=false")
-    until("made again", lambda: moved(running, "tiny-eu-west-0", before["tiny-eu-west-0"]))
-    running.trains(2)
-
-
 def test_a_shards_pod_that_is_evicted_comes_back_with_the_same_run(running: Person) -> None:
     before = running.uids()
     run = running.run()
@@ -125,17 +110,3 @@ def test_a_shards_pod_that_is_evicted_comes_back_with_the_same_run(running: Pers
     running.trains(2)
     assert running.job.answer().run == run
     assert running.uids("learner").items() <= before.items()
-
-
-@pytest.mark.long
-def test_rollout_restart_of_a_region_restarts_its_learners_once(person: Person) -> None:
-    before = person.starts()
-    person.types("kubectl rollout restart statefulset tiny-us-east tiny-eu-west")
-    until(
-        "both are made again",
-        lambda: all(
-            moved(person, pod, before[pod]) for pod in ("tiny-us-east-0", "tiny-eu-west-0")
-        ),
-    )
-    person.trains(2)
-    assert not person.job.events("DegradedTrue")  # the person has asked for every restart

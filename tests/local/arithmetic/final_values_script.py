@@ -16,17 +16,20 @@ STEPS_PAST_THE_END = 5
 
 
 class Model(nn.Module):
-    """Statistics that change, and weights large enough that every step shows in bf16."""
+    """A constant, statistics that change, and weights so large that every step shows in bf16."""
+
+    scales: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(8, 32)
         self.norm = nn.BatchNorm1d(32)
         self.last = nn.Linear(32, 4)
+        self.register_buffer("scales", 1 + torch.arange(8) / 7)
 
     def forward(self, values: Tensor) -> Tensor:
         """Values [batch, 8] -> [batch, 4]."""
-        return self.last(self.norm(self.first(values)).relu())  # type: ignore[no-any-return]
+        return self.last(self.norm(self.first(values * self.scales)).relu())  # type: ignore[no-any-return]
 
 
 def main(dtype: torch.dtype) -> None:

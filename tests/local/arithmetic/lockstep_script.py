@@ -1,4 +1,7 @@
-"""A user's own script, as spec.learner.template starts it: one learner of the equality test."""
+"""A user's own script, as spec.learner.template starts it: one learner of the equality tests.
+
+With HELD, a folder, it waits half-way until somebody else has come there too.
+"""
 
 import os
 from pathlib import Path
@@ -6,7 +9,19 @@ from pathlib import Path
 import torch
 
 from atoll import Learner
-from local.lockstep_model import BATCH, LEARNERS, MEETINGS, Model, inner_optimizer, inner_step, meet
+from local.lockstep_model import (
+    BATCH,
+    LEARNERS,
+    MEETINGS,
+    PERIOD,
+    ROUNDS,
+    Model,
+    inner_optimizer,
+    inner_step,
+    meet,
+)
+
+HELD_AT = PERIOD * ROUNDS // 2
 
 
 def main() -> None:
@@ -20,6 +35,8 @@ def main() -> None:
             if learner.own_steps in MEETINGS:
                 meeting = Path(f"{os.environ['MEETING']}-{learner.own_steps}")
                 meet(meeting, learner.slot, LEARNERS)
+            if learner.own_steps == HELD_AT and "HELD" in os.environ:
+                meet(Path(os.environ["HELD"]), learner.slot, LEARNERS + 1)
             loss = inner_step(model, optimizer, learner.slot, learner.cursor)
             learner.step(tokens=BATCH, loss=loss)
 

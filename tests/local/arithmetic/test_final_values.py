@@ -24,7 +24,7 @@ def exported(folder: Path) -> dict[str, Tensor]:
     ("dtype", "sync"),
     [
         ("float32", {"overlap": 2}),
-        ("float32", {"overlap": 0, "wire": {"up": "int8", "down": "int4"}}),
+        ("float32", {"overlap": 0, "wire": {"up": "int2", "down": "int4"}}),
         ("bfloat16", {"overlap": 2, "adopt": {"mode": "Blend", "blendPercent": 50}}),
     ],
     ids=["f32", "f32-int4-lockstep", "bf16-blend"],
@@ -49,3 +49,5 @@ def test_learners_that_step_on_past_the_end_have_the_exported_values_bit_for_bit
         rounded = one[name].bfloat16().to(one[name].dtype)
         assert torch.equal(one[name], rounded) == (dtype == "bfloat16"), f"{name}: f32 has more"
     assert bool((one["norm.running_var"] > 0).all())
+    scales = Model().scales.to(one["scales"].dtype)
+    assert torch.equal(one["scales"], scales), "a constant travels too, and no wire rounds it"

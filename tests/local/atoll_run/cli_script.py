@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from atoll import Learner
+from atoll import Learner, job
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--width", type=int, default=8)
@@ -15,6 +15,7 @@ width, pause = parser.parse_args().width, parser.parse_args().pause
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(job().index)  # each learner has data of its own
 print("width", width, "GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)  # noqa: T201
 with Learner(model, optimizer) as learner:
     while not learner.finished:

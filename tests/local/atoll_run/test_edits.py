@@ -3,16 +3,15 @@
 from pathlib import Path
 
 from atoll_operator.api.job.parsing import parse
-from atoll_operator.local.folder.run_files import MANIFEST_FILE, read_lines
-from atoll_operator.local.planning import edits
-from atoll_operator.local.progress.last_status import read_status
+from atoll_operator.local import run_manifest
+from atoll_operator.local.last_status import read_status
+from atoll_operator.local.run_files import MANIFEST_FILE, read_lines
 from local.background import Running, running
-from local.command import ATOLL, LIGHT, TINY, TWO_LEARNERS, ended, run_atoll, tapes
+from local.command import ATOLL, LIGHT, TINY, TWO_LEARNERS, ended, tapes
 from local.law import check_law
 from local.leftovers import check_none_is_left, lives
 
 ENDLESS = 1_000_000
-MORE_STEPS = 60
 REGIONS = "spec.regions=[{name: us-east}, {name: eu-west}]"
 STEPS = ("--set", f"spec.steps={ENDLESS}")
 TOGETHER = ("--set", "spec.sync={preset: DiLoCo, period: 4}")  # a merge has the work of all
@@ -47,7 +46,7 @@ def test_learners_come_and_go_and_the_run_pauses_and_is_stopped(tmp_path: Path) 
         newcomers = ("eu-west-1", "asia-0")
         run.until(lambda: merged_last(run) == {*both, *newcomers}, "merges of four")
         pids = [run.row(name)["pid"] for name in newcomers]
-        edits.edit(out, [REGIONS])
+        run_manifest.edit(out, [REGIONS])
         edit(run, "edit", "--steps", f"{ENDLESS + 1}")
         run.until(lambda: not any(map(lives, pids)), "the end of the newcomers")
         assert [reasons(run, name) for name in newcomers] == [["terminated"]] * 2
@@ -77,19 +76,4 @@ def test_learners_come_and_go_and_the_run_pauses_and_is_stopped(tmp_path: Path) 
     assert all(tick >= length for tick in finals)
     assert (out / "export" / "model.safetensors.index.json").exists()
     check_none_is_left(out)
-    check_law(out)
-
-
-def test_a_run_that_is_edited_while_nothing_runs_continues_so(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with running(TINY, out, *LIGHT, *TWO_LEARNERS, *STEPS) as run:
-        run.until(lambda: run.commits(0) and run.commits(1), "commits")
-        edit(run, "suspend")
-        run.until(lambda: read_status(out).true_condition("Suspended"), "the pause")
-        run.process.kill()
-    end = run.commits(0)[-1]["tick"] + MORE_STEPS
-    assert "--resume` continues so" in edit(run, "edit", "--steps", f"{end}")
-    run_atoll(out, out, "--resume")
-    finals = [line["tick"] for line in tapes(out) if line.get("event") == "final"]
-    assert len(finals) == 2
     check_law(out)

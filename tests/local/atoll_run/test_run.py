@@ -9,10 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from atoll_operator.local.show.run_summary import conserve
 from bytegpt.data import read as read_text
-from local.command import TINY, commits, ended, json_lines, run_atoll, tapes
-from local.law import check_law, check_status, learners_lines, merged_by_tape
+from local.command import TINY, ended, json_lines, run_atoll, tapes
+from local.law import check_law, check_status, conserve, learners_lines, merged_by_tape
 
 pytestmark = pytest.mark.fresh
 
@@ -20,10 +19,6 @@ STEPS = 100
 FOUR = ("--set", "spec.sync.fragments=4")
 ALL = ("--set", "spec.syncer.startSeconds=1800")  # a machine may start one much later
 NATS_MIN = 0.5
-TAPE_FIELDS = {
-    *("run", "time", "epoch", "tick", "slice", "version", "base", "digest", "reason"),
-    *("quorum_wait_seconds", "grace_seconds", "participants", "left_out"),
-}
 STEP_FIELDS = {
     *("run", "time", "t_m", "tick", "tokens", "loss"),
     *("step_seconds", "blocked_seconds", "adopted"),
@@ -79,17 +74,6 @@ def test_the_law_of_conservation_holds_for_every_learner_and_slice(out: Path) ->
     assert totals["trained"] == pytest.approx(sum(totals.values()) - totals["trained"], abs=3)
 
 
-def test_versions_of_a_slice_follow_one_another(out: Path) -> None:
-    by_slice: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for line in commits(out):
-        assert line.keys() >= TAPE_FIELDS
-        by_slice.setdefault((line["shard"], line["slice"]), []).append(line)
-    assert len(by_slice) == 2 * 4
-    for lines in by_slice.values():
-        assert [line["base"] for line in lines] == list(range(len(lines)))
-        assert [line["tick"] for line in lines] == sorted(line["tick"] for line in lines)
-
-
 def test_every_line_carries_run_and_time(out: Path) -> None:
     run = read(out / "status.json")["run"]
     assert run
@@ -106,14 +90,14 @@ def test_the_status_says_complete_in_every_condition_of_the_api(out: Path) -> No
     truth = {each["type"]: each["status"] for each in status["conditions"]}
     assert truth["Complete"] == "True"
     assert truth["Failed"] == truth["Progressing"] == "False"
-    assert truth.keys() >= {"Accepted", "SyncerReady", "LearnersAvailable", "Degraded"}
+    assert truth.keys() >= {"Accepted", "SyncerReady", "Degraded"}
     assert status["progress"]["step"] >= STEPS
     metrics = {each["name"]: each["value"] for each in status["progress"]["metrics"]}
     assert metrics["outer_loss"] == f"{json_lines(out / 'evaluations.jsonl')[-1]['loss']:.4f}"
 
 
 def test_pictures_and_an_export_in_hugging_face_layout_are_there(out: Path) -> None:
-    for picture in ("loss.png", "goodput.png", "tokens.png", "rounds.png"):
+    for picture in ("loss.png", "goodput.png", "rounds.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     index = read(out / "export" / "model.safetensors.index.json")
     for name, file in index["weight_map"].items():

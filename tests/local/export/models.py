@@ -129,13 +129,14 @@ MAKERS = {
 
 
 def main() -> None:
-    """One learner: trains, and saves its own state dict at the end."""
+    """One learner: trains, and saves its state dict, and of the first slot as its library does."""
     import atoll
 
-    kind, folder, *files = sys.argv[1:]
-    model = make(kind, atoll.job().seed)
+    kind, folder = sys.argv[1:]
+    job = atoll.job()
+    model: Any = make(kind, job.seed)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    with atoll.Learner(model, optimizer, export_files=files) as learner:
+    with atoll.Learner(model, optimizer) as learner:
         while not learner.finished:
             loss = loss_of(model, learner.cursor)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -143,7 +144,9 @@ def main() -> None:
             optimizer.zero_grad()
             learner.step(tokens=48, loss=loss)
             time.sleep(float(os.environ.get("PAUSE", "0")))  # a training that takes its time
-        torch.save(model.state_dict(), f"{folder}/{learner.slot}.pt")
+    torch.save(model.state_dict(), f"{folder}/{job.slot}.pt")
+    if job.first and hasattr(model, "save_pretrained"):
+        model.save_pretrained(f"{folder}/saved")
 
 
 if __name__ == "__main__":

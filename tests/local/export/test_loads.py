@@ -1,6 +1,7 @@
-"""What people get: the export loads into their own model and their library, with every value."""
+"""What people get: the export and what the script saves have the same values, in all bits."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -14,8 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from atoll_operator.local.folder.run_files import STATUS_FILE
-from atoll_operator.local.progress.last_status import read_status
+from atoll_operator.local.last_status import read_status
+from atoll_operator.local.run_files import STATUS_FILE
+from atoll_worker.model.parameters import travelling
 from local.background import running
 from local.command import ATOLL, ended, manifest, run_atoll
 from local.export.models import MODELS, VOCABULARY, make
@@ -44,8 +46,8 @@ class Trained:
         model.load_state_dict(self.learners[learner])
         return model.eval()
 
-    def index(self, stem: str = "model") -> Any:
-        return json.loads((self.export / f"{stem}.safetensors.index.json").read_text())
+    def index(self) -> Any:
+        return json.loads((self.export / "model.safetensors.index.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +69,9 @@ def train(kind: str, folder: Path) -> None:
 
 
 def job_of(kind: str, folder: Path, pause_seconds: float = 0.0) -> Path:
-    (folder / "notes.txt").write_text("of the user's\n")
     text = manifest(
         Path(__file__).with_name("models.py"),
-        *(kind, str(folder), str(folder / "notes.txt")),
+        *(kind, str(folder)),
         regions=["a", "b"],
         shards=1,
         env={"PAUSE": str(pause_seconds)},
@@ -92,21 +93,19 @@ def logits(model: Any) -> Tensor:
 Jobs = Callable[[str], Trained]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "lora"])
-def test_the_export_has_every_value_of_a_learners_own_model_and_loads_strictly(
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # PEFT's call
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_learner_ends_with_the_values_of_the_export_in_all_bits(
     jobs: Jobs, kind: str
 ) -> None:
     job = jobs(kind)
     found = load_file(job.export / "model.safetensors")
-    model = make(kind, SEED + 1)
-    model.load_state_dict(found, strict=True)
-    assert found.keys() == {bare(key) for key in model.state_dict()}
-    differ = [{k for k, v in own.items() if not equal(found[bare(k)], v)} for own in job.learners]
-    assert set() in differ, f"neither learner has the export's values: {differ}"
-    assert all("num_batches_tracked" in key for keys in differ for key in keys)
+    model = make(kind, SEED)
+    assert found.keys() == {place.spec.name for place in travelling(model)}
+    for state in job.learners:
+        saved = {bare(key): value for key, value in state.items()}
+        assert all(equal(value, saved[key]) for key, value in found.items())
     assert job.index()["weight_map"].keys() == found.keys()
-    assert job.index()["metadata"]["absent"] == {}
-    assert (job.export / "notes.txt").read_text() == "of the user's\n"
 
 
 def bare(key: str) -> str:
@@ -118,20 +117,21 @@ def equal(one: Tensor, other: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "mixtral", "bf16"])
-def test_transformers_loads_the_export_and_gives_the_same_logits(jobs: Jobs, kind: str) -> None:
+def test_transformers_loads_what_the_script_saved_and_gives_the_same_logits(
+    jobs: Jobs, kind: str
+) -> None:
     job = jobs(kind)
-    loaded = AutoModelForCausalLM.from_pretrained(job.export)
+    loaded = AutoModelForCausalLM.from_pretrained(job.folder / "saved")
     assert loaded.dtype == job.own().dtype
     assert torch.equal(logits(loaded), logits(job.own()))
+    values = load_file(job.export / "model.safetensors")
+    assert all(equal(values[key], tensor) for key, tensor in loaded.named_parameters())
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # PEFT's call
 def test_peft_loads_the_adapter_onto_the_base_and_gives_the_same_logits(jobs: Jobs) -> None:
     job = jobs("lora")
-    found = load_file(job.export / "adapter_model.safetensors")
-    assert not any("base_layer" in key for key in found), "the base is not part of the export"
-    assert job.index("adapter_model")["weight_map"].keys() == found.keys()
-    loaded = PeftModel.from_pretrained(make("gpt2", SEED), job.export)
+    loaded = PeftModel.from_pretrained(make("gpt2", SEED), job.folder / "saved")
     assert torch.equal(logits(loaded), logits(job.own()))
     assert not torch.equal(logits(loaded), logits(make("gpt2", SEED))), "it has learned something"
 
@@ -157,9 +157,9 @@ def test_a_run_is_exported_while_it_trains_and_has_its_model_in_checkpoints(
     seen = json.loads((tmp_path / "now" / "model.safetensors.index.json").read_text())
     assert seen["metadata"]["tick"] >= 10
     for folder in (tmp_path / "now", steps / f"step-{second}" / "model"):
-        make("gpt2", 0).load_state_dict(load_file(folder / "model.safetensors"), strict=True)
-        assert torch.isfinite(logits(AutoModelForCausalLM.from_pretrained(folder))).all()
-        assert (folder / "notes.txt").exists()
+        model: Any = make("gpt2", 0)
+        model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+        assert torch.isfinite(logits(model)).all()
         assert not list(folder.glob("parts"))
     stopped = export(out, tmp_path / "then", code=2)
     assert "is stopped, and has not come to its end; continue with" in stopped
@@ -168,7 +168,10 @@ def test_a_run_is_exported_while_it_trains_and_has_its_model_in_checkpoints(
 def test_the_export_of_a_run_that_is_over_is_its_final_model(jobs: Jobs, tmp_path: Path) -> None:
     job = jobs("gpt2")
     assert "the final model" in export(job.folder / "out", tmp_path / "copy")
-    same = load_file(tmp_path / "copy" / "model.safetensors")
+    file = tmp_path / "copy" / "model.safetensors"
+    (tmp_path / "usual").touch()
+    assert file.stat().st_mode == (tmp_path / "usual").stat().st_mode  # and not the run folder's
+    same = load_file(file)
     assert all(equal(v, same[k]) for k, v in load_file(job.export / "model.safetensors").items())
 
 
@@ -194,6 +197,8 @@ def taken(place: Path) -> list[int]:
 
 
 def export(run: Path, out: Path, *, code: int = 0) -> str:
-    done = ended(ATOLL, "export", run, "--out", out)
+    """As a person types it: both folders are named from where the person is."""
+    run = Path(os.path.relpath(run, out.parent))
+    done = ended(ATOLL, "export", run, "--out", out.name, cwd=out.parent)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -1,17 +1,13 @@
-"""A run is taken up from a checkpoint by a job of another form, and from what a job has left."""
+"""A run is taken up from a checkpoint by a job of another form."""
 
 import json
 from pathlib import Path
 from statistics import mean
 
-import pytest
-
-from atoll_operator.local.folder.run_files import read_lines
-from atoll_operator.local.progress.last_status import read_status
-from atoll_operator.local.show.run_summary import RunResult
+from atoll_operator.local.run_files import read_lines
 from atoll_syncer.checkpoints import restoring
-from atoll_syncer.checkpoints.places import FolderPlace
-from local.command import ATOLL, LIGHT, TINY, TWO_LEARNERS, ended, run_atoll, tapes
+from atoll_syncer.checkpoints.copies import FolderPlace
+from local.command import LIGHT, TINY, TWO_LEARNERS, run_atoll, tapes
 
 EVERY = 20
 LIGHT_OF_MANY = (*LIGHT, "--set", "spec.evaluator=")
@@ -36,22 +32,11 @@ def begins(out: Path) -> list[tuple[str, int]]:
     return [(x["checkpoint"], x["tick"]) for x in tapes(out) if x.get("event") == "run"]
 
 
-def reason_of_failure(out: Path) -> str | None:
-    failed = read_status(out).true_condition("Failed")
-    return failed.reason if failed else None
-
-
-@pytest.fixture(scope="module")
-def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that has taken checkpoints."""
-    out = tmp_path_factory.mktemp("parent") / "out"
+def test_a_job_of_another_form_trains_on_from_a_checkpoint(tmp_path: Path) -> None:
+    out, parent = tmp_path / "out", tmp_path / "parent"
+    place = parent / "checkpoints"
     more = ("--set", f"spec.checkpoint={{everySteps: {EVERY}, keep: 2}}", "--set", "spec.steps=110")
-    run_atoll(TINY, out, *TWO_LEARNERS, *LIGHT, *more)
-    return out
-
-
-def test_a_job_of_another_form_trains_on_from_a_checkpoint(parent: Path, tmp_path: Path) -> None:
-    out, place = tmp_path / "out", parent / "checkpoints"
+    run_atoll(TINY, parent, *TWO_LEARNERS, *LIGHT, *more)
     steps = sorted(int(each.name.removeprefix("step-")) for each in place.glob("step-*"))
     whole = [step for step in steps if (place / f"step-{step}/checkpoint.json").exists()]
     assert whole[-1] % EVERY == 0
@@ -77,37 +62,3 @@ def test_a_job_of_another_form_trains_on_from_a_checkpoint(parent: Path, tmp_pat
     assert mean(after[:30]) < (first + last) / 2
     assert mean(after[-60:]) < last + 0.2  # batches of 64 tokens differ by more than a half
     assert json.loads((out / "summary.json").read_text())["result"] == "Complete"
-
-
-def test_the_state_of_a_job_that_is_over_serves_as_well(parent: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    more = ("--set", "spec.steps=130", "--resume-from", str(parent / "commits"))
-    run_atoll(TINY, out, *TWO_LEARNERS, *LIGHT, *more)
-    (first, tick), second = begins(out)
-    assert second == (first, tick)
-    assert first == f"file://{parent / 'commits'}"
-    assert tick >= 110  # the clock passes the length by a few
-
-
-def test_what_cannot_be_taken_up_is_refused_with_what_to_do(parent: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    wide = LIGHT[1].replace("'--batch=2'", "'--batch=2', '--width=64'")
-    command = (ATOLL, "run", TINY, "--out", out, "--output", "lines", *TWO_LEARNERS)
-    done = ended(*command, "--set", wide, "--resume-from", parent)
-    said = done.stdout + done.stderr
-    assert done.returncode == RunResult.BAD_INPUT, said
-    assert "blocks.0.attention_in.weight has the shape" in said
-    assert reason_of_failure(out) == "RestoreRefused"
-    short = ("--set", "spec.steps=110", "--resume-from", parent / "commits")
-    done = ended(ATOLL, "run", TINY, "--out", tmp_path / "short", "--output", "lines", *short)
-    said = done.stdout + done.stderr
-    assert done.returncode == RunResult.BAD_INPUT, said
-    assert "spec.steps: 110 is not above the " in said
-    assert reason_of_failure(tmp_path / "short") == "RestoreRefused"
-    for flags, words in (
-        (("--resume-from", tmp_path / "none"), "is no folder"),
-        (("--resume-from", parent, "--resume"), "leave one of them out"),
-    ):
-        done = ended(ATOLL, "run", TINY, "--out", tmp_path / "more", *flags)
-        assert done.returncode != 0
-        assert words in done.stderr

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines
+from atoll_operator.local.run_files import CHAOS_FILE, read_lines
 from atoll_protos.job.layout import build_layout
 from atoll_protos.transfer.arrays import Array
 from atoll_syncer.checkpoints import copies, restoring
-from atoll_syncer.checkpoints.places import FolderPlace
+from atoll_syncer.checkpoints.copies import FolderPlace
 from atoll_syncer.checkpoints.restoring import Checkpoint
 from bytegpt import data
 from bytegpt.evaluate import heldout_loss

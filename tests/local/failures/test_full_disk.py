@@ -77,6 +77,7 @@ def test_a_disk_that_is_full_and_an_export_that_fails_are_said_and_tried_again(
         run.until((out / "status.json").exists, "a status")
         seeding = "shard 0 Seeding, shard 1 Seeding"  # they have looked at the folder
         run.until(lambda: conditions()["SyncerReady"]["message"] == seeding, seeding)
+        (out / "export").rmdir()
         (out / "export").write_text("this is no folder")
         Path(f"{gate}-us-east-0").touch()
         run.until(lambda: run.commits(0), "a commit")

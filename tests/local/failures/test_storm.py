@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,17 +11,16 @@ from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 import pytest
 
-from atoll_operator.local.chaos import plan
-from atoll_operator.local.folder.run_files import read_lines
-from atoll_operator.local.show.run_summary import conserve
+from atoll_operator.local.run_files import read_lines
 from local.background import Running, running
 from local.command import LIGHT, TINY, commits, json_lines, tapes
 from local.failures.test_conservation import all_are_back
-from local.law import balanced, check_merges, learners_lines
+from local.law import balanced, check_merges, conserve, learners_lines
 from local.leftovers import check_none_is_left
 
 SECONDS = float(os.environ.get("STORM_SECONDS", "1800"))
@@ -32,32 +32,26 @@ SLOTS, SHARDS = ("us-east-0", "eu-west-0", "ap-south-0"), ("shard-0", "shard-1")
 PACED = ("--set", LIGHT[1].replace("step-milliseconds-min=30", "step-milliseconds-min=400"))
 LOSS_DIFFERENCE_MAX = 0.05  # nats per byte, at equal merged tokens
 THROUGHPUT_MIN, PARTICIPATION_MIN = 0.97, 0.95  # ticks a second, of the quiet run's; of learners
-GOODPUT_MIN, IN_STORM_MIN = 0.95, 0.8  # of the quiet run's; a loaded machine is late as well
+GOODPUT_MIN = 0.8  # of the quiet run's; a loaded machine is late as well
 QUIET_SHARE = 1 / 6  # of the storm's time
 LOOK_SECONDS = 2.0
 LIVED_SHARE = 0.2  # of the storm: a process that lived so long may not have grown
 GROWTH_MAX = 0.08  # of a process's memory, in the second half of its life
-WORDS = (
-    "kill: any",
-    "pause: any, for: 5s",
-    "slowCpu: any, to: 30%, for: 10s",
-    "cut: [any, any], for: 8s",
-    "delay: 80ms, of: [any, any], for: 10s",
-    "rate: 500kB/s, of: [any, any], for: 10s",
-    "corrupt: 1 of 100, of: [any, any], for: 5s",
-    "fillDisk: any, for: 8s",
-    "loseStore: any, for: 5s",
-    "emptyStore: any",
-    "flipByte: any",
-    "truncate: any",
-)
+LASTS = {"kill": 0.0, "pause": 5.0, "cut": 8.0}  # seconds of each fault
 
 
 def written(seed: int, seconds: float, faults: int) -> str:
-    """A plan of about so many faults, of each word as many; the first comes after a whole pause."""
-    mean = seconds / (faults / len(WORDS) + 0.45)
-    every = f"every: {0.6 * mean:.1f}s..{1.4 * mean:.1f}s, until: {seconds:.0f}s"
-    return "\n".join([f"seed: {seed}", "faults:", *(f"  - {{{every}, {word}}}" for word in WORDS)])
+    """A plan of about so many faults, of each kind as many; the first comes after a whole pause."""
+    mean, found = seconds / (faults / len(LASTS) + 0.45), list[dict[str, Any]]()
+    for kind, lasts in LASTS.items():
+        draw = random.Random(f"{seed} {kind}")
+        at = draw.uniform(0.6 * mean, 1.4 * mean)
+        while at <= seconds:
+            link = [draw.choice(SLOTS), draw.choice(SHARDS)]
+            target = link if kind == "cut" else draw.choice([*SLOTS, *SHARDS])
+            found.append({"at": at, kind: target, **({"for": lasts} if lasts else {})})
+            at += draw.uniform(0.6 * mean, 1.4 * mean)
+    return json.dumps({"faults": found})
 
 
 @dataclass(slots=True)
@@ -78,7 +72,7 @@ class Memory:
     def growth(self, seconds: float, out: Path) -> dict[str, float]:
         """Of those that lived so long, in the second half of their lives, as a share.
 
-        A process that waits for its shard has no values yet: it lives from when it serves.
+        A shard counts from when it serves: before that it has no values.
         """
         found = {}
         for (name, pid), seen in self.seen.items():
@@ -117,10 +111,10 @@ def complete(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     out.with_suffix(".yaml").write_text(text)
-    count = len(plan.drawn(plan.read(text), SLOTS, SHARDS, "")) if text else 0
-    chaos = ("--chaos-plan", str(out.with_suffix(".yaml")), "--standby") if text else ()
+    count = len(json.loads(text)["faults"]) if text else 0
+    words = ("--chaos-plan", str(out.with_suffix(".yaml"))) if text else ()
     steps = ("--set", f"spec.steps={ENDLESS}", *PACED)
-    with running(TINY, out, *steps, *chaos) as run:
+    with running(TINY, out, *steps, *words) as run:
         run.until(lambda: run.commits(0) and run.commits(1), "commits")
         until = time.monotonic() + seconds
         while not (all_are_back(out, count) if text else time.monotonic() > until):
@@ -166,7 +160,7 @@ def ticks_a_second(out: Path) -> float:
 
 
 def check_store(out: Path) -> None:
-    """Two versions of each slice, the data states and the companion, and nothing half-written."""
+    """Two versions of each slice and the data states, and nothing half-written."""
     for shard in range(len(SHARDS)):
         folder = out / "commits" / str(shard)
         slices = {line["slice"] for line in commits(out) if line["shard"] == shard}
@@ -177,23 +171,22 @@ def check_store(out: Path) -> None:
         assert len([*folder.glob("**/snapshots/*")]) <= 2
 
 
-def check(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
-    seconds: float,
-    faults: int,
-    goodput_min: float = GOODPUT_MIN,
+@pytest.mark.long
+@pytest.mark.fresh
+@pytest.mark.timeout(3 * 3600)
+def test_a_storm_of_half_an_hour_leaves_nothing_behind_and_costs_no_quality(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quiet, stormy, memory = tmp_path / "quiet", tmp_path / "stormy", Memory()
-    calm = complete(quiet, Memory(), monkeypatch, "", seconds * QUIET_SHARE)
-    end = complete(stormy, memory, monkeypatch, written(seed, seconds, faults), seconds)
+    faults = max(len(LASTS), round(FAULTS_AN_HOUR * SECONDS / 3600))
+    calm = complete(quiet, Memory(), monkeypatch, "", SECONDS * QUIET_SHARE)
+    end = complete(stormy, memory, monkeypatch, written(1, SECONDS, faults), SECONDS)
     law = conserve(learners_lines(stormy), tapes(stormy))
     assert all(map(balanced, law.values())), law
     check_merges(commits(stormy))
     check_store(stormy)
     difference = loss_difference(stormy, quiet)
-    growth = memory.growth(LIVED_SHARE * seconds, stormy)
+    growth = memory.growth(LIVED_SHARE * SECONDS, stormy)
     share = end["goodput"] / calm["goodput"]
     pace, participation = ticks_a_second(stormy) / ticks_a_second(quiet), end["participation"]
     found = (
@@ -204,25 +197,5 @@ def check(
     assert pace >= THROUGHPUT_MIN, found
     assert participation >= PARTICIPATION_MIN, found
     assert difference <= LOSS_DIFFERENCE_MAX, found
-    assert share >= goodput_min, found
+    assert share >= GOODPUT_MIN, found
     assert all(each <= GROWTH_MAX for each in growth.values()), found
-
-
-@pytest.mark.long
-@pytest.mark.fresh
-@pytest.mark.timeout(3 * 3600)
-def test_a_storm_of_half_an_hour_leaves_nothing_behind_and_costs_no_quality(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faults = max(len(WORDS), round(FAULTS_AN_HOUR * SECONDS / 3600))
-    check(tmp_path, monkeypatch, 1, SECONDS, faults, IN_STORM_MIN)
-
-
-@pytest.mark.long
-@pytest.mark.fresh
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", [2, 3, 4])
-def test_twenty_faults_in_ten_minutes_cost_little_goodput(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check(tmp_path, monkeypatch, seed, 600 * SECONDS / 1800, 20)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.run_files import read_lines
 from local.background import Running
 from local.command import TESTS
 

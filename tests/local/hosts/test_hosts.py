@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.run_files import read_lines
 from atoll_operator.local.show.run_summary import RunResult
 from local.background import Running, running
 from local.hosts.launched import BATCH, DDP, FOR_EVER, incarnations, ranks_of

@@ -1,7 +1,6 @@
 """Lightning's Trainer in this process, alone or as the learner of a real shard."""
 
 import importlib
-import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import Tensor
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from atoll import Learner, SpecError
@@ -205,30 +204,21 @@ def test_a_slot_that_is_not_the_first_saves_no_checkpoints(
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
-def test_a_checkpoint_gives_neither_rates_nor_an_end(tmp_path: Path, alone: Alone) -> None:
+@pytest.mark.parametrize("every", [{"every_n_epochs": 1}, {"every_n_train_steps": 5}])
+def test_a_checkpoint_gives_neither_rates_nor_an_end_nor_a_place_in_the_data(
+    every: dict[str, int], tmp_path: Path, alone: Alone
+) -> None:
     alone(8)
-    saver = ModelCheckpoint(dirpath=tmp_path, save_last=True)
-    fit(Module(), tmp_path, saver, enable_checkpointing=True)
-    module = Module()
+    first, module = Module(), Module()
+    saver = ModelCheckpoint(dirpath=tmp_path, save_last=True, save_top_k=-1, **every)
+    fit(first, tmp_path, saver, enable_checkpointing=True)
     fit(module, tmp_path, checkpoint=tmp_path / "last.ckpt")
+    assert module.cursor == 0
+    assert module.net.seen == first.net.seen
     assert [tick for tick, _ in module.rates] == list(range(8))
     assert [rate for _, rate in module.rates] == pytest.approx(
         [RATE * (1 - n / 8) for n in range(8)]
     )
-
-
-@pytest.mark.parametrize("every", [{"every_n_epochs": 1}, {"every_n_train_steps": 5}])
-def test_a_checkpoint_gives_no_place_in_the_data(
-    every: dict[str, int], tmp_path: Path, alone: Alone
-) -> None:
-    """Of 14 steps each, in epochs of 3; the job's cursor is at the beginning both times."""
-    alone(14)
-    first, second = Module(), Module()
-    saver = ModelCheckpoint(dirpath=tmp_path, save_last=True, save_top_k=-1, **every)
-    fit(first, tmp_path, saver, enable_checkpointing=True, shuffle=True)
-    fit(second, tmp_path, checkpoint=tmp_path / "last.ckpt", shuffle=True)
-    assert second.cursor == 0
-    assert second.net.seen == first.net.seen
 
 
 class ByHand(Module):
@@ -293,46 +283,19 @@ def test_a_loss_that_is_never_logged_is_refused_with_the_names_that_are(
         fit(ByHand(), tmp_path, accumulate_grad_batches=1, loss="lose")
 
 
-def halved_in_an_epoch(module: Module, optimizer: torch.optim.Optimizer) -> Any:
-    return LambdaLR(optimizer, lambda epoch: 0.5**epoch)
-
-
-def cosine_of_the_trainers_epochs(module: Module, optimizer: torch.optim.Optimizer) -> Any:
-    return CosineAnnealingLR(optimizer, T_max=module.trainer.max_epochs)
-
-
-def cycle_of_the_trainers_steps(module: Module, optimizer: torch.optim.Optimizer) -> Any:
-    cycle = OneCycleLR(optimizer, 1.0, module.trainer.estimated_stepping_batches)
-    return {"scheduler": cycle, "interval": "step"}
-
-
-@pytest.mark.parametrize(
-    ("schedule", "steps", "rate"),
-    [
-        (halved_in_an_epoch, 8, lambda tick: 0.5 ** (tick // 3)),  # 3 steps make an epoch
-        (cosine_of_the_trainers_epochs, 12, lambda n: (1 + math.cos(math.pi * (n // 3) / 4)) / 2),
-        (cycle_of_the_trainers_steps, 9, None),
-    ],
-)
-def test_a_schedule_counts_ticks_and_ends_with_the_job(
-    tmp_path: Path,
-    alone: Alone,
-    monkeypatch: pytest.MonkeyPatch,
-    schedule: Any,
-    steps: int,
-    rate: Any,
+def test_a_schedule_of_the_trainers_steps_ends_with_the_job(
+    tmp_path: Path, alone: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def configure(module: Module) -> Any:
         optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-        return [optimizer], [schedule(module, optimizer)]
+        cycle = OneCycleLR(optimizer, 1.0, module.trainer.estimated_stepping_batches)
+        return [optimizer], [{"scheduler": cycle, "interval": "step"}]
 
     monkeypatch.setattr(Module, "configure_optimizers", configure)
-    alone(steps)
+    alone(9)
     module = Module()
     fit(module, tmp_path, max_epochs=1000)
-    ticks, rates = zip(*module.rates, strict=True)
-    assert ticks == tuple(range(steps))
-    assert rate is None or rates == pytest.approx([rate(tick) for tick in ticks])
+    assert [tick for tick, _ in module.rates] == [*range(9)]
     assert "configure_optimizers" not in vars(module)
 
 

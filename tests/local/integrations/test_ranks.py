@@ -39,8 +39,9 @@ def test_every_rank_ends_with_the_values_that_the_job_exports(
     exported = load_file(shard.exported())
     for rank in range(RANKS):
         own = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        assert exported.keys() == own.keys()
-        for name, tensor in own.items():
+        travels = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
+        assert exported.keys() == travels.keys()
+        for name, tensor in travels.items():
             assert torch.equal(exported[name], tensor), (rank, name)
     assert shard.commits
     assert {line["tokens"] for line in shard.steps} == {16 * RANKS}

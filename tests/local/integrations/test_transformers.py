@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 from atoll import SpecError
@@ -160,23 +159,6 @@ def test_a_share_of_the_steps_is_of_the_jobs_steps(tmp_path: Path, alone: Alone)
     assert rate == pytest.approx(RATE)
 
 
-def test_a_users_own_optimizer_and_schedule_follow_the_tick(tmp_path: Path, alone: Alone) -> None:
-    alone(8)
-    callback = AtollCallback(tokens_per_step=77)
-    model = Line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda tick: 0.5**tick)
-    watch = Watch(callback)
-    Trainer(
-        model=model,
-        args=TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True),
-        train_dataset=Numbers(),
-        optimizers=(optimizer, schedule),
-        callbacks=[callback, watch],
-    ).train()
-    assert watch.rates == [(tick, 0.5**tick) for tick in range(8)]
-
-
 @pytest.mark.parametrize("saved", [5, 6])  # within an epoch of 3 steps, and at its end
 def test_a_checkpoint_gives_neither_rates_nor_an_end_nor_a_place_in_the_data(
     saved: int, tmp_path: Path, alone: Alone
@@ -203,26 +185,6 @@ def test_a_slot_that_is_not_the_first_saves_in_its_own_folder_and_no_checkpoints
     trainer.save_model()
     assert (tmp_path / "output" / "alone-0" / "model.safetensors").exists()
     assert not list(tmp_path.rglob("checkpoint-*"))
-
-
-def test_a_step_that_the_optimizer_skips_counts_for_nothing(tmp_path: Path, alone: Alone) -> None:
-    class Skips(TrainerCallback):  # type: ignore[misc]
-        """Every third step, as a GradScaler does whose gradients have overflowed."""
-
-        def on_pre_optimizer_step(
-            self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
-        ) -> None:
-            if state.global_step % 3 == 1:
-                optimizer.step = lambda: None
-            else:
-                optimizer.__dict__.pop("step", None)
-
-    alone(6)
-    trainer, watch = trainer_of(tmp_path)
-    trainer.add_callback(Skips())
-    trainer.train()
-    assert trainer.state.global_step == 9  # three of them skipped
-    assert [tick for tick, _ in watch.rates] == [0, 1, 1, 2, 3, 3, 4, 5, 5]
 
 
 def test_a_schedule_that_needs_a_metric_is_refused(tmp_path: Path, alone: Alone) -> None:

@@ -1,6 +1,5 @@
 """TRL's SFTTrainer, and a loop like those of diffusers' training scripts, as learners."""
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ pytestmark = pytest.mark.long
 LIBRARIES = TESTS.parent / "examples" / "libraries"
 SCRIPT = Path(__file__).with_name("trainers_script.py")
 STEPS, PERIOD, STEP_BATCHES = 12, 4, 2  # PERIOD: of one_shard
-KILL_STEP = 9
 ROUNDING = 1e-6  # two ranks and one gave equal bits; one wrong gradient moves a value by 1e-4
 SAVED = {"sft": "model.safetensors", "diffusion": "unet/diffusion_pytorch_model.safetensors"}
 LOAD = """
@@ -91,25 +89,6 @@ def test_two_ranks_export_and_save_what_one_does(
         done(python, "-c", LOAD, exported[0].parent)
     else:
         assert own == 0
-
-
-def test_one_that_is_killed_goes_on_with_its_next_batch(
-    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with one_shard(tmp_path, steps=STEPS, lockstep=True) as shard:
-        monkeypatch.setenv("KILL_AFTER", str(STEP_BATCHES * KILL_STEP + 1))
-        words = command(python, 1, "sft", tmp_path)
-        assert ended(*words).returncode == -signal.SIGKILL
-        (first,) = noted(tmp_path)
-        monkeypatch.delenv("KILL_AFTER")
-        done(*words)
-        shard.exported()
-    second = noted(tmp_path)[0][len(first) :]
-    begun = [line["cursor"] for line in shard.lines if line.get("event") == "start"][-1]
-    assert STEP_BATCHES * (KILL_STEP - PERIOD) <= begun < len(first)
-    assert second[: len(first) - begun] == first[begun:]
-    assert len(second) == STEP_BATCHES * STEPS - begun
-    assert len({*first, *second}) == begun + len(second)  # less than an epoch: none comes twice
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
-"""An example with TRL or diffusers that notes its batches, and may be killed after some of them.
+"""An example with TRL or diffusers that notes its batches.
 
     trainers_script.py sft|diffusion NOTES [ARGUMENT]...
 
-Each rank adds a number for each batch to a file in the folder NOTES. KILL_AFTER, in the
-environment: so many batches. The noise of a batch of images is a function of them alone, whichever
-rank has them.
+Each rank adds a number for each batch to a file in the folder NOTES. The noise of a batch of images
+is a function of them alone, whichever rank has them.
 """
 
 import os
-import signal
 import sys
 import zlib
 from pathlib import Path
@@ -17,20 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KILL_AFTER = int(os.environ.get("KILL_AFTER", "0"))
 NOTES = Path(sys.argv[2], os.environ.get("RANK", "0"))
 draw = torch.randn_like
-noted = 0
 
 
 def note(batch: Tensor) -> int:
-    global noted  # noqa: PLW0603 - of this process
     number = zlib.crc32(batch.contiguous().numpy().tobytes())
     with NOTES.open("a") as file:
         file.write(f"{number}\n")
-    noted += 1
-    if noted == KILL_AFTER:
-        os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 

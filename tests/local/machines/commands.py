@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.local.startable import free_ports
 from local.background import LOOK_SECONDS, SECONDS_MAX, Running
 from local.command import ATOLL, LOG_CHARACTERS
 
-LINE = re.compile(r"atoll (join \S+ --token \S+)")
+LINE = re.compile(r"ATOLL_TOKEN=(\S+) atoll join (\S+)")
 
 
 @dataclass(slots=True)
@@ -74,7 +74,8 @@ class Commands:
         """`line` is what was printed for other machines."""
         state = self.folder / name
         given = LINE.search(line)
-        start = given[1].split() if given else ["join", f"127.0.0.1:{self.port}"]
+        start = ["join", given[2] if given else f"127.0.0.1:{self.port}"]
+        start += ["--token", given[1]] if given else []
         own = ("--name", name, "--state", state)
         return self.atoll(state, *start, *own, *words, within=within)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from local.leftovers import lives
 from local.machines import delay
-from wire.pods_side import ENDS_WITH_TEST, limit, space
+from wire.fake_pods import ENDS_WITH_TEST, limit, space
 
 NAME, FIRST = "server", 1  # of the server, and its number in each family
 LOOK_SECONDS = 0.1

@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 from atoll_operator.authority.job_authority import DAY_SECONDS, Authorities, issue
-from atoll_operator.local.folder.run_files import MACHINES_FOLDER, OBSERVER_FOLDER, RUN_FILE
-from atoll_operator.local.supervision.ports import free_ports
-from atoll_operator.machines import brought
-from atoll_operator.machines.brought import Brought
-from atoll_operator.machines.server.folder import read_server
-from atoll_operator.machines.server.job_certificates import AUTHORITY_FILE
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import Identity, Role
+from atoll_operator.local.run_files import MACHINES_FOLDER, OBSERVER_FOLDER, RUN_FILE
+from atoll_operator.local.startable import free_ports
+from atoll_operator.machines.bundle import Bundle, write
+from atoll_operator.machines.server.certificates import AUTHORITY_FILE
+from atoll_operator.machines.server.serving import read_server
+from atoll_protos.network.credentials import Credentials, Identity, Role
 from cluster import light
 from local.command import TINY, commits
 from local.law import check_law
@@ -56,15 +54,14 @@ def bring(
         role=Role.LEARNER,
     )
     made = issue(authorities, who, time.time(), seconds)
-    job = Brought(
+    job = Bundle(
         job=owner.job,
         region=region,
         learners=2,
         endpoints=tuple(f"127.0.0.1:{port}" for port in read_server(machines).ports),
         container="{}",
-        run_file=(server.out / RUN_FILE).read_text(),
     )
-    brought.write(folder, job, made)
+    write(folder, job, (server.out / RUN_FILE).read_text(), made)
     return made
 
 
@@ -85,7 +82,7 @@ def test_new_credentials_reach_a_learner_as_it_trains_and_two_machines_have_slot
             return {part["slot"] for each in new for part in each["participants"]} >= {*slots}
 
         server, before = here.serve(TINY, *JOB), 0
-        server.says("--token")
+        server.says("ATOLL_TOKEN=")
         first = bring(server, folder, FIRST_SECONDS)
         one = joins("house-1")
         server.until(lambda: merge("eu-west-0"), "work of the first machine")
@@ -119,7 +116,7 @@ def test_two_machines_with_credentials_are_one_learner(tmp_path: Path) -> None:
             return here.atoll(state, "join", *own, *meet, "--", two_hosts_script.__file__)
 
         server = here.serve(written(tmp_path, 4 * PERIOD), *HOSTS)
-        server.says("--token")
+        server.says("ATOLL_TOKEN=")
         bring(server, folder, region=LAB)
         second, head = joins(1), joins(0)
         assert [each.end() for each in (head, second, server)] == [0, 0, 0], server.logs()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from atoll_operator.local.folder import run_lock
+from atoll_operator.local import run_folder
 from local.command import TINY, commits
 from local.leftovers import check_none_is_left, lives
 from local.machines.commands import Machine, commands_in
@@ -12,7 +12,7 @@ from local.machines.test_machines import TWO, steps
 def holder(found: Machine) -> int:
     """The process in the background that a command has named."""
     assert found.end() == 0, found.logs()
-    pid = run_lock.holder(found.out)
+    pid = run_folder.holder(found.out)
     assert pid is not None
     assert f"in the background as process {pid}" in found.text()
     return pid

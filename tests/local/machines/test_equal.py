@@ -40,7 +40,7 @@ def test_two_machines_equal_one_in_every_loss_and_in_the_model(tmp_path: Path) -
     run_atoll(written(tmp_path, "alone"), one)
     with commands_in(tmp_path) as here:
         server = here.serve(written(tmp_path, "apart"))
-        line = server.says("--token")
+        line = server.says("ATOLL_TOKEN=")
         houses = [here.join(line, f"house-{x}", "--region", x) for x in REGIONS]
         assert [each.end() for each in (*houses, server)] == [0] * (LEARNERS + 1), server.logs()
     assert export(server.out) == export(one) != {}

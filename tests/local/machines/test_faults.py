@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.machines.joined import folder as joined_folder
-from atoll_syncer.checkpoints.places import FolderPlace
+from atoll_operator.machines import bundle as bundles
+from atoll_syncer.checkpoints.copies import FolderPlace
 from local.command import TINY, commits
 from local.law import check_law, exported_is_newest, learners_lines
 from local.leftovers import check_none_is_left
@@ -110,8 +110,8 @@ def scene(folder: Path) -> Iterator[Scene]:
     with behind_nat(folder, *HOUSES) as place, commands_in(folder) as here:
         first = ("serve", TINY, *LISTEN, *JOB, "--out", out)
         served = here.atoll(out, *first, within=place.server.enter)
-        line = served.says("--token")
-        assert f"atoll join {NAME}:{PORT} " in line
+        line = served.says("ATOLL_TOKEN=")
+        assert f"atoll join {NAME}:{PORT}\n" in line
         regions = zip(("us-east", "eu-west"), place.houses, strict=True)
         joined = [
             here.join(line, f"house-{region}", "--region", region, within=house.enter)
@@ -154,7 +154,7 @@ def merged_again(found: list[dict[str, Any]], before: list[dict[str, Any]]) -> b
 
 
 def slots_of(house: Machine) -> tuple[str, ...]:
-    machine = joined_folder.read(house.out)
+    machine = bundles.read(house.out)
     assert machine is not None
     return machine.slots
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.folder.run_files import read_lines
-from atoll_operator.local.supervision.ports import free_ports
-from atoll_operator.machines.joined import folder as joined_folder
+from atoll_operator.local.run_files import read_lines
+from atoll_operator.local.startable import free_ports
+from atoll_operator.machines import bundle as bundles
 from local.command import commits, manifest, run_atoll
 from local.law import check_law
 from local.leftovers import check_none_is_left
@@ -21,7 +21,7 @@ from local.machines import two_hosts_script
 from local.machines.commands import Commands, Machine, commands_in
 from local.machines.nat import NAME, SERVER, START, V4, V6, WAIT, Space, missing
 from local.machines.test_equal import export, losses
-from wire.pods_side import space
+from wire.fake_pods import space
 
 REGION, SLOT = "lab", "lab-0"
 PORT = 7700
@@ -82,7 +82,7 @@ def test_a_learner_of_two_machines_equals_that_of_one(tmp_path: Path) -> None:
     run_atoll(job, one, *HOSTS)
     with commands_in(tmp_path) as here:
         server = here.serve(job, *HOSTS)
-        houses = joined(here, server.says("--token"))
+        houses = joined(here, server.says("ATOLL_TOKEN="))
         assert [each.end() for each in (*houses, server)] == [0, 0, 0], server.logs()
         for house in houses:
             check_none_is_left(house.out)
@@ -103,7 +103,7 @@ def test_two_machines_of_one_network_meet_whatever_their_names_say(tmp_path: Pat
     with one_network(tmp_path) as (server, *places), commands_in(tmp_path) as here:
         listen = f"0.0.0.0:{PORT}"
         served = here.atoll(tmp_path / "served", *serve, "--listen", listen, within=server.enter)
-        line = served.says("--token").replace("0.0.0.0", NAME)
+        line = served.says("ATOLL_TOKEN=").replace("0.0.0.0", NAME)
         houses = [
             here.join(line, f"house-{host + 1}", "--host", host, within=places[host].enter)
             for host in (1, 0)
@@ -122,7 +122,7 @@ def test_each_machine_of_a_learner_is_killed_and_both_come_back(tmp_path: Path) 
     job = written(tmp_path, 100_000)
     with commands_in(tmp_path) as here:
         server = here.serve(job, *HOSTS)
-        houses = joined(here, server.says("--token"))
+        houses = joined(here, server.says("ATOLL_TOKEN="))
 
         def back(number: int) -> None:
             def found() -> bool:
@@ -139,7 +139,7 @@ def test_each_machine_of_a_learner_is_killed_and_both_come_back(tmp_path: Path) 
             check_none_is_left(houses[lost].out)
             houses[lost] = here.join("", f"house-{lost + 1}")
             back(number)
-        slots = [joined_folder.read(each.out) for each in houses]
+        slots = [bundles.read(each.out) for each in houses]
         assert [(each.slots, each.host) for each in slots if each] == [((SLOT,), 0), ((SLOT,), 1)]
         server.until(lambda: len(commits(server.out)) > len(before) + 4, "commits")
         assert here.atoll(server.out, "stop", server.out).end() == 0
@@ -159,7 +159,7 @@ def test_a_learner_of_three_machines_goes_on_with_two_and_takes_the_third_back(
     (port,) = free_ports(1)
     with commands_in(tmp_path) as here:
         server = here.serve(job, *THREE_OR_TWO)
-        line = server.says("--token")
+        line = server.says("ATOLL_TOKEN=")
         meet = ("--rendezvous", f"127.0.0.1:{port}")
         houses = [
             here.join(line, f"house-{host}", "--host", host, *(() if host else meet))

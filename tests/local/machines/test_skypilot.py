@@ -70,9 +70,9 @@ def test_a_machine_that_replaces_one_has_its_slot(tmp_path: Path) -> None:
     lines = read(tmp_path, "learner.yaml", GIVEN)["run"]
     with commands_in(tmp_path) as here:
         server = here.serve(TINY, *TWO, *steps(1_000_000))
-        line = LINE.search(server.says("--token"))
+        line = LINE.search(server.says("ATOLL_TOKEN="))
         assert line is not None
-        _, place, _, token = line[1].split()
+        token, place = line.groups()
 
         def rented(number: int) -> Machine:
             """A machine with nothing but what SkyPilot gives it, and this environment."""
@@ -97,7 +97,7 @@ def test_a_machine_that_replaces_one_has_its_slot(tmp_path: Path) -> None:
         server.until(
             lambda: any(each["participants"] for each in commits(server.out)[before:]), "a merge"
         )
-        kept = [*(tmp_path / "kept").rglob("*"), second.out / "machine.json"]
+        kept = [*(tmp_path / "kept").rglob("*"), second.out / "job.json"]
         assert not [each for each in kept if each.stat().st_mode & 0o077]
         assert server.text().count("has entered") == 1
         assert second.finish(signal.SIGTERM)[0] == 130

@@ -22,10 +22,9 @@ from local.ranks.checks.agreement import (
     check_states,
     check_what_is_said_together,
 )
-from local.ranks.checks.companion import (
-    check_the_companion_of_a_model_that_is_cut,
-    check_the_companion_of_a_pipeline,
-    check_the_companion_of_an_adapter_that_only_some_stages_have,
+from local.ranks.checks.frozen import (
+    check_what_is_frozen_in_a_model_that_is_cut,
+    check_what_is_frozen_in_a_pipeline,
 )
 from local.ranks.checks.mistakes import (
     check_mistakes_that_are_seen_at_once,
@@ -33,9 +32,9 @@ from local.ranks.checks.mistakes import (
 )
 from local.ranks.checks.training import check_what_is_unfrozen_later, check_what_steps_undo
 from local.ranks.checks.values import (
+    both_ways,
     check_both_ways,
     check_what_is_written_after_an_evaluation,
-    head_only,
 )
 from local.ranks.models import RANKS
 
@@ -46,37 +45,29 @@ def bfloat16() -> models.Mixed:
 
 
 CHECKS: Mapping[str, Callable[[], None]] = {
-    "DDP on 2 ranks": head_only(lambda: models.replicated(2)),
-    "DDP on 4 ranks, owners 0 and 2": lambda: check_both_ways(models.replicated(4), (0, 2)),
-    "FSDP2 on 2 ranks": head_only(lambda: models.fully_sharded(2)),
-    "FSDP2 on 3 ranks": head_only(lambda: models.fully_sharded(3)),
-    "FSDP2 on 4 ranks": head_only(lambda: models.fully_sharded(4)),
-    "FSDP2 on 4 ranks, owners 3, 0 and 1": lambda: check_both_ways(
-        models.fully_sharded(4), (3, 0, 1)
-    ),
-    "FSDP2 on 3 ranks, blended": lambda: check_both_ways(models.fully_sharded(3), (0,), 0.5),
-    "FSDP2 in bf16": head_only(lambda: models.fully_sharded(2, bfloat16)),
-    "FSDP2 of a tied embedding": head_only(lambda: models.fully_sharded(2, models.Tied)),
-    "FSDP2 by columns": head_only(models.sharded_by_columns),
-    "HSDP on 2 x 2 ranks": head_only(models.hybrid),
-    "HSDP on 2 x 2 ranks, owners 0 and 2": lambda: check_both_ways(models.hybrid(), (0, 2)),
-    "TP on 2 ranks": head_only(lambda: models.tensor_parallel(8)),
-    "TP on 2 ranks, uneven": head_only(lambda: models.tensor_parallel(7)),
-    "FSDP2 x TP on 2 x 2 ranks": head_only(lambda: models.sharded_and_tensor_parallel(8)),
-    "FSDP2 x TP on 2 x 2 ranks, uneven": head_only(lambda: models.sharded_and_tensor_parallel(6)),
-    "two stages of FSDP2, one in two parts": head_only(models.pipeline),
-    "two stages, owners 1 and 3": lambda: check_both_ways(models.pipeline(), (1, 3)),
-    "a frozen stage at the head": head_only(lambda: models.frozen_stage(0)),
-    "a frozen stage, owners 0 and 2": lambda: check_both_ways(models.frozen_stage(1), (0, 2)),
-    "experts, each whole": head_only(lambda: models.expert_parallel(0)),
-    "experts, by their rows": head_only(lambda: models.expert_parallel(1)),
-    "experts, by their columns": head_only(lambda: models.expert_parallel(2)),
+    "DDP on 2 ranks": both_ways(lambda: models.replicated(2)),
+    "DDP on 4 ranks": both_ways(lambda: models.replicated(4)),
+    "FSDP2 on 2 ranks": both_ways(lambda: models.fully_sharded(2)),
+    "FSDP2 on 3 ranks": both_ways(lambda: models.fully_sharded(3)),
+    "FSDP2 on 4 ranks": both_ways(lambda: models.fully_sharded(4)),
+    "FSDP2 on 3 ranks, blended": lambda: check_both_ways(models.fully_sharded(3), 0.5),
+    "FSDP2 in bf16": both_ways(lambda: models.fully_sharded(2, bfloat16)),
+    "FSDP2 of a tied embedding": both_ways(lambda: models.fully_sharded(2, models.Tied)),
+    "FSDP2 by columns": both_ways(models.sharded_by_columns),
+    "HSDP on 2 x 2 ranks": both_ways(models.hybrid),
+    "TP on 2 ranks": both_ways(lambda: models.tensor_parallel(8)),
+    "TP on 2 ranks, uneven": both_ways(lambda: models.tensor_parallel(7)),
+    "FSDP2 x TP on 2 x 2 ranks": both_ways(lambda: models.sharded_and_tensor_parallel(8)),
+    "FSDP2 x TP on 2 x 2 ranks, uneven": both_ways(lambda: models.sharded_and_tensor_parallel(6)),
+    "two stages of FSDP2, one in two parts": both_ways(models.pipeline),
+    "a frozen stage at the head": both_ways(lambda: models.frozen_stage(0)),
+    "a frozen stage behind the head": both_ways(lambda: models.frozen_stage(1)),
+    "experts, each whole": both_ways(lambda: models.expert_parallel(0)),
+    "experts, by their rows": both_ways(lambda: models.expert_parallel(1)),
+    "experts, by their columns": both_ways(lambda: models.expert_parallel(2)),
     "after an evaluation": check_what_is_written_after_an_evaluation,
-    "the companion of a model that is cut": check_the_companion_of_a_model_that_is_cut,
-    "the companion of a pipeline": check_the_companion_of_a_pipeline,
-    "the companion of an adapter that only some stages have": (
-        check_the_companion_of_an_adapter_that_only_some_stages_have
-    ),
+    "what is frozen in a model that is cut": check_what_is_frozen_in_a_model_that_is_cut,
+    "what is frozen in a pipeline": check_what_is_frozen_in_a_pipeline,
     "mistakes that are seen at once": check_mistakes_that_are_seen_at_once,
     "mistakes that are seen late leave nothing behind": check_mistakes_that_are_seen_late,
     "a partial sum is refused": check_a_partial_sum,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from atoll_operator.local.folder.run_files import read_lines
+from atoll_operator.local.run_files import read_lines
 from local import command
 from local.background import Running
 from local.command import TESTS, commits, ended, python_path, run_atoll

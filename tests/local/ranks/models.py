@@ -71,8 +71,8 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
 
 
-class Exported(nn.Module):
-    """What an export has beside what travels: a tied key, frozen parameters, counters."""
+class PartlyFrozen(nn.Module):
+    """What stands beside what travels: a tied key, frozen parameters, counters."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,8 +5,6 @@
     tp              2  the columns and the rows of the feed-forward layer
     fsdp2_tp        4  FSDP2 over that: `up` is cut twice (_StridedShard); two halves of the batch
     pipeline        2  four stages, two on each rank in turn; two microbatches
-    frozen_first    2  the pipeline, where nothing of rank 0 is trainable
-    frozen_last     2  the pipeline, where nothing of rank 1 is trainable
     experts         4  experts over two ranks (Shard(0)), and these by rows (Shard(1)), as in
                        torchtitan; two halves of the batch
 
@@ -33,13 +31,8 @@ from torch.nn import functional
 
 from local.lockstep_model import SYMBOLS, WIDTH
 
-FROZEN: Final = {"frozen_first": ("embedding", "experts"), "frozen_last": ("feed", "norm", "head")}
-PIPELINES: Final = ("pipeline", *FROZEN)
-RANKS: Final = {"hsdp": 4, "tp": 2, "fsdp2_tp": 4, "experts": 4, **dict.fromkeys(PIPELINES, 2)}
-SHARES: Final = {  # of a batch
-    **{"hsdp": 4, "tp": 1, "fsdp2_tp": 2, "experts": 2},
-    **dict.fromkeys(PIPELINES, 2),
-}
+RANKS: Final = {"hsdp": 4, "tp": 2, "fsdp2_tp": 4, "experts": 4, "pipeline": 2}
+SHARES: Final = {"hsdp": 4, "tp": 1, "fsdp2_tp": 2, "experts": 2, "pipeline": 2}  # of a batch
 HALVED: Final = ("tp", "fsdp2_tp")
 HIDDEN, EXPERTS = 24, 4
 STAGES: Final = (("embedding",), ("feed",), ("experts", "base"), ("norm", "head"))
@@ -131,7 +124,6 @@ class Model(nn.Module):
         *,
         halved: bool = False,
         layers: Sequence[str] = sum(STAGES, ()),
-        frozen: Sequence[str] = (),
     ) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -145,8 +137,6 @@ class Model(nn.Module):
         }
         for name in layers:
             self.add_module(name, made[name])
-        for name in frozen:
-            made[name].requires_grad_(False)
 
     def forward(self, values: Tensor) -> Tensor:
         """Symbols [batch] to logits [batch, SYMBOLS]; of a stage, what is between."""
@@ -159,8 +149,7 @@ class Single:
     """One process that adds as the ranks of a shape do."""
 
     def __init__(self, shape: str) -> None:
-        frozen = FROZEN.get(shape, ())
-        self.parts: tuple[nn.Module, ...] = (Model(halved=shape in HALVED, frozen=frozen),)
+        self.parts: tuple[nn.Module, ...] = (Model(halved=shape in HALVED),)
         self.shares = SHARES[shape]
 
     def backward(self, batch: Batch) -> Tensor | None:
@@ -203,10 +192,7 @@ class Stages:
     def __init__(self, shape: str) -> None:
         rank, cpu = dist.get_rank(), torch.device("cpu")
         numbers = range(rank, len(STAGES), RANKS[shape])
-        frozen = FROZEN.get(shape, ())
-        self.parts: tuple[nn.Module, ...] = tuple(
-            Model(layers=STAGES[n], frozen=frozen) for n in numbers
-        )
+        self.parts: tuple[nn.Module, ...] = tuple(Model(layers=STAGES[n]) for n in numbers)
         stages = [
             PipelineStage(part, number, len(STAGES), cpu)
             for part, number in zip(self.parts, numbers, strict=True)
@@ -234,7 +220,7 @@ def trainer_of(shape: str, *, single: bool) -> Trainer:
     """What trains a shape on this rank, or in the only process."""
     if single:
         return Single(shape)
-    return Stages(shape) if shape in PIPELINES else Ranks(shape)
+    return Stages(shape) if shape == "pipeline" else Ranks(shape)
 
 
 def hybrid() -> tuple[Model, int]:

@@ -1,7 +1,7 @@
 """Learners of several ranks train together with those of one process, through the whole program.
 
-A rank says which host it is, so that two on this machine are two hosts: each has its share of every
-slice, and the second one has a memory and a lane process of its own (mixed_script.py).
+A rank says which host it is, so that two on this machine are two hosts; rank 0's carries everything
+(mixed_script.py).
 """
 
 import json
@@ -13,7 +13,6 @@ import pytest
 
 from atoll_protos.job.run_file import RunFile
 from atoll_protos.transfer.codecs import Wire
-from atoll_protos.transfer.division import Share
 from atoll_worker.link.shared_memory import memory_plan
 from atoll_worker.model.parameters import travelling
 from local.background import running
@@ -48,28 +47,18 @@ OF_RANKS: list[Loss] = [
     ("fsdp2-0", only_itself, 0, signal.SIGKILL),
     ("ddp-0", only_itself, 0, signal.SIGSTOP),
     ("fsdp2-0", only_itself, 1, signal.SIGSTOP),
-]
-OF_HOSTS: list[Loss] = [
-    ("ddp-0", only_beside, 1, signal.SIGKILL),  # a lane process
-    ("fsdp2-0", only_beside, 0, signal.SIGKILL),  # the head's transport process
-    ("fsdp2-0", only_itself, 1, signal.SIGKILL),  # an owner's training process
-    ("ddp-0", everything, 1, signal.SIGSTOP),
+    ("fsdp2-0", only_beside, 0, signal.SIGKILL),  # the transport process
     ("fsdp2-0", everything, 0, signal.SIGSTOP),
-    ("fsdp2-0", only_beside, 1, signal.SIGSTOP),
 ]
 
 
 def check_memory(out: Path, slot: str) -> None:
-    """The second host has had memory for its share, and for nothing more."""
+    """Only rank 0's host has memory for the exchange: all of it."""
     run_file = RunFile.from_json((out / "run.json").read_text())
     layout = run_file.layout(place.spec for place in travelling(Model(seed=0)))
-    plan = memory_plan(layout, run_file.sync, observer=False, share=Share(1, HOSTS, HOSTS))
-    assert all(form.element_count for form in plan.forms)
-    assert all(
-        form.element_count < owned.element_count
-        for form, owned in zip(plan.forms, layout.slices, strict=True)
-    )
-    assert int((out / f"{slot}.1.memory").read_text()) == plan.byte_count
+    plan = memory_plan(layout, run_file.sync, observer=False)
+    memories = [int((out / f"{slot}.{rank}.memory").read_text()) for rank in range(HOSTS)]
+    assert memories == [plan.byte_count, 0]
 
 
 @pytest.mark.parametrize(
@@ -104,25 +93,21 @@ def check_nobody_waited(out: Path) -> None:
 
 
 @pytest.mark.long  # learners of several ranks start seven or ten times
-@pytest.mark.parametrize(
-    ("losses", "on_hosts", "silence_seconds"), [(OF_RANKS, {}, 30), (OF_HOSTS, ON_HOSTS, 15)]
-)
 def test_whatever_of_a_learner_is_killed_or_stopped_is_one_new_incarnation_and_the_law_holds(
-    losses: list[Loss], on_hosts: dict[str, int], silence_seconds: int, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """A rank, head or not, the process beside it, or both: the others' commits go on meanwhile."""
     job, out = tmp_path / "job.yaml", tmp_path / "out"
-    slow = {"STEP_SECONDS": "0.05", "ATOLL_RANKS_SILENCE_SECONDS": str(silence_seconds)}
-    job.write_text(manifest(MIXED, DECOUPLED, 100_000, HOSTS=json.dumps(on_hosts), **slow))
+    slow = {"STEP_SECONDS": "0.05", "ATOLL_RANKS_SILENCE_SECONDS": "30"}
+    job.write_text(manifest(MIXED, DECOUPLED, 100_000, **slow))
     with running(job, out) as run:
-        for number, (slot, which, rank, what) in enumerate(losses):
+        for number, (slot, which, rank, what) in enumerate(OF_RANKS):
             lose(run, slot, which, rank, what)
-            expected = 2 + sum(slot == other for other, *_ in losses[:number])
+            expected = 2 + sum(slot == other for other, *_ in OF_RANKS[:number])
             assert max(incarnations(out, slot)) == expected, "each loss is one new incarnation"
         code, stderr = run.finish(signal.SIGINT)
     assert code == 130, stderr
     check_none_is_left(out)
     check_law(out)
-    if not on_hosts:
-        check_nobody_waited(out)
+    check_nobody_waited(out)
     assert incarnations(out, "one-0") == {1}

@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.local.startable import free_ports
 from local import installed
-from wire.pods_side import ENDS_WITH_TEST
+from wire.fake_pods import ENDS_WITH_TEST
 
 SECONDS_MAX = 300.0
 LOOK_SECONDS = 0.2
@@ -38,7 +38,7 @@ SlurmdPidFile={folder}/%n.pid
 SlurmdSpoolDir={folder}/%n
 AuthInfo=socket={folder}/munge.socket,cred_expire={requeue}
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
-ProctrackType=proctrack/{tracks}
+ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -93,11 +93,11 @@ class Slurm:
 
 
 @contextmanager
-def slurm_in(folder: Path, *, tracks: str = "pgid") -> Iterator[Slurm]:
-    """`tracks`: how it finds a task's processes, and so which of them get its signals."""
+def slurm_in(folder: Path) -> Iterator[Slurm]:
+    """All of a task's processes get its signals, where pgid and cgroup signal the task alone."""
     installed.slurm()
     folder.mkdir()
-    _configure(folder, tracks)
+    _configure(folder)
     slurm = Slurm(folder)
     own = ("--socket=munge.socket", "--pid-file=munge.pid", "--log-file=munge.log")
     key = ("--key-file=munge.key", "--seed-file=munge.seed", "--force")
@@ -113,12 +113,11 @@ def slurm_in(folder: Path, *, tracks: str = "pgid") -> Iterator[Slurm]:
         yield slurm
 
 
-def _configure(folder: Path, tracks: str) -> None:
+def _configure(folder: Path) -> None:
     controller, *ports = free_ports(1 + len(NODES))
     text = CONFIGURATION.format(
         folder=folder,
         controller=controller,
-        tracks=tracks,
         requeue=REQUEUE_SECONDS,
         nodes=",".join(NODES),
     )

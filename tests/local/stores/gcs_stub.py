@@ -23,9 +23,8 @@ LISTED_MAX = 1000  # of one answer, as there
 
 @dataclass(slots=True)
 class GcsStub:
-    """What is stored, and whether the server behaves."""
+    """What is stored."""
 
-    honours_conditions: bool = True
     buckets: dict[str, dict[str, bytes]] = field(default_factory=dict)
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._no("NoSuchBucket", 404)
             else:
                 free = self.headers.get("x-goog-if-generation-match") == "0"
-                if free and name in bucket and self.state.honours_conditions:
+                if free and name in bucket:
                     return self._no("PreconditionFailed", 412)
                 source = unquote(self.headers.get("x-goog-copy-source", "")).partition("/")[2]
                 bucket[name] = bucket[source] if source else body

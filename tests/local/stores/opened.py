@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from unittest import mock
 
-from atoll_syncer.storage.buckets import Bucket, is_url, open_bucket
-from atoll_syncer.storage.object_store import ObjectStore
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.files import FileStore
+from atoll_syncer.storage.object_store import Bucket, ObjectStore, open_bucket
 from local.stores.servers import Place
 
 AnyStore = FileStore | ObjectStore
@@ -15,7 +14,7 @@ AnyStore = FileStore | ObjectStore
 
 def a_store(where: str, endpoint: str) -> AnyStore:
     """A folder's or a URL's, with this process's credentials; not opened yet."""
-    if is_url(where):
+    if "://" in where:
         return ObjectStore(open_bucket(where, endpoint), where)
     return FileStore(Path(where))
 

@@ -10,20 +10,16 @@ import obstore
 import pytest
 
 from atoll_protos.job.layout import build_layout
-from atoll_protos.job.run_file import Sync
-from atoll_syncer.checkpoints import copies, rendering, restoring
-from atoll_syncer.checkpoints.bucket_place import BucketPlace
+from atoll_syncer.checkpoints import copies, restoring
+from atoll_syncer.checkpoints.copies import BucketPlace
 from atoll_syncer.checkpoints.restoring import Checkpoint, RestoreRefusedError
-from atoll_syncer.edges import replaying
-from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.export import INDEXES
-from atoll_syncer.storage.journal import HEARTBEAT
-from atoll_syncer.storage.snapshots import LogSnapshot
-from atoll_syncer.storage.store import StoreMissing, read_object
+from atoll_syncer.storage import journal
+from atoll_syncer.storage.export import INDEX
+from atoll_syncer.storage.files import StoreMissing, read_object
+from atoll_syncer.storage.journal import HEARTBEAT, LogSnapshot
 from local.stores.opened import object_store
 from local.stores.servers import Server
 from unit.syncer.checkpoint_side import RUN, STATE, Parent
-from unit.syncer.record_side import RecordedBench
 from unit.syncer.values_side import TENSORS
 
 
@@ -43,10 +39,10 @@ def test_a_checkpoint_in_a_bucket_is_whole_and_goes_as_one_in_a_folder(
     for step in (10, 20):
         parent.checkpoint(place, step)
         attempt = parent.attempt(0, step)
-        rendering.render(place, attempt, tmp_path / "scratch", parent.sync.wire_down)
+        restoring.render(place, attempt, tmp_path / "scratch", parent.sync.wire_down)
     assert place.steps() == [10, 20]
     part = place.part(copies.part_name(20, 1))
-    found = snapshots.read_newest(part)
+    found = journal.read_newest(part)
     assert found is not None
     assert found.history.heads == parent.histories[1].heads
     for name in parent.histories[1].live_objects():
@@ -55,8 +51,8 @@ def test_a_checkpoint_in_a_bucket_is_whole_and_goes_as_one_in_a_folder(
         assert copies.prune(place, parent.attempt(shard, 20), 1) == 20
     assert place.steps() == [20]
     assert copies.is_whole(place, 20, RUN)
-    assert json.loads(place.read(f"step-20/model/{INDEXES[0]}"))["metadata"]["tick"] == 40
-    for name in (copies.WHOLE, f"model/{INDEXES[0]}", "model/model.safetensors"):
+    assert json.loads(place.read(f"step-20/model/{INDEX}"))["metadata"]["tick"] == 40
+    for name in (copies.WHOLE, f"model/{INDEX}", "model/model.safetensors"):
         with pytest.raises(StoreMissing):
             place.read(f"step-10/{name}")
 
@@ -102,30 +98,8 @@ def test_a_run_begins_with_a_checkpoint_in_a_bucket_or_with_what_a_job_has_left_
         part = left.make_part(str(shard))
         for each in history.live_objects():
             left.take(parent.stores[shard], str(shard), each)
-        snapshots.write(part, LogSnapshot(position=9, checksum="c", history=history), 7.0)
+        journal.write(part, LogSnapshot(position=9, checksum="c", history=history), 7.0)
         part.replace(HEARTBEAT, b"{}")
     checkpoint = found(left.url)
     assert (checkpoint.url, checkpoint.tick, len(checkpoint.parts)) == (left.url, 40, 2)
     assert found(left.url).cursors == {"a-0": 101, "a-1": 200}
-
-
-def test_merges_are_recorded_in_a_bucket_and_computed_again(
-    place: BucketPlace, server: Server, tmp_path: Path
-) -> None:
-    bench = RecordedBench(tmp_path, Sync(fragments=2), place=place)
-    bench.seed()
-    bench.rounds(2)
-    bench.begin_process(2)
-    bench.rounds(1)
-
-    def report() -> int:
-        endpoint = server.place().endpoint
-        return replaying.report(
-            replaying.records(place.url, lambda each: BucketPlace(each, endpoint))
-        )
-
-    assert report() == 0
-    record = place.part("record/0")
-    name = record.names("log/")[-1]
-    record.replace(name, bytes(record.read(name)).replace(b'"number": 3', b'"number": 4'))
-    assert report() == replaying.DIFFERS

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from atoll_syncer.model.log import Taken, TermBegun
+from atoll_syncer.storage.files import FileStore, StoreMissing, object_name
 from atoll_syncer.storage.journal import DeposedError, Journal
-from atoll_syncer.storage.store import FileStore, StoreMissing, object_name
 from local.stores.conftest import SERVERS
 from local.stores.opened import AnyStore, object_store
 from local.stores.servers import Server

@@ -7,8 +7,8 @@ from typing import Any
 
 from atoll_syncer.checkpoints.copies import PART
 from atoll_syncer.model.log import Committed, Entry, Seeded
-from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.store import StoreError, read_object
+from atoll_syncer.storage import journal
+from atoll_syncer.storage.files import StoreError, read_object
 from sim.memory_store import MemoryStore
 from sim.watch import Watcher
 from sim.world import World
@@ -44,7 +44,7 @@ class CheckpointChecker(Watcher):
         self.lost.add(shard)
 
     def part_taken(self, shard: int, part: MemoryStore) -> None:
-        found = snapshots.read_newest(part)
+        found = journal.read_newest(part)
         self.require(found is not None, f"shard {shard} has taken a part without its history")
         assert found is not None
         for name in found.history.live_objects():

@@ -1,12 +1,38 @@
-"""Rule 39: whatever one learner says of its steps, the tick stays near to what has been done."""
+"""Rules 39 and 47: what one learner claims moves neither the tick nor the versions."""
+
+from collections import Counter
+from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.schedule import start_distance
-from atoll_syncer.model.effects import Effect
-from atoll_syncer.rules.rounds.clock import FASTER_THAN_OWN_MAX
+from atoll_syncer.model.effects import Effect, TapeLine
+from atoll_syncer.model.log import Committed, Entry
+from atoll_syncer.rules.calls import FASTER_THAN_OWN_MAX
 from sim.shard_process import ShardProcess
 from sim.watch import Watcher
 from sim.world import World
+
+
+class VersionChecker(Watcher):
+    """What is taken back was there once, and where nothing is lost no claim begins a recovery."""
+
+    rule = "47"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.nothing_is_lost = any(each.kind == "false version" for each in world.scenario.faults)
+        self.newest: Counter[tuple[int, int]] = Counter()  # shard, slice: that was ever durable
+
+    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
+        if isinstance(entry, Committed):
+            newest = self.newest[shard, entry.slice]
+            self.require(entry.base <= newest, f"{entry} is made of what never was")
+            self.newest[shard, entry.slice] = max(newest, entry.number)
+
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
+        for effect in effects if self.nothing_is_lost else ():
+            is_loss = isinstance(effect, TapeLine) and effect.record["event"] == "loss"
+            self.require(not is_loss, f"{shard.name}: {effect}, and nothing is lost")
 
 
 class ClaimChecker(Watcher):
@@ -15,7 +41,8 @@ class ClaimChecker(Watcher):
     - *In lock-step* it stays near to the farthest true position.
     - *Elsewhere* a report moves it by the steps of the time since the last one, of a quarter of the
       learner's mean step time each, and two periods: one that was saved up, and one in which
-      positions are drawn in.
+      positions are drawn in. While a shard takes back what is lost its tick stands still, so the
+      reports of that time count together.
     - *What comes in no report* moves it by that one period, or up to a tick that others know.
     """
 
@@ -28,7 +55,8 @@ class ClaimChecker(Watcher):
         self.reported: dict[
             tuple[str, str], float
         ] = {}  # process, slot: when a report last counted
-        self.steps: dict[str, float | None] = {}  # process: what its present input's report allows
+        # by process, by slot: what reports allow that have moved no tick yet; None: any
+        self.steps: dict[str, dict[str, float | None]] = {}
 
     def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         assert shard.shard is not None
@@ -38,14 +66,20 @@ class ClaimChecker(Watcher):
             return
         key, now, step = (shard.name, sender.slot), self.world.sim.now, message.report.step_seconds
         elapsed = now - self.reported.get(key, now)
-        self.steps[shard.name] = FASTER_THAN_OWN_MAX * elapsed / step if step else None
+        allows = self.steps.setdefault(shard.name, {})
+        before = allows.get(sender.slot, 0.0)
+        moves = FASTER_THAN_OWN_MAX * elapsed / step if step else None
+        allows[sender.slot] = None if before is None or moves is None else before + moves
         if sender.slot in state.clock.positions:
             self.reported[key] = now
 
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
         if shard.shard is None:
             return
-        allows = self.steps.pop(shard.name, 0.0)
+        of = self.steps.get(shard.name, {}).values()
+        allows = None if None in of else max((each for each in of if each is not None), default=0.0)
+        if shard.shard.state.serving:
+            self.steps.pop(shard.name, None)
         tick = shard.shard.state.clock.tick
         before = self.ticks.get(shard.name, tick)
         if tick > before + 1 and allows is not None:

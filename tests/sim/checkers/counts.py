@@ -6,7 +6,7 @@ from typing import Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.model.log import Committed, Entry
 from atoll_syncer.model.state import ShardState
-from atoll_syncer.rules.rounds.counts import counts
+from atoll_syncer.rules.offers import counts
 from sim.checkers.kept import TokensChecker
 from sim.learner_process import LearnerProcess
 from sim.shard_process import ShardProcess

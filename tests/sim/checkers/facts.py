@@ -31,7 +31,6 @@ class Told:
     called: dict[int, tuple[int, int]] = field(default_factory=dict)  # slice: base, due
     sending: dict[int, int] = field(default_factory=dict)  # slice: base
     lanes: int = 1
-    lanes_missing: int = 0  # that are not open, where it has several
 
     def owes(self, fragment: int, base: int) -> bool:
         """Whether an offer on this base was called for and may still come."""
@@ -42,7 +41,7 @@ class Told:
         """Rule 6."""
         allowed = max(STALL_SECONDS_MIN, STALL_STEPS * self.report.step_seconds)
         moves = self.report.waiting or now - self.stepped_at <= allowed
-        return self.welcomed and self.report.training and moves and not self.lanes_missing
+        return self.welcomed and self.report.training and moves
 
 
 @dataclass(slots=True)
@@ -77,14 +76,9 @@ class RoundWatcher(Watcher):
     def shard_joined(self, shard: ShardProcess, session: int, join: pb.Join) -> None:
         if not join.observer:
             learner = self.world.instances[join.instance]
-            lanes = max(1, join.lanes)
-            told = Told(join.slot, learner, lanes=lanes, lanes_missing=lanes if lanes > 1 else 0)
-            self.facts[shard.name].sessions[session] = told
-
-    def lane_opened(self, shard: ShardProcess, session: int) -> None:
-        told = self.facts[shard.name].sessions.get(session)
-        if told is not None:
-            told.lanes_missing -= 1
+            self.facts[shard.name].sessions[session] = Told(
+                join.slot, learner, lanes=max(1, join.lanes)
+            )
 
     def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
         told = self.facts[shard.name].sessions.get(session)
@@ -99,8 +93,8 @@ class RoundWatcher(Watcher):
         told = self.facts[shard.name].sessions.get(session)
         if told is not None:
             told.called.pop(transfer.offer.slice, None)
-            if told.lanes == 1:
-                told.sending.clear()  # one comes after the other
+            if told.lanes == 1:  # with more the next one comes while the last is examined
+                told.sending.clear()
             told.sending[transfer.offer.slice] = transfer.offer.base
 
     def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:

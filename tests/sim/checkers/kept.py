@@ -144,10 +144,10 @@ class WordChecker(Watcher):
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         if isinstance(entry, Owned):
-            last, self.last[entry.slot] = self.last.get(entry.slot, 0), entry.word
+            last, self.last[entry.slot] = self.last.get(entry.slot, 0), entry.generation
             read = self.named.get((entry.slot, entry.uid), set())
-            self.require(last in read, f"{entry} after word {last}, named with {sorted(read)}")
-            self.require(entry.word > last, f"{entry} after word {last}")
+            self.require(last in read, f"{entry} after {last}, named with {sorted(read)}")
+            self.require(entry.generation > last, f"{entry} after generation {last}")
 
 
 class DataStateChecker(Watcher):

@@ -9,7 +9,6 @@ from functools import partial
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.transfer.frames import Kind, decode_frame
-from atoll_syncer.model.effects import Effect, Send
 from sim.channel import Lane
 from sim.learner_process import LearnerProcess
 from sim.rpc import LINGER_SECONDS
@@ -18,83 +17,52 @@ from sim.symbols import Key, Value
 from sim.watch import Watcher
 from sim.world import World
 
-MISSING_SECONDS_MAX = 60.0  # of a lane, from the Welcome
 NOTICED_SECONDS = 1.0 + LINGER_SECONDS  # in which a shard that can move does what it must
-LACKS = "lacks a lane"
 
 Session = tuple[str, int]  # shard process, number
 
 
 class SessionsWatcher(Watcher):
-    """How many lanes each session has that has several, and how many of them have opened."""
+    """How many lanes each session has that has several."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.lanes: dict[Session, int] = {}
         self.instances: dict[Session, str] = {}  # of the learners that have them
-        self.missing: dict[Session, int] = {}
 
     def shard_joined(self, shard: ShardProcess, session: int, join: pb.Join) -> None:
         if join.lanes > 1:
-            self.lanes[shard.name, session] = self.missing[shard.name, session] = join.lanes
+            self.lanes[shard.name, session] = join.lanes
             self.instances[shard.name, session] = join.instance
-
-    def lane_opened(self, shard: ShardProcess, session: int) -> None:
-        self.missing[shard.name, session] -= 1
 
     def is_its_own(self, lane: Lane) -> bool:
         """Whether this process gave the session to this learner; else it refuses its streams."""
         return self.instances.get((lane.shard.name, lane.session)) == lane.learner.instance
 
 
-class TrainingChecker(SessionsWatcher):
-    """Rule 34: a session that lacks a lane is not Training, so it is sent no Call."""
-
-    rule = "34 (Training)"
-
-    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Send) and effect.message.HasField("call"):
-                missing = self.missing.get((shard.name, effect.session), 0)
-                what = f"{shard.name} calls session {effect.session}, which lacks {missing} lanes"
-                self.require(not missing, what)
-
-
 class WholeSessionChecker(SessionsWatcher):
-    """Rule 34: a session ends with any of its lanes, and when one has not come in a minute."""
+    """Rule 34: a session ends with any of its lanes."""
 
     rule = "34 (lanes)"
 
-    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(session, message) if (
-                    message.HasField("welcome") and (shard.name, session) in self.lanes
-                ):
-                    since = self.world.sim.now + MISSING_SECONDS_MAX
-                    self._look_later(shard, session, since, LACKS)
-
     def lane_ended(self, lane: Lane) -> None:
-        if not self.is_its_own(lane):
-            return
-        why = f"has lost lane {lane.number}"
-        self._look_later(lane.shard, lane.session, self.world.sim.now, why)
+        if self.is_its_own(lane):
+            self._look_later(lane, self.world.sim.now)
 
-    def _look_later(self, shard: ShardProcess, session: int, since: float, why: str) -> None:
-        look = partial(self._look, shard, session, since, why)
-        self.world.sim.at(since + NOTICED_SECONDS, look)
+    def _look_later(self, lane: Lane, since: float) -> None:
+        self.world.sim.at(since + NOTICED_SECONDS, partial(self._look, lane, since))
 
-    def _look(self, shard: ShardProcess, session: int, since: float, why: str) -> None:
+    def _look(self, lane: Lane, since: float) -> None:
         """A process that stands still, or stood, looks at its clock a little later."""
-        holds = why != LACKS or self.missing[shard.name, session]
-        goes_on = session in shard.peers and not shard.peers[session].ended
-        if not (shard.alive and goes_on and holds):
+        shard = lane.shard
+        goes_on = lane.session in shard.peers and not shard.peers[lane.session].ended
+        if not (shard.alive and goes_on):
             return
         if shard.paused or shard.woke_at > since:
-            since = self.world.sim.now if shard.paused else shard.woke_at
-            self._look_later(shard, session, since, why)
+            self._look_later(lane, self.world.sim.now if shard.paused else shard.woke_at)
         else:
-            self.require(False, f"session {session} of {shard.name} {why}, and goes on")
+            lost = f"session {lane.session} of {shard.name} has lost lane {lane.number}"
+            self.require(False, f"{lost}, and goes on")
 
 
 @dataclass(frozen=True, slots=True)

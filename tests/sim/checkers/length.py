@@ -3,7 +3,7 @@
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.length import Length, heard
+from atoll_protos.job.schedule import Length, heard
 from atoll_syncer.model.effects import Append, Ask, Effect, Send, SendReply
 from atoll_syncer.model.log import Ended
 from atoll_worker.link.messages import JobLength

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.transfer.codecs import Form
 from atoll_protos.transfer.frames import Kind, decode_frame
-from atoll_protos.transfer.gathering import key_of
 from atoll_syncer.model.log import Committed, Entry
 from sim import payloads
 from sim.channel import Lane
@@ -46,6 +44,8 @@ class PartsWatcher(SessionsWatcher):
             part = self.sent[stream]
             self.bytes_follow(lane, part, said.payload)
             part.byte_count += len(said.payload)
+        else:
+            self.part_ends(lane, self.sent[stream])
 
     def part_begins(self, lane: Lane, side: int, part: Sent, last: Sent | None) -> None:
         """Its head is sent; `last` is the part before it on this lane."""
@@ -53,44 +53,33 @@ class PartsWatcher(SessionsWatcher):
     def bytes_follow(self, lane: Lane, part: Sent, data: memoryview) -> None:
         """Some of its values are sent."""
 
+    def part_ends(self, lane: Lane, part: Sent) -> None:
+        """Its trailer is sent."""
+
 
 class PlacesChecker(PartsWatcher):
-    """Rule 32: part k has the bytes of the elements from edge(k) to edge(k + 1), and no others.
-
-    Which these are says `payloads`, which knows the rule and the codecs, and not how production
-    cuts a slice.
-    """
+    """Rule 32: lane k of N has the bytes from floor(k B / N) on of B, and no others."""
 
     rule = "32"
 
-    def part_begins(self, lane: Lane, side: int, part: Sent, last: Sent | None) -> None:
-        if (form := self._form(lane, part)) is None:
-            self.require(lane.number == 0, f"{part.head} is not divided and comes on {lane.number}")
-            return
-        count = len(self._places(lane, part, form))
-        self.require(part.head.byte_count == count, f"{part.head} on lane {lane.number} of {count}")
-
     def bytes_follow(self, lane: Lane, part: Sent, data: memoryview) -> None:
-        if (form := self._form(lane, part)) is None:
-            return
-        begun, lanes = part.byte_count, self.lanes[lane.shard.name, lane.session]
-        number = payloads.number_of(data, self._places(lane, part, form)[begun:])
-        own = payloads.part_of(number, form, part.head.encoding, lanes, lane.number)
-        right = bytes(data) == own[begun : begun + len(data)]
+        places, count = self._places(lane, part), len(data)
+        begun = places.start + part.byte_count
+        self.require(begun + count <= places.stop, f"lane {lane.number} sends more: {part.head}")
+        number = payloads.number_of(data, range(begun, begun + count))
+        right = bytes(data) == payloads.written(number, part.head.byte_count)[begun : begun + count]
         self.require(right, f"lane {lane.number} has values of other elements: {part.head}")
+
+    def part_ends(self, lane: Lane, part: Sent) -> None:
+        whole = part.byte_count == len(self._places(lane, part))
+        self.require(whole, f"lane {lane.number} sends {part.byte_count} bytes of {part.head}")
 
     def arrived(self, whole: bool) -> None:
         self.require(whole, "values lie elsewhere than their elements")
 
-    def _form(self, lane: Lane, part: Sent) -> Form | None:
-        kind, fragment = key_of(part.head)
-        if kind == "companion":
-            return None
-        return self.world.layout.slice(lane.shard.number, fragment).form
-
-    def _places(self, lane: Lane, part: Sent, form: Form) -> Any:
-        lanes = self.lanes[lane.shard.name, lane.session]
-        return payloads.places_of(form, part.head.encoding, lanes, lane.number)
+    def _places(self, lane: Lane, part: Sent) -> range:
+        count, lanes = part.head.byte_count, self.lanes[lane.shard.name, lane.session]
+        return range(lane.number * count // lanes, (lane.number + 1) * count // lanes)
 
 
 class NormsChecker(Watcher):
@@ -123,11 +112,9 @@ class TransferChecker(PartsWatcher):
     def part_begins(self, lane: Lane, side: int, part: Sent, last: Sent | None) -> None:
         grows = last is None or last.number < part.number
         self.require(grows, f"lane {lane.number} sends transfer {part.number} after {last}")
-        named, session = pb.Transfer(), (lane.shard.name, lane.session)
-        named.CopyFrom(part.head)
-        named.ClearField("byte_count")
-        first = self.heads.setdefault((session, side, part.number), named)
-        self.require(first == named, f"transfer {part.number} is of {first} and of {named}")
+        session = lane.shard.name, lane.session
+        first = self.heads.setdefault((session, side, part.number), part.head)
+        self.require(first == part.head, f"transfer {part.number} is of {first} and {part.head}")
 
     def arrived(self, whole: bool) -> None:
         self.require(whole, "a transfer lacks a part, or has parts of two")

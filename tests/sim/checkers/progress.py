@@ -13,11 +13,10 @@ from atoll_protos.job.schedule import start_distance
 from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.log import Committed, Entry, Seeded
-from atoll_syncer.model.roster import STALL_STEPS
-from atoll_syncer.model.round import Round
+from atoll_syncer.model.roster import STALL_STEPS, Round
 from atoll_syncer.model.state import ShardState
+from atoll_syncer.rules import publishing
 from atoll_syncer.rules.ending import LAST_ROUND_SECONDS
-from atoll_syncer.rules.rounds import publishing
 from sim.checkers.facts import Facts, RoundWatcher, Told
 from sim.scenario import SLOW_SECONDS
 from sim.shard_process import ShardProcess

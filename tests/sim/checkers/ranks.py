@@ -11,7 +11,7 @@ from atoll_protos.names import COUNTER_MAX, REGISTRAR_SHARD
 from atoll_syncer.model.log import Committed, Entry, Taken
 from atoll_worker.link.messages import Start
 from atoll_worker.ranks.control import HEAD
-from atoll_worker.ranks.peers import BEAT_SECONDS, END_SECONDS
+from atoll_worker.ranks.lifeline import BEAT_SECONDS, END_SECONDS
 from sim.learner_process import LearnerProcess
 from sim.rank import Part, Rank
 from sim.rank_group import RankGroup
@@ -78,7 +78,7 @@ class LostRankChecker(Watcher):
     def rank_ended(self, rank: Rank) -> None:
         code, name = rank.exit_code, rank.process.name
         if code == 0:
-            self.require(rank.finished, f"{name} leaves before the end of the job")
+            self.require(rank.state.finished, f"{name} leaves before the end of the job")
             return
         known = (None, rank.refused_with, ExitCode.TRY_AGAIN)
         self.require(code in known, f"{name} has lost a rank and ends with {code}")
@@ -151,9 +151,9 @@ class HeadCountsChecker(Watcher):
 
     def rank_counted(self, rank: Rank) -> None:
         """A rank knows what the head has counted until its last step."""
-        assert rank.start is not None
+        assert rank.state.start is not None
         counts, steps = rank.counts, rank.counts.own_steps
-        truth = steps * self.world.scenario.tokens_per_step, rank.start.cursor + steps
+        truth = steps * self.world.scenario.tokens_per_step, rank.state.start.cursor + steps
         said = counts.tokens, counts.cursor
         self.require(said == truth, f"{rank.process.name} goes on with {said}, not {truth}")
 

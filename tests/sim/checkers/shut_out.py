@@ -1,7 +1,7 @@
 """Rule 41: who is not on the list, or shows a certificate that is over, is shut out in time."""
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.expected import Expected
+from atoll_protos.job.run_file import Expected
 from atoll_protos.names import split_slot
 from atoll_syncer.model.effects import Effect, EndSession, MergeOffers, Send, Stage
 from atoll_syncer.model.roster import Certificate

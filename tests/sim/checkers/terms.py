@@ -1,20 +1,21 @@
-"""Rules 20, 44 and 46: whose a shard is, and that it is heard and hears."""
+"""Rules 20 and 44: whose a shard is, and that it is heard."""
 
 from typing import Any
 
-import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_syncer.model.effects import Effect, EndProcess, Send
-from atoll_syncer.model.log import Ended, Entry, TermBegun
+from atoll_syncer.model.log import Entry, TermBegun
 from sim.shard_process import ShardProcess
 from sim.watch import Watcher
 from sim.world import World
 
 SETTLING_SECONDS = 10.0
-MINUTE, TERMS_MAX = 60.0, 3  # of one shard
+MINUTE, TERMS_MAX = 60.0, 0  # taken from a process that lives, but for faults
 HEARD_SECONDS = 1.01
-CUT_SECONDS, CUT_SECONDS_MAX = 5.0, 30.0  # at most, until an owner gives a shard away
-SLACK_SECONDS = 1.5  # until it has ended
+OF_SHARDS = (  # after which another term begins
+    *("kill shard", "pause shard", "stop", "replace", "successor", "partition", "store", "lose"),
+    "damage everywhere",
+)
 FAULT_SECONDS = 70.0  # that the longest pause takes, until the next process has the shard
 
 
@@ -73,16 +74,25 @@ class PeaceChecker(Watcher):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.terms: dict[int, list[tuple[float, str]]] = {}  # of the last minute, with instances
+        self.owners: dict[int, str] = {}
 
     def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
         if not isinstance(entry, TermBegun):
             return
-        now = self.world.sim.now
-        terms = [each for each in self.terms.get(shard, []) if each[0] > now - MINUTE]
-        if not terms or terms[-1][1] != entry.instance:
+        now, former = self.world.sim.now, self.owners.get(shard, entry.instance)
+        self.owners[shard] = entry.instance
+        terms = [term for term in self.terms.get(shard, []) if term[0] > now - MINUTE]
+        lives = any(
+            process.alive for process in self.world.all_shards if process.instance == former
+        )
+        if former != entry.instance and lives:  # who has ended loses no shard
             terms.append((now, entry.instance))
         self.terms[shard] = terms
-        faults = sum(now - MINUTE - FAULT_SECONDS < each.at for each in self.world.scenario.faults)
+        faults = sum(
+            now - MINUTE - FAULT_SECONDS < fault.at <= now
+            for fault in self.world.scenario.faults
+            if fault.kind.startswith(OF_SHARDS)
+        )
         self.require(len(terms) <= TERMS_MAX + faults, f"shard {shard}: terms begin at {terms}")
 
 
@@ -106,41 +116,3 @@ class HeardChecker(Watcher):
             since = max(self.heard.get((shard.name, session), now), shard.woke_at)
             silent = not peer.ended and now - since > HEARD_SECONDS
             self.require(not silent, f"{shard.name} is silent to {session} since {since:.2f}")
-
-
-class CutOffChecker(Watcher):
-    """Rule 46: where another process waits, an owner that hears its learners no more ends."""
-
-    rule = "46"
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.heard: dict[str, float] = {}  # a learner, since its first Welcome, by process
-        self.leaves: set[str] = set()  # processes of which a learner has taken leave
-        self.terms: dict[int, list[float]] = {}
-        self.ended: set[int] = set()  # shards
-
-    def entry_durable(self, shard: int, entry: Entry, document: dict[str, Any]) -> None:
-        if isinstance(entry, TermBegun):
-            self.terms.setdefault(shard, []).append(self.world.sim.now)
-        if isinstance(entry, Ended):
-            self.ended.add(shard)
-
-    def shard_message(self, shard: ShardProcess, session: int, message: pb.ToShard) -> None:
-        if shard.name in self.heard and shard.peers[session].incarnation:
-            self.heard[shard.name] = self.world.sim.now
-            if message.HasField("leave"):
-                self.leaves.add(shard.name)
-
-    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
-        scenario, now = self.world.scenario, self.world.sim.now
-        for effect in effects:
-            if isinstance(effect, Send) and effect.message.welcome.incarnation:
-                self.heard[shard.name] = now
-        unasked = shard.name in self.leaves or shard.number in self.ended or scenario.slow
-        if not scenario.standby or unasked or shard.name not in self.heard:
-            return
-        silent = now - max(self.heard[shard.name], shard.woke_at)
-        terms = sum(now - each < MINUTE + silent for each in self.terms[shard.number])
-        bound = min(CUT_SECONDS_MAX, CUT_SECONDS * 2.0**terms) + SLACK_SECONDS
-        self.require(silent <= bound, f"{shard.name} has heard no learner for {silent:.1f} s")

@@ -4,7 +4,7 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import REGISTRAR_SHARD
-from atoll_syncer.model.effects import Effect, Send
+from atoll_syncer.model.effects import Effect, Send, StoreHeld
 from atoll_syncer.model.log import Committed, Entry, Seeded
 from sim.learner_process import LearnerProcess
 from sim.shard_process import ShardProcess
@@ -134,7 +134,11 @@ class LawChecker(Watcher):
 
 
 class DurableChecker(Watcher):
-    """Rule 19: durable before it is adopted, each on the one before, its objects there."""
+    """Rule 19: durable before it is adopted, each on the one before, its objects there.
+
+    A learner that is away while its shard takes a lost version back from another one loses what it
+    alone has held (rule 22).
+    """
 
     rule = "19"
 
@@ -143,6 +147,7 @@ class DurableChecker(Watcher):
         self.versions: dict[tuple[int, int, int], set[str]] = {}  # all durable ever
         self.heads: dict[Key, tuple[int, str]] = {}
         self.objects: dict[Key, list[str]] = {}  # the newest two
+        self.away: dict[Key, set[str]] = {}  # slots, when a held version was taken back
 
     def store_lost(self, shard: int) -> None:
         self.heads = {key: head for key, head in self.heads.items() if key[0] != shard}
@@ -168,6 +173,13 @@ class DurableChecker(Watcher):
                 self.require(base == digest, f"{key}: v{entry.number} is not made from v{number}")
             self._version(key, entry.number, entry.digest, entry.object)
 
+    def shard_did(self, shard: ShardProcess, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, StoreHeld) and shard.shard is not None:
+                state = shard.shard.state
+                here = {each.slot for each in state.sessions.open.values() if each.welcomed}
+                self.away[state.number, effect.slice] = {*self.world.run_file.slots} - here
+
     def object_deleted(self, shard: int, name: str) -> None:
         for key, names in self.objects.items():
             self.require(name not in names, f"an object of {key} is collected, of {names}")
@@ -182,7 +194,11 @@ class DurableChecker(Watcher):
         unheard = learner.observer and self.world.loses_a_store  # nobody asks observers
         if before is not None and not unheard:
             lineage = {each.digest for each in value.lineage()}
-            self.require(before.digest in lineage, f"{learner.name}: {key} is rolled back")
+            away = self.away.get(key, set())
+            kept = before.digest in lineage or learner.slot in away
+            self.require(kept, f"{learner.name}: {key} is rolled back")
+            if before.digest not in lineage:
+                away.discard(learner.slot)  # once for each time
 
     def _version(self, key: Key, number: int, digest: str, name: str) -> None:
         there = name in self.world.stores[key[0]].data

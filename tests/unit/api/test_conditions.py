@@ -6,16 +6,20 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.status.condition_facts import (
+from atoll_operator.api.status.conditions import (
     LEADING_MERGES,
     Facts,
     Phase,
     PhaseKind,
     capped,
+    conditions_of,
     leading,
+    merged,
+    rejected,
+    same_data,
+    transitions,
     troubles,
 )
-from atoll_operator.api.status.conditions import conditions_of, merged, rejected, transitions
 from atoll_operator.api.status.reasons import REASONS, STATUSES, TYPES, WARNINGS
 
 RUNNING = Phase(kind=PhaseKind.RUNNING, reason="Running", message="")
@@ -34,7 +38,7 @@ def of(facts: Facts) -> dict[str, str]:
 def test_all_types_are_there_from_the_first_pass() -> None:
     first = of(replace(FACTS, shard_states=(None, pb.SHARD_SERVING), live=None))
     assert tuple(first) == TYPES
-    assert {first[kind].partition("/")[0] for kind in TYPES[1:5]} == {"Unknown"}
+    assert {first[kind].partition("/")[0] for kind in TYPES[1:4]} == {"Unknown"}
     assert tuple(each.type for each in rejected("Invalid", "spec.x: is unknown")) == TYPES
 
 
@@ -42,22 +46,18 @@ def test_all_types_are_there_from_the_first_pass() -> None:
     ("change", "kind", "said"),
     [
         ({}, "SyncerReady", "True/Serving"),
-        ({}, "LearnersAvailable", "True/Quorum"),
         ({}, "Progressing", "True/Training"),
         ({}, "Degraded", "False/AllWell"),
-        (ENDED, "LearnersAvailable", "True/TrainingOver"),
         (ENDED, "Progressing", "True/Exporting"),
         (ENDED, "Degraded", "False/AllWell"),
-        ({"live": 0}, "LearnersAvailable", "False/TooFew"),
         ({"live": 0}, "Progressing", "False/WaitingForLearners"),
         ({"live": 2}, "Degraded", "True/LearnersMissing"),
         ({"live": 2, "starting": ("a-0",)}, "Degraded", "False/LearnersStarting"),
         ({"live": 1, "starting": ("a-0",)}, "Degraded", "True/LearnersMissing"),
         ({"live": 2, "starting": ("a-0",), "losses": ("x",)}, "Degraded", "True/PodsMissing"),
-        (STARTING, "LearnersAvailable", "False/LearnersStarting"),
         (STARTING, "Progressing", "False/LearnersStarting"),
-        ({"live": 0, "starting": ("a-0",)}, "LearnersAvailable", "False/TooFew"),
-        ({**STARTING, "losses": ("x",)}, "LearnersAvailable", "False/TooFew"),
+        ({"live": 0, "starting": ("a-0",)}, "Progressing", "False/WaitingForLearners"),
+        ({**STARTING, "losses": ("x",)}, "Progressing", "False/WaitingForLearners"),
         ({"losses": ("x waits",)}, "Degraded", "True/PodsMissing"),
         ({"troubles": ("shard 1: full",)}, "Degraded", "True/StoreTrouble"),
         (ONE_STARTS, "SyncerReady", "False/Starting"),
@@ -65,8 +65,15 @@ def test_all_types_are_there_from_the_first_pass() -> None:
         ({"reading": ("shard 1",)}, "SyncerReady", "False/Starting"),
         ({"reading": ("shard 1",)}, "Progressing", "True/Training"),
         ({"stalled_seconds": 300.0}, "Progressing", "False/Stalled"),
-        ({"held": ("4 of 5",)}, "NodeLossHeld", "True/Storm"),
-        ({"drift": ("steps",)}, "SpecDrift", "True/Differs"),
+        ({"held": ("4 of 5",)}, "Degraded", "True/NodeLossHeld"),
+        ({"held": ("4 of 5",), "exited": ("x",)}, "Degraded", "True/NodeLossHeld"),
+        ({"drift": ("steps",)}, "Progressing", "True/LengthDiffers"),
+        ({"drift": ("steps",)}, "Ready", "True/Training"),
+        ({"other_counts": ("x",)}, "Degraded", "True/OtherCounts"),
+        ({"other_counts": ("x",), "live": 2}, "Degraded", "True/OtherCounts"),
+        ({"stale_endpoints": ("x",)}, "Degraded", "True/StaleEndpoints"),
+        ({"transport": "x"}, "Degraded", "True/TransportDiffers"),
+        ({"transport": "x", "live": 2}, "Degraded", "True/LearnersMissing"),
         ({**STOPPED, "pods_left": 2}, "Suspended", "False/Suspending"),
         (STOPPED, "Suspended", "True/Suspended"),
     ],
@@ -75,17 +82,46 @@ def test_each_trouble_has_its_condition(change: dict[str, Any], kind: str, said:
     assert of(replace(FACTS, **change))[kind] == said
 
 
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({}, "Progressing", "3 of 3 in training, quorum 1"),
+        (
+            {"live": 0, "losses": ("x waits",)},
+            "Progressing",
+            "0 of 3 in training, quorum 1; x waits",
+        ),
+        (ONE_STARTS, "Progressing", "3 of 3 in training, quorum 1"),
+        ({"drift": ("steps",), "late": "late"}, "Progressing", "quorum 1; steps; late"),
+        ({"drift": ("steps",)}, "Ready", "steps"),
+        ({"drift": ("steps",), **ENDED}, "Progressing", "steps"),
+        ({"drift": ("steps",), "live": 0}, "Progressing", "quorum 1; steps"),
+        ({"held": ("4 of 5",), "losses": ("x",)}, "Degraded", "4 of 5; x"),
+        ({"transport": "plain", "losses": ("x",)}, "Degraded", "x; plain"),
+        ({"other_counts": ("5",), "stale_endpoints": ("old",)}, "Degraded", "5; old"),
+        ({**STOPPED, "transport": "plain"}, "Suspended", "plain"),
+    ],
+)
+def test_all_that_is_wrong_is_in_the_message_beside_the_first_reason(
+    change: dict[str, Any], kind: str, words: str
+) -> None:
+    (found,) = (x for x in conditions_of(replace(FACTS, **change)) if x.type == kind)
+    assert words in found.message
+    if kind == "Suspended":
+        assert found.message == words
+
+
 def test_only_changes_of_status_are_news_and_a_first_false_is_none() -> None:
     first = transitions([], conditions_of(FACTS))
     assert [each.type for each in first] == [
-        "Accepted", "SyncerReady", "LearnersAvailable", "Progressing",
+        "Accepted", "SyncerReady", "Progressing",
     ]  # fmt: skip
     old = merged([], conditions_of(FACTS), 1, THEN)
     later = conditions_of(replace(FACTS, live=2, losses=("x",)))
     assert [(x.type, x.status) for x in transitions(old, later)] == [("Degraded", "True")]
     new = merged(old, later, 2, NOW)
     times = {each.type: each.last_transition_time for each in new}
-    assert (times["Degraded"], times["LearnersAvailable"]) == (NOW, THEN)
+    assert (times["Degraded"], times["Progressing"]) == (NOW, THEN)
     assert {each.observed_generation for each in new} == {2}
 
 
@@ -156,6 +192,16 @@ def test_a_learner_that_has_over_half_of_ten_merges_is_named_with_its_tokens_a_s
     assert of(missing)["Degraded"] == "True/LearnersMissing"  # comes first
     few = pb.StatusReply(slots=[slot("a-0", 0.98, 51_200.0, LEADING_MERGES - 1), *others])
     assert leading([few]) == ()
+
+
+def test_learners_that_began_with_the_same_losses_are_named_with_what_to_do() -> None:
+    began = {"a-0": 7, "a-1": 8, "b-0": 7, "b-1": 0, "b-2": 0}  # 0: it proves nothing
+    slots = [pb.SlotStatus(slot=name, first_losses=digest) for name, digest in began.items()]
+    words = same_data([pb.StatusReply(slots=slots), None])
+    assert words.startswith("a-0, b-0 had equal losses in their first steps")
+    assert "job.index" in words
+    assert of(replace(FACTS, same_data=words))["Degraded"] == "True/SameData"
+    assert same_data([pb.StatusReply(slots=slots[1:])]) == same_data([None]) == ""
 
 
 def test_shards_name_who_says_too_many_tokens_and_what_they_try_again() -> None:

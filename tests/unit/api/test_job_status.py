@@ -6,9 +6,8 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import crd
-from atoll_operator.api.status.job_status import Status
-from atoll_operator.api.status.seen_status import SeenJob, status_of
-from atoll_operator.local.progress import local_status
+from atoll_operator.api.status.job_status import SeenJob, Status, status_of
+from atoll_operator.local import local_status
 from unit.local.test_local_status import NOW, job
 
 WRITTEN = (

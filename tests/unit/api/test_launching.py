@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from atoll_operator.api.job import launching
+from atoll_operator.api.job import parsing
 
 LAUNCHED = ["atoll-worker", "launch", "--", "python", "train.py"]
 
@@ -22,7 +22,7 @@ LAUNCHED = ["atoll-worker", "launch", "--", "python", "train.py"]
     ],
 )
 def test_the_launcher_is_known_by_its_words(command: list[str], is_launched: bool) -> None:
-    assert launching.is_launched(command) == is_launched
+    assert parsing.is_launched(command) == is_launched
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,6 @@ def test_the_launcher_is_known_by_its_words(command: list[str], is_launched: boo
 )
 def test_a_command_comes_under_the_launcher_once(command: str, under: str) -> None:
     first, *args = shlex.split(command)
-    assert launching.under_launcher([first, *args]) == shlex.split(under or command)
+    assert parsing.under_launcher([first, *args]) == shlex.split(under or command)
     if not under:  # it counts in the arguments too
-        assert launching.under_launcher([first], args) == [first]
+        assert parsing.under_launcher([first], args) == [first]

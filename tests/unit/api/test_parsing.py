@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.api.job import unsupported
+from atoll_operator.api.job import parsing
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.local.atoll_run import with_checkpoints
 from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import Checkpoints, Recorded
+from atoll_protos.job.run_file import Checkpoints
 from unit.kube.cluster_values import MANIFEST
 
 
@@ -73,8 +73,8 @@ def test_the_built_in_evaluator_does_not_fit_a_script_of_ones_own() -> None:
         )
         changes = ("spec.learner." + learner, "spec.evaluator." + evaluator)
         job = parse(MANIFEST, (*changes, "spec.evaluator.everySteps=20"))
-        found = unsupported.on_this_machine(job)
-        on_a_cluster = unsupported.on_a_cluster(job)
+        found = parsing.on_this_machine(job)
+        on_a_cluster = parsing.on_a_cluster(job)
         assert on_a_cluster is None or on_a_cluster.field == "spec.export"
         return found
 
@@ -130,47 +130,28 @@ def test_where_a_bucket_is_and_its_secret_have_a_form(name: str, good: str, bad:
         parse(MANIFEST, (storage.format(name, bad),))
 
 
-@pytest.mark.parametrize("kind", ["Ephemeral", "PersistentVolumeClaim"])
-def test_a_standby_of_a_cluster_needs_storage_that_two_pods_reach(kind: str) -> None:
-    changes = (f"spec.syncer.storage.type={kind}", "spec.syncer.standby=true")
-    refused = unsupported.on_a_cluster(parse(MANIFEST, changes))
-    assert refused is not None
-    assert str(refused) == (
-        "spec.syncer.standby: needs storage that two pods of a shard reach;"
-        " use spec.syncer.storage.type ObjectStore, or leave it out"
-    )
-    bucket = "spec.syncer.storage={type: ObjectStore, url: 's3://b'}"
-    assert unsupported.on_a_cluster(parse(MANIFEST, (bucket, changes[1]))) is None
-
-
-def test_a_standby_of_atoll_run_takes_any_storage() -> None:
-    job = parse(MANIFEST, ("spec.syncer.standby=true",))
-    assert unsupported.on_this_machine(job) is None
-    assert unsupported.without_effect_here(job) == []
-
-
 def test_what_no_executor_can_do_is_no_field_of_the_manifest() -> None:
     for change in ("spec.checkpoint.format=DCP", "spec.syncer.storage.uri='s3://x'",
                    "spec.syncer.storage.type=Tape", "spec.export.url=ftp://x/y"):  # fmt: skip
         with pytest.raises(SpecError, match=change.partition("=")[0]):
             parse(MANIFEST, (change,))
-    assert unsupported.nowhere(parse(MANIFEST)) is None
+    assert parsing.nowhere(parse(MANIFEST)) is None
 
 
 def test_what_atoll_run_leaves_to_clusters_is_listed() -> None:
     changes = ("spec.export={url: 'file:///x'}",
                "spec.activeDeadlineSeconds=5", "spec.failure={nodeLossSeconds: 5}")  # fmt: skip
-    lines = unsupported.without_effect_here(parse(MANIFEST, changes))
+    lines = parsing.without_effect_here(parse(MANIFEST, changes))
     assert lines == [
         "spec.failure is for clusters only",
         "spec.export.url is for clusters only",
         "spec.activeDeadlineSeconds is for clusters only",
     ]
-    assert unsupported.without_effect_here(parse(MANIFEST)) == []
+    assert parsing.without_effect_here(parse(MANIFEST)) == []
     bucket = (
         "spec.syncer.storage={type: ObjectStore, url: 's3://b', endpoint: 'http://x', secret: k}"
     )
-    lines = unsupported.without_effect_here(parse(MANIFEST, (bucket,)))
+    lines = parsing.without_effect_here(parse(MANIFEST, (bucket,)))
     assert lines == ["spec.syncer.storage.secret is for clusters only"]
 
 
@@ -206,7 +187,7 @@ def test_a_launcher_that_is_told_of_other_hosts_is_refused(
 ) -> None:
     """By both executors: its processes would wait for ever for those that never come."""
     changes = (LAUNCHED.format(command, name, value), f"spec.learner.hosts={hosts}")
-    refused = unsupported.nowhere(parse(MANIFEST, changes))
+    refused = parsing.nowhere(parse(MANIFEST, changes))
     assert (str(refused) if refused else "").startswith(
         f"spec.learner.template: {said}" if said else ""
     )
@@ -216,10 +197,10 @@ def test_a_launcher_that_is_told_of_other_hosts_is_refused(
 def test_checkpoints_go_to_a_place_that_every_shard_reaches() -> None:
     given = "spec.checkpoint={everySteps: 5, from: 'file:///data/step-3'}"
     job = parse(MANIFEST, ("spec.syncer.shards=1", given))
-    refused = unsupported.on_a_cluster(job)
+    refused = parsing.on_a_cluster(job)
     assert refused is not None
     assert str(refused).startswith("spec.checkpoint.url: is missing")
-    assert unsupported.on_this_machine(job) is None
+    assert parsing.on_this_machine(job) is None
     here = with_checkpoints(job, Path("/runs/one"))
     assert run_file(here).checkpoint == Checkpoints(url="file:///runs/one/checkpoints", every=5)
     assert run_file(here).restore_from == "file:///data/step-3"
@@ -228,12 +209,6 @@ def test_checkpoints_go_to_a_place_that_every_shard_reaches() -> None:
     job = parse(MANIFEST, (given, "spec.checkpoint.url='s3://b/c'", "spec.checkpoint.keep=2"))
     found = run_file(with_checkpoints(job, Path("/runs/one"))).checkpoint
     assert found == Checkpoints(url="s3://b/c", every=5, keep=2)
-    job = parse(MANIFEST, ("spec.syncer.shards=1", "spec.checkpoint.record=30"))
-    assert str(unsupported.on_a_cluster(job)).startswith("spec.checkpoint.url: is missing")
-    wanted = run_file(with_checkpoints(job, Path("/runs/one")))
-    assert wanted.recorded == Recorded(url="file:///runs/one/checkpoints", commits=30)
-    assert wanted.checkpoint == Checkpoints(url="file:///runs/one/checkpoints", every=None)
-    assert wanted.hash == run_file(parse(MANIFEST, ("spec.syncer.shards=1",))).hash
     for field in ("url", "from"):
         with pytest.raises(SpecError, match=rf"spec\.checkpoint\.{field}: must match"):
             parse(MANIFEST, (f"spec.checkpoint.{field}=ftp://x/y",))

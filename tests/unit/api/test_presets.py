@@ -6,12 +6,11 @@ import pytest
 import yaml
 
 from atoll_operator.api import crd
-from atoll_operator.api.job import field_rules, presets
+from atoll_operator.api.job import field_rules, sync_fields
 from atoll_operator.api.job.parsing import from_object, parse
-from atoll_operator.api.job.presets import PRESETS, Preset
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.job.sync_fields import SyncSpec
+from atoll_operator.api.job.sync_fields import PRESETS, Preset, SyncSpec
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import Fragments, GraceLimit, Merge, Momentum, Quorum, Sync
 from atoll_protos.transfer.codecs import Wire
@@ -67,8 +66,8 @@ def test_the_run_file_has_the_settings_of_the_published_systems() -> None:
 def test_the_api_server_fills_nothing_in_that_a_preset_says() -> None:
     """A default of the schema would count as given, and hide the preset's value."""
     root = crd.schema()["properties"]["spec"]["properties"]["sync"]
-    assert {"wire.up", "outer.momentum", "fragments", "quorum"} <= set(presets.fields())
-    for path in presets.fields():
+    assert {"wire.up", "outer.momentum", "fragments", "quorum"} <= set(sync_fields.fields())
+    for path in sync_fields.fields():
         node = root
         for name in path.split("."):
             node = node["properties"][name]

@@ -10,8 +10,11 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api import crd
-from atoll_operator.api.status.condition_facts import Facts, Hold, Phase, PhaseKind
 from atoll_operator.api.status.conditions import (
+    Facts,
+    Hold,
+    Phase,
+    PhaseKind,
     conditions_of,
     has_begun,
     merged,

@@ -10,11 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from atoll_operator import cli
-from atoll_operator.api.status.condition_facts import Facts, Phase, PhaseKind
-from atoll_operator.api.status.conditions import conditions_of
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import ASKED_FILE, RUN_FILE, STATUS_FILE
-from atoll_operator.local.progress import local_status
+from atoll_operator.api.status.conditions import Facts, Phase, PhaseKind, conditions_of
+from atoll_operator.local import local_status, run_folder
+from atoll_operator.local.run_files import ASKED_FILE, RUN_FILE, STATUS_FILE
 from unit.local.test_local_status import NOW, job, reply
 
 PLACE = "file:///checkpoints"
@@ -39,7 +37,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
     """The folder of a run that trains."""
     (tmp_path / RUN_FILE).write_text("{}")
     (tmp_path / STATUS_FILE).write_text(json.dumps(status(newest=40)))
-    with run_lock.running(tmp_path):
+    with run_folder.running(tmp_path):
         yield tmp_path
 
 
@@ -83,3 +81,20 @@ def test_a_run_that_ends_meanwhile_or_has_ended_takes_none(run: Path, meanwhile:
         said = str(atoll(run).exception)
         assert "is Complete, and takes no checkpoint" in said
         assert f"--resume-from {run / 'commits'}" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--resume-from", "none"], "is no folder"),
+        (["--resume-from", ".", "--resume"], "leave one"),
+    ],
+)
+def test_a_place_that_no_run_can_be_taken_up_from_is_refused(
+    flags: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny = Path(__file__).parents[3] / "examples" / "tiny.yaml"
+    done = CliRunner().invoke(cli.app, ["run", str(tiny), "--out", "more", *flags])
+    assert done.exit_code != 0
+    assert words in str(done.exception) + done.output

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from atoll_operator import cli
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import run_file
-from atoll_operator.local.progress import local_status
+from atoll_operator.local import local_status
 from atoll_protos.errors import SpecError
 from unit.local.test_local_status import NOW, job, reply
 
@@ -49,7 +49,8 @@ def test_validate_takes_every_example_and_says_where_it_does_not_run(tmp_path: P
     assert all(": valid\n" in each for each in said.values()), said
     assert "2 learners of 2 hosts: valid" in said["hosts"]
     assert "a cluster does not accept it: spec.export: is missing" in said["tiny"]
-    assert not re.search("does not accept|hosts", said["three-regions"])
+    for name in ("quickstart", "three-regions"):
+        assert not re.search("does not accept|hosts", said[name])
     file = tmp_path / "job.yaml"
     file.write_text((EXAMPLES / "script.yaml").read_text())
     found = atoll("validate", file)

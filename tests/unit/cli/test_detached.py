@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from atoll_operator.cli import detached
-from atoll_operator.local.folder import run_lock
-from atoll_operator.machines import private_files
+from atoll_operator.local import run_folder
+from atoll_operator.machines import files
 from atoll_protos.errors import SpecError
 
 COMMAND = """
 import signal, sys
 from pathlib import Path
-from atoll_operator.local.folder import run_lock
+from atoll_operator.local import run_folder as run_lock
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 if "--bad" in sys.argv:
     sys.exit("this cannot work")
@@ -48,7 +48,7 @@ def test_it_runs_in_a_session_of_its_own_until_it_is_stopped(folder: Path) -> No
     log = folder / "log"
     log.write_text("ready, said an earlier one\n")
     assert detached.start([str(folder)], log, said.append, "waits", "ready") == 0
-    pid = run_lock.holder(folder)
+    pid = run_folder.holder(folder)
     assert pid is not None
     assert os.getsid(pid) == pid != os.getsid(0)
     assert said[0] == "ready"
@@ -56,7 +56,7 @@ def test_it_runs_in_a_session_of_its_own_until_it_is_stopped(folder: Path) -> No
     with pytest.raises(SpecError, match=f"is in use by another atoll command .process {pid}"):
         detached.start([str(folder)], log, said.append, "ready")
     detached.stop(folder, said.append)
-    assert not run_lock.is_run(folder)
+    assert not run_folder.is_run(folder)
     with pytest.raises(SpecError, match="--stop: nothing runs in"):
         detached.stop(folder, said.append)
 
@@ -74,7 +74,7 @@ def test_a_folder_in_which_it_could_say_nothing_is_refused(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(private_files, "write_private", full)
+    monkeypatch.setattr(files, "write_private", full)
     with pytest.raises(SpecError, match="No space left on device; make room"):
         detached.start(["--bad", str(folder)], folder / "log", lambda _: None, "ready")
     assert not (folder / "log").exists()
@@ -82,9 +82,9 @@ def test_a_folder_in_which_it_could_say_nothing_is_refused(
 
 def test_a_number_that_an_earlier_process_has_left_is_nobody(folder: Path) -> None:
     folder.mkdir()
-    assert run_lock.holder(folder) is None
-    with run_lock.running(folder):
-        assert run_lock.holder(folder) == os.getpid()
-        (folder / run_lock.LOCK_FILE).write_text("1\n")
-        assert run_lock.holder(folder) is None
-    assert run_lock.holder(folder) is None
+    assert run_folder.holder(folder) is None
+    with run_folder.running(folder):
+        assert run_folder.holder(folder) == os.getpid()
+        (folder / run_folder.LOCK_FILE).write_text("1\n")
+        assert run_folder.holder(folder) is None
+    assert run_folder.holder(folder) is None

@@ -14,10 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from atoll_protos.network.credentials import (
     Credentials,
     CredentialsError,
+    Identity,
+    JobIdentity,
     Needed,
     OutOfDateError,
+    Role,
 )
-from atoll_protos.network.identity import Identity, JobIdentity, Role
 from unit.certificate_values import DAY, HOUR, NOW, OWNER, authorities, identity, leaf
 
 ISSUERS = authorities()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from atoll_protos.network.deadline import Deadline
+from atoll_protos.network.channels import Deadline
 
 SOON, LATE = 0.02, 300.0
 

@@ -12,17 +12,17 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from atoll_protos.network.channels import Folder, ServerFiles
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.diagnosis import (
+from atoll_protos.network.channels import (
     AnsweringPeer,
+    Folder,
     MismatchError,
     OtherRunError,
     RefusedError,
+    ServerFiles,
     judge,
-    look,
+    probe,
 )
-from atoll_protos.network.identity import JobIdentity, Role
+from atoll_protos.network.credentials import Credentials, JobIdentity, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity, leaf
 
 ISSUERS = authorities()
@@ -114,7 +114,7 @@ async def server(credentials: Credentials | None) -> AsyncIterator[str]:
 
 async def seen_by(mine: Credentials | None, its: Credentials | None) -> AnsweringPeer | None:
     async with server(its) as endpoint:
-        return await look(endpoint, mine)
+        return await probe(endpoint, mine)
 
 
 async def test_a_server_is_seen_with_its_certificate_and_whether_it_takes_ours() -> None:
@@ -132,5 +132,5 @@ async def test_a_server_that_is_neither_is_not_taken_for_one() -> None:
     closes = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = closes.sockets[0].getsockname()[1]
     async with closes:
-        assert await look(f"127.0.0.1:{port}", OURS) is None
-    assert await look("127.0.0.1:1", OURS) is None  # nobody answers
+        assert await probe(f"127.0.0.1:{port}", OURS) is None
+    assert await probe("127.0.0.1:1", OURS) is None  # nobody answers

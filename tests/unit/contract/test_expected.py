@@ -6,8 +6,7 @@ import json
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_protos.job.expected import NOBODY, Expected, Limit, ListedMachine
-from atoll_protos.job.run_file import Region
+from atoll_protos.job.run_file import NOBODY, Expected, Limit, ListedMachine, Region
 
 TWO = Expected(regions=(Region(name="us", learners=1), Region(name="eu", learners=1)))
 

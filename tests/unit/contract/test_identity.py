@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_protos.errors import SpecError
-from atoll_protos.network.identity import Identity, Role
+from atoll_protos.network.credentials import Identity, Role
 
 PARTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 OURS = Identity(namespace="team", job="bytes", uid="0b-1", region="us-east", role=Role.LEARNER)

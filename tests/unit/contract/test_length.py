@@ -6,8 +6,16 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.job.length import ENDS_MAX, Length, LengthFile, at_start, heard, of_run_file, read
 from atoll_protos.job.run_file import Region, RunFile
+from atoll_protos.job.schedule import (
+    ENDS_MAX,
+    Length,
+    LengthFile,
+    at_start,
+    heard,
+    of_run_file,
+    read,
+)
 
 JOB = RunFile(job="x", regions=(Region(name="a", learners=1),), steps=100)
 

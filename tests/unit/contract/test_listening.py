@@ -4,14 +4,20 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from atoll_protos.network import listening as listening_module
 from atoll_protos.network.addresses import joined
-from atoll_protos.network.listening import EVERYWHERE, listening_socket, serve_http
+from atoll_protos.network.listening import (
+    EVERYWHERE,
+    HTTP_CONNECTIONS_MAX,
+    listening_socket,
+    serve_http,
+)
 
 NO_IPV6 = Path(__file__).resolve().parents[2] / "no_ipv6.py"
 BOTH = ("127.0.0.1", "::1")
@@ -86,3 +92,34 @@ def test_http_is_answered_over_both_families() -> None:
         url = f"http://{joined(host, port)}/"
         with closing(urllib.request.urlopen(url, timeout=SECONDS_MAX)) as reply:
             assert reply.read().decode().removeprefix("::ffff:") == host
+
+
+def test_requests_that_never_end_keep_nobody_from_an_answer_and_are_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening_module, "HTTP_SECONDS_MAX", 10 * SECONDS_MAX)  # no time ends them
+    listening = listening_socket("127.0.0.1")
+    address = listening.getsockname()
+    serve_http(listening, Answers, "answers")
+    with ExitStack() as open_ones:
+        hanging = [
+            open_ones.enter_context(socket.create_connection(address, SECONDS_MAX))
+            for _ in range(3 * HTTP_CONNECTIONS_MAX)
+        ]
+        for connection in hanging:
+            connection.sendall(b"GET /")
+        with closing(urllib.request.urlopen(f"http://{joined(*address)}/", timeout=SECONDS_MAX)):
+            pass
+        for connection in hanging[: 2 * HTTP_CONNECTIONS_MAX]:
+            assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize(("soft", "hard", "seen"), [(64, 200, 200), (64, 64, 64)])
+def test_a_process_gets_as_many_open_files_as_it_may_have(soft: int, hard: int, seen: int) -> None:
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
+        "from atoll_protos.network.listening import raise_file_limit;"
+        "print(raise_file_limit(), resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{seen} {(seen, hard)}"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.job.shown_states import SHARD_TEXTS, SLOT_TEXTS, UNKNOWN, shard_text, slot_text
+from atoll_protos.job.run_file import SHARD_TEXTS, SLOT_TEXTS, UNKNOWN, shard_text, slot_text
 from atoll_protos.names import REGION_PATTERN, slot_name, split_slot
 from atoll_protos.network.addresses import joined, split
 

@@ -1,12 +1,11 @@
 """The hosts of one learner meet by the variables of torchrun."""
 
-from atoll_protos import torchrun
-from atoll_protos.environment import Env
-from atoll_protos.torchrun import Torchrun
+from atoll_protos import environment
+from atoll_protos.environment import Env, Torchrun
 
 
 def test_the_hosts_of_a_learner_meet_at_the_first_one() -> None:
-    given = torchrun.of_hosts(
+    given = environment.of_hosts(
         slot="us-0", hosts=4, hosts_min=4, processes=8, first_host="a-us-0-0.a-us-0:29400", host=2
     )
     assert (given[Env.HOST], given[Env.HOSTS]) == ("2", "4")
@@ -17,7 +16,7 @@ def test_the_hosts_of_a_learner_meet_at_the_first_one() -> None:
 
 
 def test_a_learner_that_may_have_fewer_hosts_says_so_to_torchrun() -> None:
-    given = torchrun.of_hosts(
+    given = environment.of_hosts(
         slot="us-0", hosts=4, hosts_min=2, processes=1, first_host="h:1", host=None
     )
     assert given[Torchrun.NODES] == "2:4"

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics import MetricWrapperBase
 
 from atoll_operator.api import crd
-from atoll_operator.api.job import field_rules, presets
+from atoll_operator.api.job import field_rules, sync_fields
 from atoll_operator.api.job.spec import API_VERSION, KIND
 from atoll_operator.api.status import reasons
 from atoll_operator.kube.metrics import Metrics as OperatorMetrics
@@ -24,7 +24,7 @@ from atoll_syncer.duties.metrics import ShardMetrics
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = ROOT / "docs/spec.md"
-PAGES = (ROOT / "docs/conditions.md", ROOT / "docs/operating.md")
+PAGES = (ROOT / "docs/conditions.md", ROOT / "docs/reference.md")
 PLACE = re.compile(r"(<!-- made: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 Rows = Iterator[Sequence[str]]
 
@@ -33,18 +33,24 @@ def _cell(content: str) -> str:
     return content.replace("|", "\\|").replace("\n", " ")
 
 
-def conditions_table() -> str:
-    """Every condition, status and reason; what several have in the same words stands at one."""
-    rows = []
+def conditions_list() -> str:
+    """Return a list for each condition; a reason that an earlier one has is only named."""
+    parts = []
     first: dict[tuple[str, ...], str] = {}
-    for kind, given in groupby(reasons.REASONS, key=lambda each: each.type):
-        name = f"`{kind}`"
-        for each in given:
-            before = first.setdefault((each.reason, each.meaning, each.remedy), kind)
-            told = (each.meaning, each.remedy) if before == kind else (f"as at `{before}`", "")
-            rows.append((name, f"{each.status} `{each.reason}`", *told))
-            name = ""
-    return table(("condition", "status and reason", "what it means", "remedy"), rows)
+    for kind, group in groupby(reasons.REASONS, key=lambda reason: reason.type):
+        lines, again = [f"### {kind}\n"], []
+        for reason in group:
+            name = f"{reason.status} `{reason.reason}`"
+            before = first.setdefault((reason.reason, reason.meaning, reason.remedy), kind)
+            if before == kind:
+                remedy = f". *Remedy:* {reason.remedy}" if reason.remedy else ""
+                lines.append(f"- {name}: {reason.meaning}{remedy}")
+            else:
+                again.append(f"{name} (`{before}`)")
+        if again:
+            lines.append(f"- As above: {', '.join(again)}")
+        parts.append("\n".join(lines) + "\n")
+    return "\n" + "\n".join(parts) + "\n"
 
 
 def exit_codes() -> str:
@@ -57,26 +63,24 @@ def exit_codes() -> str:
 
 
 def variables(*roles: VariableReader) -> str:
-    """Return the environment variables of processes with these roles."""
-    rows = (
-        (
-            f"`{each.name}`",
-            each.meaning,
-            "required" if each.default is None else each.default and f"`{each.default}`",
-            *([", ".join(each.roles)] if len(roles) > 1 else []),
-            each.set_by.replace("the ", ""),
-        )
-        for each in VARIABLES
-        if {*roles} & {*each.roles}
-    )
-    read_by = ["read by"] if len(roles) > 1 else []
-    return table(("variable", "meaning", "default", *read_by, "set by"), [*rows])
+    """Return the variables of processes with these roles; the chart's values are in its README."""
+    internal = "chart" if roles == (VariableReader.OPERATOR,) else "nothing"
+    lines = []
+    for variable in VARIABLES:
+        if {*roles} & {*variable.roles} and internal not in variable.set_by:
+            default = variable.default and f"default `{variable.default}`"
+            value = "required" if variable.default is None else default
+            facts = (", ".join(variable.roles), f"set by {variable.set_by}", value)
+            about = "; ".join(filter(None, facts))
+            lines.append(f"- `{variable.name}` ({about}): {variable.meaning}\n")
+    return "".join(lines)
 
 
 def metrics() -> str:
     """Return every metric as it is scraped."""
     shard, operator = ShardMetrics(CollectorRegistry()), OperatorMetrics()
-    return table(("metric and labels", "type", "meaning"), [*of(shard), *of(operator)])
+    rows = *of(shard), *of(operator)
+    return "".join(f"- {name} ({kind}). {about}\n" for name, kind, about in rows)
 
 
 def of(program: object) -> Rows:
@@ -89,14 +93,11 @@ def of(program: object) -> Rows:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "conditions": conditions_table,
+    "conditions": conditions_list,
     "exit-codes": exit_codes,
     "metrics": metrics,
     "variables-of-a-job": lambda: variables(
-        VariableReader.LEARNER,
-        VariableReader.EVALUATOR,
-        VariableReader.SHARD,
-        VariableReader.COMMAND,
+        VariableReader.LEARNER, VariableReader.EVALUATOR, VariableReader.COMMAND
     ),
     "variables-of-the-operator": lambda: variables(VariableReader.OPERATOR),
 }
@@ -116,23 +117,22 @@ HEAD = f"""# The manifest
 Made by `python tests/unit/docs/tables.py`; do not edit.
 
 Every field of the `spec` and the `status` of a `{KIND}` (`{API_VERSION}`).
-`kubectl explain dtj.spec` shows the same descriptions, and `atoll validate FILE` checks a manifest
-without a cluster. [examples/](../examples) has whole manifests.
+`kubectl explain dtj.spec` shows the same, and `atoll validate FILE` checks a manifest without a
+cluster. [examples/](../examples) has whole manifests.
 
-A *step* of the job is one tick of the clock that all its learners share, see
-[concepts.md](concepts.md). Numbers that are not whole are written as strings in quotes, because
-the conventions of the Kubernetes API forbid floats.
+A *step* of the job is one tick of its [clock](concepts.md#tick-and-step). Numbers that are not
+whole are strings in quotes.
 
-An update of a field with a star is refused, so start another job.
+An update of a field with a star is refused, so start another job. The API server and
+`atoll validate` also check conditions over several fields, and name the remedy.
 """
 
 
 def spec_page() -> str:
     """Return docs/spec.md, made from the models."""
     spec, status = crd.spec_schema(), crd.status_schema()
-    of_spec = [_section(*each, _spec_row, SPEC_COLUMNS) for each in objects("spec", spec)]
-    of_status = [_section(*each, _status_row, STATUS_COLUMNS) for each in objects("status", status)]
-    return "\n".join([HEAD, *of_spec, _presets(), _rules(), *of_status])
+    of_spec = [_section(*each) for each in objects("spec", spec)]
+    return "\n".join([HEAD, *of_spec, _presets(), _status(status)])
 
 
 def objects(path: str, node: Node) -> Iterator[tuple[str, Node]]:
@@ -151,32 +151,41 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"| {head} |\n|{'---|' * len(columns)}\n" + "".join(f"| {x} |\n" for x in lines)
 
 
-SPEC_COLUMNS = ("field", "type", "default", "description")
-STATUS_COLUMNS = ("field", "type", "description")
-
-
-def _section(path: str, node: Node, row: Any, columns: Sequence[str]) -> str:
+def _section(path: str, node: Node) -> str:
     required = node.get("required", ())
-    rows = [row(path, name, inner, name in required) for name, inner in node["properties"].items()]
-    told = "." in path and not path.endswith("[]")  # the row of the field that links here has it
+    fields = [
+        _field(path, name, inner, name in required) for name, inner in node["properties"].items()
+    ]
+    told = "." in path and not path.endswith("[]")  # the field that links here has it
     about = "" if told else f"{node['description']}\n\n"
-    return f"## {path}\n\n{about}{table(columns, rows)}"
+    return f"## {path}\n\n{about}{''.join(fields)}"
 
 
-def _spec_row(path: str, name: str, node: Node, required: bool) -> tuple[str, ...]:
+def _field(path: str, name: str, node: Node, required: bool) -> str:
     below = f"{path}.{name}".removeprefix("spec.")
-    default = "required" if required else crd.default_text(below, node)
+    default = "required" if required else crd.default_text(below, node).removesuffix(".")
+    default = default.replace("Default:", "default")
     kind = _type(f"{path}.{name}", node), crd.range_text(node).lower().removesuffix(".")
-    return (
-        f"`{name}`{'*' if _is_fixed(below) else ''}",
-        ", ".join(filter(None, kind)),
-        default.removeprefix("Default: ").removesuffix("."),
-        node["description"],
-    )
+    star = "*" if _is_fixed(below) else ""
+    about = "; ".join(filter(None, (", ".join(filter(None, kind)), default)))
+    return f"- `{name}`{star} ({about}). {node['description']}\n"
 
 
-def _status_row(path: str, name: str, node: Node, _: bool) -> tuple[str, ...]:
-    return f"`{name}`", _type(f"{path}.{name}", node), node["description"]
+def _status(status: Node) -> str:
+    """Return one list for the status; a condition has the fields that all have in Kubernetes."""
+    fields = [
+        f"- `{path}.{name}` ({_kind(inner)}). {inner['description']}\n".replace("`status.", "`")
+        for path, node in objects("status", status)
+        if path != "status.conditions[]"
+        for name, inner in node["properties"].items()
+    ]
+    return f"## status\n\n{status['description']}\n\n{''.join(fields)}"
+
+
+def _kind(node: Node) -> str:
+    if "items" in node:
+        return f"list of {_kind(node['items'])}"
+    return "object" if "properties" in node else _type("", node)
 
 
 def _type(path: str, node: Node) -> str:
@@ -210,10 +219,10 @@ def _is_fixed(path: str) -> bool:
 
 def _presets() -> str:
     rows = []
-    for name, each in presets.PRESETS.items():
+    for name, each in sync_fields.PRESETS.items():
         settings = [f"`{field}: {_yaml(value)}`" for field, value in each.settings.items()]
         if each.waits:
-            settings.append(f"`{presets.QUORUM}`: {presets.ALL}")
+            settings.append(f"`{sync_fields.QUORUM}`: {sync_fields.ALL}")
         rows.append((f"`{name}`", ", ".join(settings)))
     head = (
         "## Presets\n\n`spec.sync.preset` fills the fields of `spec.sync` that are not given, also"
@@ -226,15 +235,6 @@ def _yaml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_yaml(inner)}" for key, inner in value.items()) + "}"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _rules() -> str:
-    rows = [(f"`{rule.field}`", rule.problem) for rule in field_rules.RULES]
-    head = (
-        "## Rules\n\nConditions over several fields. The API server and `atoll validate` check"
-        " them, and give the remedy. A region's name must be unique in the job.\n\n"
-    )
-    return head + table(("field", "rule"), rows)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""`.ci/run` sums all groups and skips nothing in silence; who runs the tests of a group."""
+"""`.ci/run` sums all groups and skips nothing in silence."""
 
 import importlib.util
-import re
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ CASES = {
 }
 
 
-def load(path: Path) -> ModuleType:
+def load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -68,19 +67,6 @@ def test_a_group_that_pytest_could_not_run_counts_as_one_failure(
     assert count.line() == "0 passed, 1 failed"
 
 
-def test_an_unknown_group_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["groups.py", "tests", "lokal"])
-    assert GROUPS.main() == 2
-    assert "unknown group lokal" in capsys.readouterr().out
-
-
-def test_a_group_says_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> None:
-    assert GROUPS.run("python", "-c", "raise SystemExit(3)") == 3
-    assert re.search(r"^== python: \d+ s$", capsys.readouterr().out, re.MULTILINE)
-
-
 def test_clusters_and_servers_come_before_all_tests_and_only_for_groups_that_need_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -98,32 +84,3 @@ def test_clusters_and_servers_come_before_all_tests_and_only_for_groups_that_nee
     GROUPS.run_groups(["seeds", "local"], tmp_path)
     assert prepare not in ran
     assert ran[0] == ("python", "tests/local/installed.py")
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ([], 3),
-        (["-k", "grace"], 3),
-        (["tests/unit"], 3),
-        (["-m", "seeds"], 2),
-        (["tests/local", "tests/wire"], 3),
-        (["tests/unit/docs/test_ci.py"], 0),
-        (["tests/unit/docs/test_ci.py::test_the_groups_are_summed"], 0),
-        (["tests/cluster"], 0),
-        (["-m", "long"], 0),
-    ],
-)
-def test_tests_share_two_cores_but_for_files_and_clusters(
-    words: list[str], expected: int, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
-) -> None:
-    conftest = load(ROOT / "tests/conftest.py")
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    default = conftest.default_marks(pytestconfig)
-    config = SimpleNamespace(
-        getini=pytestconfig.getini,
-        invocation_params=SimpleNamespace(args=words),
-        option=SimpleNamespace(markexpr=words[1] if words[:1] == ["-m"] else default),
-    )
-    assert conftest.pytest_xdist_auto_num_workers(config) == expected

@@ -9,7 +9,6 @@ import yaml
 
 from atoll_operator.api.job import parsing
 from atoll_operator.api.job.spec import KIND
-from atoll_operator.cli import template_check
 from unit.docs.tree import files, name
 
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -41,5 +40,4 @@ def test_what_a_page_shows_of_a_manifest_is_accepted(page: Path) -> None:
         whole = {**REST, **spec}
         if "tokens" in spec:
             del whole["steps"]
-        job = parsing.from_object({"metadata": {"name": "shown"}, "spec": whole})
-        template_check.check(job)
+        parsing.from_object({"metadata": {"name": "shown"}, "spec": whole})

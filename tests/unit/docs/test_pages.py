@@ -1,18 +1,14 @@
-"""What pages state of versions, sizes and steps is that of the project, formulas and code."""
+"""The versions that pages state are those of the project."""
 
-import inspect
 import re
 import tomllib
 
 import pytest
 import yaml
 
-from atoll_operator.kube.effects.repair import Repair
-from atoll_operator.kube.plan.losses import replacements
 from unit.docs.tree import ROOT
 
 SUPPORT = (ROOT / "docs/support.md").read_text()
-SIZING = (ROOT / "docs/sizing.md").read_text()
 LOCK = (ROOT / "requirements/dev.txt").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -48,62 +44,6 @@ def test_kubernetes_has_the_versions_of_the_chart_and_of_the_clusters() -> None:
     _, least, cell = row(SUPPORT, "Kubernetes")
     assert chart == f">={least.split()[0]}.0-0"
     assert cell == tested
-
-
-def test_python_and_the_system_are_those_of_the_workflow_and_of_the_images() -> None:
-    (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())["jobs"].values()
-    (python,) = (
-        step["with"]["python-version"]
-        for step in job["steps"]
-        if "python-version" in step.get("with", {})
-    )
-    least = PROJECT["requires-python"].removeprefix(">=")
-    assert row(SUPPORT, "Python")[1:] == [f"{least} or newer", f"{python}, as do the images"]
-    for role in ("operator", "syncer", "worker"):
-        assert f"ARG BASE=python:{python}-" in (ROOT / role / "Dockerfile").read_text()
-    assert row(SUPPORT, "system")[2] == job["runs-on"].replace("ubuntu-", "Ubuntu ")
-
-
-def number(cell: str) -> float:
-    """The number with which a cell begins."""
-    return float(cell.split(maxsplit=1)[0])
-
-
-@pytest.mark.parametrize(("column", "n", "m", "t"), [(2, 1.0, 4, 1.0), (3, 12.0, 8, 10.0)])
-def test_the_examples_of_sizing_follow_from_the_formulas(
-    column: int, n: float, m: int, t: float
-) -> None:
-    """In units of 1e9: parameters, bytes and bits; a nanosecond for each is a second."""
-    e = n / 24
-    expected = {
-        "a learner's network, each way": 16 * e / t,
-        "a learner's host memory": 8 * n + 20 * e,
-        "a learner's CPU, beside the loop": 6 * e / t,
-        "its busiest thread": 2.6 * e,
-        "the syncer's network, each way": m * 16 * e / t,
-        "the syncer's CPU": (5 * m + 13) * e / t,
-        "the syncer's memory": 10 * n + 4 * (m + 1) * e,
-        "writing to disk, all shards": 8 * e / t,
-        "room on disk, all shards": 20 * n,
-    }
-    for name, value in expected.items():
-        assert number(row(SIZING, name)[column]) == pytest.approx(value, rel=0.03), name
-    shards = number(row(SIZING, "shards, at least")[column])
-    assert shards - 1 < 5 * m * e / t <= shards
-
-
-def test_the_page_has_the_steps_of_a_replacement_in_the_order_of_the_code() -> None:
-    """`repair.replace` has the last three; what comes before them is in the plan's docstring."""
-    page = (ROOT / "docs/operating.md").read_text().partition("in this order:")[2]
-    steps = re.findall(r"^\d\. (.*)$", page, re.MULTILINE)[:5]
-    order = replacements.__doc__.partition("chosen (`placement_of`)")[2]
-    marks = ("excludes", "observed", "Lease is still silent", "owner is retired", "deleted")
-    assert [order.index(mark) for mark in marks] == sorted(order.index(mark) for mark in marks)
-    words = ("keeps new pods off", "has observed", "still silent", "retires", "deletes")
-    assert all(word in step for word, step in zip(words, steps, strict=True))
-    code = inspect.getsource(Repair.replace)
-    calls = ("_still_silent", "_retire(", "self.delete(")
-    assert [code.index(call) for call in calls] == sorted(code.index(call) for call in calls)
 
 
 def test_the_chart_has_the_version_of_the_wheel() -> None:

@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.api.job import presets
-from atoll_operator.api.status import reasons
 from atoll_protos.environment import BY_NAME
-from unit.docs.tables import PAGES, PLACE, SPEC, TABLES, conditions_table, renewed, spec_page
+from unit.docs.tables import PAGES, PLACE, SPEC, TABLES, renewed, spec_page
 from unit.docs.tree import ROOT, files, name
 
 RUN_FOLDER = (ROOT / "docs/run-folder.md").read_text()
-CONCEPTS = (ROOT / "docs/concepts.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -45,35 +42,5 @@ def test_every_event_of_the_run_folder_is_explained() -> None:
     assert not {event for event in events if f"`{event}`" not in RUN_FOLDER}
 
 
-def test_every_word_of_the_glossary_comes_once_and_in_order() -> None:
-    glossary = CONCEPTS.split("## Glossary\n")[1].split("\n## ")[0]
-    found = re.findall(r"^\| \*\*([^*]+)\*\*", glossary, re.MULTILINE)
-    assert found == sorted(found, key=str.lower)
-    assert len(found) == len(set(found))
-
-
 def test_spec_md_is_current() -> None:
     assert SPEC.read_text() == spec_page(), "run python tests/unit/docs/tables.py"
-
-
-def test_every_object_that_a_table_links_to_has_a_section() -> None:
-    text = spec_page()
-    headings = {
-        "".join(letter for letter in line.lower() if letter.isalnum())
-        for line in text.splitlines()
-        if line.startswith("## ")
-    }
-    links = {part.partition(")")[0] for part in text.split("[object](#")[1:]}
-    assert links
-    assert links <= headings
-
-
-def test_every_preset_and_every_reason_is_there() -> None:
-    for preset in presets.Preset:
-        assert f"| `{preset}` |" in spec_page()
-    table = conditions_table()
-    for each in reasons.REASONS:
-        assert re.search(
-            rf"{each.status} `{each.reason}` \| (as at |{re.escape(each.meaning)})", table
-        )
-        assert f" | {each.meaning} | {each.remedy} |\n" in table.replace("\\|", "|")

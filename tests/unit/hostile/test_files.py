@@ -10,15 +10,21 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from atoll_operator.api.job import parsing, unsupported, yaml_text
+from atoll_operator.api.job import parsing
 from atoll_operator.api.job.process_inputs import run_file
-from atoll_operator.local.chaos import plan
-from atoll_protos import json_text
+from atoll_operator.local import chaos
 from atoll_protos.errors import SpecError
-from atoll_protos.job import length
-from atoll_protos.job.companion import ExportTable
-from atoll_protos.job.expected import Expected, Limit
-from atoll_protos.job.run_file import Checkpoints, Region, RunFile, first_difference
+from atoll_protos.job import schedule
+from atoll_protos.job.run_file import (
+    Checkpoints,
+    Expected,
+    Limit,
+    Region,
+    RunFile,
+    first_difference,
+    loads,
+    mapping,
+)
 from unit.hostile.mutated import (
     Target,
     check_short,
@@ -76,18 +82,12 @@ MANIFEST: Final = {
     },
 }
 PLAN: Final = {
-    "seed": 7,
     "faults": [
-        {"at": "30s", "kill": "shard-1"},
-        {"every": "20s..40s", "until": "5m", "kill": "any"},
-        {"at": "90s", "slowCpu": "eu-west-0", "to": "30%", "for": "30s"},
-        {"at": "2m", "cut": ["eu-west-0", "shard-1"], "for": "20s"},
-        {"at": "2m", "rate": "2MB/s", "of": ["any", "any"], "for": "20s"},
-        {"at": "2m", "corrupt": "1 of 500", "of": ["eu-west-0", "any"], "for": "1.5 h"},
-        {"at": "5m", "emptyStore": "any shard"},
+        {"at": 30, "kill": "shard-1"},
+        {"at": 90.5, "pause": "eu-west-0", "for": 5400},
+        {"at": 120, "cut": ["eu-west-0", "shard-1"], "for": 20},
     ],
 }
-TABLE: Final = ExportTable(keys={"a.weight": "b"}, absent={"c": "too large"})
 
 
 def loaded(value: Any) -> Any:
@@ -118,7 +118,7 @@ def read_run_file(data: bytes) -> None:
 
 def read_length(data: bytes) -> None:
     try:
-        found = length.read(text_of(data))
+        found = schedule.read(text_of(data))
     except SpecError:
         return
     found.message()
@@ -139,9 +139,9 @@ def read_manifest(data: bytes) -> None:
         run_file(job)
     except SpecError:
         return
-    unsupported.nowhere(job)
-    unsupported.on_a_cluster(job)
-    unsupported.on_this_machine(job)
+    parsing.nowhere(job)
+    parsing.on_a_cluster(job)
+    parsing.on_this_machine(job)
 
 
 def read_object(document: Any) -> None:
@@ -161,18 +161,11 @@ def read_change(change: str) -> None:
 
 def read_plan(data: bytes) -> None:
     try:
-        faults = plan.drawn(plan.read(text_of(data)), ["eu-west-0"], ["shard-0", "shard-1"], "")
+        faults = chaos.read_plan(text_of(data), ["eu-west-0"], ["shard-0", "shard-1"])
     except SpecError:
         return
     json.dumps([str(each) for each in faults], allow_nan=False)
     assert all(each.at < float("inf") and each.seconds < float("inf") for each in faults)
-
-
-def read_table(data: bytes) -> None:
-    try:
-        ExportTable.from_json(text_of(data))
-    except ValueError:
-        return
 
 
 PATHS: Final = ("spec.steps", "spec.sync", "spec.regions.0.learners", "spec.learner.template", "")
@@ -192,7 +185,6 @@ TARGETS: Final[dict[str, Target]] = {
         read_change,
     ),
     "chaos plan": (yamls(PLAN), read_plan),
-    "table of a companion": (texts([loaded(TABLE)]), read_table),
 }
 
 
@@ -224,7 +216,7 @@ BOMB: Final = "".join(
 )
 def test_yaml_that_nobody_can_read_is_refused_in_words(text: str) -> None:
     with pytest.raises(SpecError, match="plan: "):
-        yaml_text.document(text, "plan")
+        parsing.yaml_document(text, "plan")
 
 
 def test_metadata_that_is_no_mapping_is_refused_in_words() -> None:
@@ -232,7 +224,7 @@ def test_metadata_that_is_no_mapping_is_refused_in_words() -> None:
         parsing.from_object({**MANIFEST, "metadata": 5})
 
 
-@pytest.mark.parametrize("read", [ExportTable.from_json, json_text.loads, json_text.mapping])
+@pytest.mark.parametrize("read", [loads, mapping])
 def test_json_that_is_nested_too_deep_is_a_value_error(read: Any) -> None:
     with pytest.raises(ValueError, match="nested too deep"):
         read("[" * 100_000)
@@ -240,11 +232,11 @@ def test_json_that_is_nested_too_deep_is_a_value_error(read: Any) -> None:
 
 def test_a_length_fits_the_messages_that_carry_it() -> None:
     with pytest.raises(SpecError, match="revision: 9007199254740992 is out of range"):
-        length.read(json.dumps({"revision": 2**53, "steps": 5}))
+        schedule.read(json.dumps({"revision": 2**53, "steps": 5}))
 
 
 def test_the_samples_are_taken() -> None:
     """Else each of their edits would be refused for the same reason."""
     assert run_file(parsing.parse(json.dumps(MANIFEST))).checkpoint
-    assert plan.drawn(plan.read(json.dumps(PLAN)), ["eu-west-0"], ["shard-0", "shard-1"], "")
+    assert chaos.read_plan(json.dumps(PLAN), ["eu-west-0"], ["shard-0", "shard-1"])
     assert Expected.from_json(SLOTS.to_json()) == SLOTS

@@ -14,10 +14,8 @@ from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
-from atoll_syncer.checkpoints.places import FolderPlace
-from atoll_syncer.edges import replaying
-from atoll_syncer.storage.checksums import with_checksum, without_checksum
-from atoll_syncer.storage.journal import Journal
+from atoll_syncer.edges import replay
+from atoll_syncer.storage.journal import Journal, with_checksum, without_checksum
 from unit.hostile.mutated import (
     Target,
     check_long,
@@ -61,18 +59,19 @@ def records(draw: Any) -> dict[str, bytes]:
     return files
 
 
-def replayed(files: dict[str, bytes]) -> list[replaying.Replayed]:
+def replayed(files: dict[str, bytes]) -> list[replay.SliceReplay]:
     """What is said of each slice."""
     with TemporaryDirectory() as folder:
+        root = Path(folder, replay.FOLDER, "0")
         for name in ("tmp", "log", "snapshots", "objects"):
-            Path(folder, "0", name).mkdir(parents=True)
+            (root / name).mkdir(parents=True)
         for name, data in files.items():
-            Path(folder, "0", name).write_bytes(data)
+            (root / name).write_bytes(data)
         try:
-            found = replaying.records(folder, lambda each: FolderPlace(Path(each)))
+            stores = replay.records(Path(folder))
         except SpecError:
             return []
-        return [each for number in found for each in replaying.replayed(number, found[number])]
+        return [each for shard in stores for each in replay.replayed(shard, stores[shard])]
 
 
 def check(files: dict[str, bytes]) -> None:

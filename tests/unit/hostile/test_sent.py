@@ -18,8 +18,12 @@ from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import DIMENSIONS_MAX, from_model
 from atoll_protos.names import COUNTER_MAX, PROTOCOL
 from atoll_protos.transfer.codecs import Form
-from atoll_protos.transfer.division import Share
-from atoll_protos.transfer.frames import FrameError, Kind, encode_frame, transfer_frames
+from atoll_protos.transfer.frames import (
+    FrameError,
+    Kind,
+    encode_frame,
+    transfer_frames,
+)
 from atoll_protos.transfer.gathering import Gathering
 from atoll_syncer.model.log import Trained
 from atoll_syncer.model.roster import PLAIN_TEXT
@@ -153,10 +157,9 @@ def frames(lane: int, lanes: int, encoding: pb.Encoding) -> tuple[bytes, ...]:
     """A transfer's part on a lane."""
     size = FORM.byte_count(encoding)
     head = pb.Transfer(offer=pb.Offer(slice=0, base=3), encoding=encoding)
-    spans = Share(0, lanes, lanes).spans(FORM, encoding) if lanes > 1 else ((range(size),),)
-    head.byte_count = sum(map(len, spans[lane]))
+    head.byte_count = size
     data = bytes(n % 251 for n in range(size))
-    return tuple(transfer_frames(5, head, data, spans[lane]))
+    return tuple(transfer_frames(5, head, data, lanes, lane))
 
 
 @st.composite
@@ -190,17 +193,13 @@ def take_frames(stream: Stream) -> None:
     def admit(head: pb.Transfer) -> int | None:
         return size if head.HasField("offer") and head.encoding == encoding else None
 
-    def form(head: pb.Transfer) -> Form | None:
-        return FORM if head.HasField("offer") else None
-
-    gathering = Gathering(lanes, admit, form)
+    gathering = Gathering(lanes, admit)
     with at_most(size * len(sent) + SPARE_BYTES):
         for lane, frame in sent:
             try:
                 whole = gathering.feed(lane, frame)
             except FrameError:
                 return
-            assert gathering.byte_count <= size
             if whole is not None:
                 assert bytes(whole.payload) == bytes(n % 251 for n in range(size))
 

@@ -20,21 +20,25 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from atoll_protos.job.companion import METADATA, TENSOR, ExportTable
 from atoll_protos.transfer.arrays import F32
 from atoll_syncer.checkpoints import restoring
-from atoll_syncer.checkpoints.copies import WHOLE
-from atoll_syncer.checkpoints.places import FolderPlace
+from atoll_syncer.checkpoints.copies import WHOLE, FolderPlace
 from atoll_syncer.checkpoints.restoring import RestoreRefusedError
 from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.log import Committed, Seeded, from_document, to_document
 from atoll_syncer.rules.runs import of_another_job
-from atoll_syncer.storage import companions, data_states, snapshots
-from atoll_syncer.storage.checksums import with_checksum, without_checksum
-from atoll_syncer.storage.journal import HEARTBEAT, Journal
+from atoll_syncer.storage import versions
+from atoll_syncer.storage.files import LOG, StoreCorrupt, object_name
+from atoll_syncer.storage.journal import (
+    HEARTBEAT,
+    Journal,
+    entry_name,
+    snapshot_name,
+    with_checksum,
+    without_checksum,
+    write,
+)
 from atoll_syncer.storage.objects import ObjectError, decode, encode_parts
-from atoll_syncer.storage.snapshots import entry_name, snapshot_name
-from atoll_syncer.storage.store import LOG, StoreCorrupt, object_name
 from atoll_syncer.storage.tape import Tape
 from atoll_syncer.storage.versions import read_slice
 from sim.memory_store import MemoryStore
@@ -90,7 +94,7 @@ def read_log(documents: list[Any]) -> None:
     except StoreCorrupt:  # of a newer version of Atoll
         return
     shard_goes_on(history)
-    snapshots.write(MemoryStore(random.Random(2)), journal.snapshot_of(history), 9.0)
+    write(MemoryStore(random.Random(2)), journal.snapshot_of(history), 9.0)
 
 
 def shard_goes_on(history: History) -> None:
@@ -124,7 +128,7 @@ def logs(draw: Any) -> list[Any]:
 def snapshot_document() -> dict[str, Any]:
     store = MemoryStore(random.Random(1))
     journal = Journal(store_of(list(trained_log())), lambda: 8.0)
-    snapshots.write(store, journal.snapshot_of(journal.read()), 9.0)
+    write(store, journal.snapshot_of(journal.read()), 9.0)
     (name,) = store.names("snapshots/")
     return without_checksum(store.data[name])
 
@@ -194,10 +198,6 @@ SLICE: Final = safetensors({"run": "r"}, master=np.ones(COUNT, F32), momentum=np
 STATES: Final = safetensors(
     {"run": "r"}, **{"a-0": np.zeros(9, np.uint8), "a-1": np.ones(3, np.uint8)}
 )
-COMPANION: Final = safetensors(
-    {METADATA: ExportTable(keys={"a": "b"}).to_json()},
-    **{f"{TENSOR}x": np.ones(4, F32), "file/config.json": np.zeros(7, np.uint8)},
-)
 
 
 def stored(data: bytes) -> tuple[MemoryStore, str]:
@@ -232,17 +232,7 @@ def read_version(data: bytes) -> None:
 def read_states(data: bytes) -> None:
     store, name = stored(data)
     with suppress(StoreCorrupt):
-        assert sum(map(len, data_states.read(store, name).values())) <= 8 * len(data)
-
-
-def read_companion(data: bytes) -> None:
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "companion")
-        path.write_bytes(data)
-        with suppress(ObjectError):
-            found = companions.read([path])
-            for each in (*found.tensors.values(), *found.files.values()):
-                assert 0 <= each.entry.start <= each.entry.stop <= len(data)
+        assert sum(map(len, versions.read_data_states(store, name).values())) <= 8 * len(data)
 
 
 # ------------------------------------------------------------ checkpoints
@@ -331,7 +321,6 @@ TARGETS: Final[dict[str, Target]] = {
     "object": (files_of(SLICE), read_any),
     "version of a slice": (files_of(SLICE), read_version),
     "data states": (files_of(STATES), read_states),
-    "companion": (files_of(COMPANION), read_companion),
     "checkpoint": (st.deferred(checkpoints_of), read_checkpoint),
 }
 

@@ -12,11 +12,10 @@ from typing import Any
 from aiohttp import web
 
 from atoll_operator.api.job.spec import KIND
-from atoll_operator.kube.edges.api import Api
-from atoll_operator.kube.edges.connection import connect
-from atoll_operator.kube.edges.fence import Fence
-from atoll_operator.kube.edges.limiter import Limiter
+from atoll_operator.kube.edges.api import Api, Limiter
+from atoll_operator.kube.edges.election import Fence
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION
+from atoll_operator.kube.serve import connect
 
 SECONDS_MAX = 60.0
 POD_PATH = "/api/v1/pods"

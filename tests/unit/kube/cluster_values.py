@@ -9,10 +9,10 @@ from atoll_operator.api.job.spec import Job
 from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
 from atoll_operator.kube.observed.objects import key_of
 from atoll_operator.kube.observed.observation import Node, Pod
-from atoll_operator.kube.plan.losses.exclusions import Exclusions
-from atoll_operator.kube.plan.manifest.phase import Running
+from atoll_operator.kube.plan.children import JobChildren
 from atoll_operator.kube.plan.owner import JobOwner
-from atoll_operator.kube.plan.workloads.children import JobChildren
+from atoll_operator.kube.plan.phase import Running
+from atoll_operator.kube.plan.replacements import Exclusions
 from atoll_operator.kube.settings import Settings
 
 MANIFEST = """
@@ -35,6 +35,14 @@ def job(*changes: str) -> Job:
     return parse(MANIFEST, changes)
 
 
+def stored(*changes: str) -> dict[str, Any]:
+    """The job's spec as the API server has it."""
+    found: dict[str, Any] = job(*changes).spec.model_dump(
+        mode="json", by_alias=True, exclude_unset=True
+    )
+    return found
+
+
 def children(
     *changes: str,
     running: Running = EVERYTHING,
@@ -44,7 +52,7 @@ def children(
 ) -> JobChildren:
     return JobChildren(
         job=job(*changes), owner=OWNER, settings=settings, running=running, exclusions=exclusions,
-        **more,
+        manifest=stored(*changes), **more,
     )  # fmt: skip
 
 

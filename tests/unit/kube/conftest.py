@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.plan.changes import applied
+from atoll_operator.kube.plan import applied
 from atoll_operator.kube.plan.situation import Situation
 from unit.kube.person_side import Cluster, kubeconfig
 

@@ -3,7 +3,7 @@
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,12 +28,9 @@ class Cluster:
     """Objects by path; every request is noted."""
 
     objects: dict[str, Raw] = field(default_factory=dict)
-    logs: dict[str, list[str]] = field(default_factory=dict)  # by name of a pod, with times
     refusals: list[tuple[int, Raw]] = field(default_factory=list)  # of the next requests
     refused: dict[str, tuple[int, str]] = field(default_factory=dict)  # by how a path ends
     asked: list[tuple[str, str]] = field(default_factory=list)
-    queries: list[dict[str, str]] = field(default_factory=list)
-    before: Callable[[], None] = lambda: None  # called with each request
 
     def put(self, kind: str, name: str, raw: Raw) -> Raw:
         """Make an object; a Secret with its data as they are."""
@@ -63,21 +60,17 @@ class Cluster:
     def answer(self, verb: str, path: str, query: dict[str, str], body: str) -> tuple[int, str]:
         """The HTTP status and the body."""
         self.asked.append((verb, path))
-        self.queries.append(query)
-        self.before()
         if self.refusals:
             status, said = self.refusals.pop(0)
             return status, json.dumps(said)
         for end, (status, message) in self.refused.items():
             if path.endswith(end):
                 return status, json.dumps({"message": message})
-        if path.endswith("/log"):
-            return self._log(path.split("/")[-2], query)
         if path.rpartition("/")[2] in {each.rpartition("/")[2] for each in COLLECTIONS.values()}:
-            return self._collection(verb, path, query, body)
+            return self._collection(path, query)
         if path not in self.objects:
             return 404, json.dumps({"message": f"{path.rpartition('/')[2]} not found"})
-        found = self.objects.pop(path) if verb == "DELETE" else self.objects[path]
+        found = self.objects[path]
         if verb == "PATCH":
             patch, had = json.loads(body), found["metadata"].get("resourceVersion")
             if patch.get("metadata", {}).get("resourceVersion", had) != had:
@@ -85,14 +78,7 @@ class Cluster:
             _merge(found, patch)
         return 200, json.dumps(found)
 
-    def _collection(
-        self, verb: str, path: str, query: dict[str, str], body: str
-    ) -> tuple[int, str]:
-        if verb == "POST":
-            raw = json.loads(body)
-            if f"{path}/{raw['metadata']['name']}" in self.objects:
-                return 409, json.dumps({"message": "already exists"})
-            return 201, json.dumps(self.put("Job", raw["metadata"]["name"], raw))
+    def _collection(self, path: str, query: dict[str, str]) -> tuple[int, str]:
         wanted = dict(each.split("=") for each in query.get("labelSelector", "").split(",") if each)
         found = [
             each
@@ -104,12 +90,6 @@ class Cluster:
         more = str(start + size) if start + size < len(found) else ""
         page = {"items": found[start : start + size], "metadata": {"continue": more}}
         return 200, json.dumps(page)
-
-    def _log(self, pod: str, query: dict[str, str]) -> tuple[int, str]:
-        lines = self.logs.get(pod, [])
-        if not lines:
-            return 400, json.dumps({"message": "container main is waiting to start"})
-        return 200, "\n".join(lines[-int(query.get("tailLines", len(lines))) :]) + "\n"
 
 
 def _merge(into: Raw, patch: Raw) -> None:
@@ -135,7 +115,7 @@ def kubeconfig(file: Path, cluster: Cluster) -> Iterator[None]:
             self.end_headers()
             self.wfile.write(body.encode())
 
-        do_GET = do_POST = do_PATCH = do_DELETE = respond  # noqa: N815 - names of http.server
+        do_GET = do_PATCH = respond  # noqa: N815 - names of http.server
 
         def log_message(self, *arguments: object) -> None:
             """Nothing is printed."""

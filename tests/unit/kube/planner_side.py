@@ -11,7 +11,17 @@ from atoll_operator.kube.observed import objects, observation
 from atoll_operator.kube.observed.observation import Observation, Pod, Remembered, Workload
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.planner import plan
-from unit.kube.cluster_values import MANIFEST, SETTINGS, children, job, learner, node, reply, shard
+from unit.kube.cluster_values import (
+    MANIFEST,
+    SETTINGS,
+    children,
+    job,
+    learner,
+    node,
+    reply,
+    shard,
+    stored,
+)
 
 NOW = 1_800_000_000.0
 
@@ -46,6 +56,7 @@ def seen(*changes: str, pods: tuple[Pod, ...] = (), **more: Any) -> Observation:
         "at": 1000.0,
         "raw": raw(),
         "job": job(*CHANGES, *changes),
+        "accepted": stored(*CHANGES, *changes),
         "children": tuple(live),
         "pods": pods,
         "workloads": observation.by_name(

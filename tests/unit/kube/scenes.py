@@ -2,7 +2,7 @@
 
     us-east-0 us-east-1 @n1 old aged=10    pods of two learners: their node, flags and fields
     us-east-0/* going                      all hosts of a learner; us-east-0/1: host 1
-    shard @n2 unready                      the pod of shard 0; shard-b: that of its second process
+    shard @n2 unready                      the pod of shard 0; shard-b: another pod of it
     Training us-east-0 eu-west-0:uid=x     slots as the registrar shows them, with more fields
     Training all                           every slot of the manifest
     syncer recovering                      the state of the shard; without any word it is silent
@@ -51,7 +51,7 @@ FLAGS: dict[str, dict[str, Any]] = {
 }
 NAMES = {
     "exit": "exit_code", "said": "exit_message", "waits": "waiting", "off": "excluded",
-    "silent": "silent_seconds", "for": "not_ready_seconds", "word": "owner_word",
+    "silent": "silent_seconds", "for": "not_ready_seconds", "gen": "owner_generation",
     "owner": "owner_uid",
 }  # fmt: skip
 
@@ -144,9 +144,8 @@ def _pods(name: str, found: Observation, fields: dict[str, Any]) -> list[Pod]:
             pod = replace(pod, region=given["region"], ordinal=int(given["ordinal"]),
                           host=max(number, 0), has_own_set=number >= 0)  # fmt: skip
         else:
-            role, _, process = bare.partition("-")
-            role = SHARD_ROLE if role == "shard" else role
-            pod = replace(pod, role=role, shard=0, process=process, address=f"ip-{bare}")
+            role = SHARD_ROLE if bare.startswith("shard") else bare
+            pod = replace(pod, role=role, shard=0, address=f"ip-{bare}")
         live = found.workloads.get(workload_name("tiny", pod))
         made.append(replace(pod, **({"template": live.template if live else ""} | fields)))
     return made

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from atoll_operator.api.job.parsing import from_object
-from atoll_operator.kube.plan.manifest import accepted
-from atoll_operator.kube.plan.manifest.accepted import Reading
+from atoll_operator.kube.plan import accepted
+from atoll_operator.kube.plan.accepted import Reading
 from unit.kube.cluster_values import MANIFEST
 
 CHANGES: dict[str, tuple[dict[str, Any], str, str]] = {

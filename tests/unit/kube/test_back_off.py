@@ -15,7 +15,7 @@ from atoll_operator.kube.observed.observation import (
     Remembered,
     SecretSeen,
 )
-from atoll_operator.kube.plan.changes import restarts
+from atoll_operator.kube.plan import restarts
 from atoll_protos.exits import ExitCode
 from atoll_protos.names import Label
 from unit.kube.cluster_values import learner

@@ -11,9 +11,9 @@ from atoll_operator.kube.effects.secrets import HURRY_SECONDS
 from atoll_operator.kube.names import TLS_VOLUME
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import Certificates, SecretSeen, ShardRefusal
-from atoll_operator.kube.plan.certificates import region_secret
-from atoll_operator.kube.plan.certificates.issuing import work_of_region_secrets
-from atoll_protos.network.identity import JobIdentity, Role
+from atoll_operator.kube.plan import certificates
+from atoll_operator.kube.plan.certificates import work_of_region_secrets
+from atoll_protos.network.credentials import JobIdentity, Role
 from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
 from unit.kube.cluster_values import SETTINGS, job, reply
 from unit.kube.world import KEY, World
@@ -25,11 +25,11 @@ ISSUERS = authorities()
 def brought_secret(
     issuers: Authorities = ISSUERS, owner: JobIdentity = OWNER, region: str = "eu-west"
 ) -> dict[str, Any]:
-    return region_secret.secret(issuers, owner, region, NAME, NOW, 30 * DAY)
+    return certificates.secret(issuers, owner, region, NAME, NOW, 30 * DAY)
 
 
-def judged(raw: dict[str, Any] | None, now: float = NOW) -> region_secret.JudgedSecret:
-    return region_secret.judged(raw, "bytes", "eu-west", now)
+def judged(raw: dict[str, Any] | None, now: float = NOW) -> certificates.JudgedSecret:
+    return certificates.judged(raw, "bytes", "eu-west", now)
 
 
 def test_a_secret_holds_a_leaf_for_learners_and_one_for_the_operator_and_no_authoritys_key() -> (
@@ -134,7 +134,7 @@ STILL = 1_800_000_000.0  # as `still` says
 
 def bring(world: World, region: str = "eu-west") -> None:
     issuers = authorities(STILL, TINY)
-    raw = region_secret.secret(issuers, TINY, region, "tiny-credentials-eu-west", STILL, 30 * DAY)
+    raw = certificates.secret(issuers, TINY, region, "tiny-credentials-eu-west", STILL, 30 * DAY)
     raw["metadata"] |= {"uid": "brought", "resourceVersion": "1"}
     world.server.children[SECRET] = raw
     world.reconciler.memories[KEY].certificates.next_at = 0.0

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.api.job.unsupported import on_a_cluster
-from atoll_operator.kube.plan.manifest.phase import export_url
+from atoll_operator.api.job.parsing import on_a_cluster
+from atoll_operator.kube.plan.phase import export_url
 from unit.kube.cluster_values import first_container, job, keyed, template
 from unit.kube.planner_side import planned
 from unit.kube.scenes import scene

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.plan.workloads.budgets import share
+from atoll_operator.kube.plan.children import share
 from atoll_protos.names import Label
 from unit.kube.cluster_values import SETTINGS, children, job
 

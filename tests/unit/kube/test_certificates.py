@@ -15,14 +15,14 @@ from atoll_operator.authority.job_authority import (
     Authorities,
     due_at,
     issue,
-    make_request,
+    make_key,
     renewal,
+    request_for,
     sign,
     turned,
 )
 from atoll_protos.errors import SpecError
-from atoll_protos.network.credentials import Credentials, identity_of
-from atoll_protos.network.identity import JobIdentity, Role
+from atoll_protos.network.credentials import Credentials, JobIdentity, Role, identity_of
 from unit.certificate_values import DAY, HOUR, NOW, OWNER, authorities, identity, leaf
 
 YEAR = job_authority.AUTHORITY_DAYS * DAY
@@ -64,7 +64,8 @@ def test_shards_and_learners_alone_can_serve_each_under_one_name_of_their_own() 
 
 def test_a_request_is_signed_as_a_leaf_of_the_key_that_its_maker_keeps() -> None:
     issuers, here = authorities(), dataclasses.replace(identity(), machine="ws-3")
-    key, request = make_request()
+    key = make_key()
+    request = request_for(key)
     signed = Credentials(sign(issuers, here, request, NOW, DAY), key, issuers.bundle)
     assert signed.check(NOW) == here
     made = issue(issuers, here, NOW, DAY)
@@ -248,3 +249,15 @@ def test_a_long_name_of_a_job_fits() -> None:
     owner = JobIdentity(namespace="n" * 63, job="j" * 63, uid="u")
     made = leaf(job_authority.make_authorities(owner, NOW), identity(owner=owner))
     assert made.check(NOW).owner == owner
+
+
+def test_a_certificate_that_cannot_sign_is_refused_as_an_authority() -> None:
+    made = leaf(authorities(), identity(Role.SHARD))
+    files = {"tls.crt": made.certificate, "tls.key": made.key}
+    with pytest.raises(SpecError, match=r"tls\.crt: may not sign certificates"):
+        Authorities.from_issuer(files, b"", NOW)
+    signer = authorities().signer
+    files = {"tls.crt": signer.certificate, "tls.key": signer.key}
+    assert Authorities.from_issuer(files, b"spoilt", NOW).bundle == signer.certificate
+    with pytest.raises(SpecError, match=r"tls\.crt: expired at"):
+        Authorities.from_issuer(files, b"", NOW + YEAR)

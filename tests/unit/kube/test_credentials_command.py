@@ -12,13 +12,12 @@ from atoll_operator.api.job.parsing import from_object
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.authority import job_authority
 from atoll_operator.kube.names import Annotation, authority_name, credentials_name
+from atoll_operator.kube.plan import children
 from atoll_operator.kube.plan.owner import JobOwner, generations, machines
-from atoll_operator.kube.plan.workloads import configs
-from atoll_operator.machines import brought
-from atoll_protos.job.expected import Expected, ListedMachine
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import Role
-from unit.certificate_values import DAY, NOW, OWNER, identity
+from atoll_operator.machines.bundle import Bundle, read
+from atoll_protos.job.run_file import Expected, ListedMachine
+from atoll_protos.network.credentials import Credentials, Role
+from unit.certificate_values import DAY, NOW, OWNER, authorities, identity
 from unit.kube.cluster_values import MANIFEST, job
 from unit.kube.person_side import COLLECTIONS, Cluster
 from unit.kube.test_brought import ISSUERS, judged
@@ -32,6 +31,12 @@ def stored(cluster: Cluster) -> dict[str, Any]:
     raw["spec"]["syncer"] = {"shards": 1, "tls": {"mode": "Required"}}
     cluster.put("Secret", authority_name("bytes"), {"data": ISSUERS.to_files()})
     return cluster.put("Job", "bytes", raw)
+
+
+def bundle_in(folder: Path) -> Bundle:
+    found = read(folder)
+    assert found is not None
+    return found
 
 
 def typed(*more: str) -> Any:
@@ -57,20 +62,23 @@ def test_the_command_prints_a_secret_that_is_taken_where_it_is_applied(
     assert job_authority.due_at(found.operator.certificate) == pytest.approx(NOW + 2 * DAY, abs=2)
 
 
-@pytest.mark.parametrize(
-    ("tls", "words"),
-    [
-        ({"mode": "Disabled"}, "need no credentials"),
-        ({"mode": "Required", "issuerRef": {"name": "ca"}}, "cert-manager issues the certificates"),
-    ],
-)
-def test_where_nothing_can_be_printed_the_command_says_why(
-    stored: dict[str, Any], tls: dict[str, Any], words: str
-) -> None:
-    stored["spec"]["syncer"]["tls"] = tls
+def test_credentials_of_a_job_in_plain_text_are_refused(stored: dict[str, Any]) -> None:
+    stored["spec"]["syncer"]["tls"] = {"mode": "Disabled"}
     done = typed("--region", "eu-west")
-    assert words in str(done.exception)
+    assert "need no credentials" in str(done.exception)
     assert not done.output
+
+
+def test_credentials_are_signed_with_the_authority_that_the_manifest_names(
+    cluster: Cluster, stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll_operator.cli.credentials.time.time", lambda: NOW)
+    corporate = authorities()
+    cluster.put("Secret", "corp-ca", {"data": corporate.to_files()})
+    stored["spec"]["syncer"]["tls"]["caSecret"] = "corp-ca"
+    found = judged(yaml.safe_load(typed("--region", "eu-west").output))
+    assert found.operator is not None
+    assert found.operator.authority == corporate.bundle
 
 
 def test_a_region_a_job_or_an_authority_that_is_not_there_is_named(
@@ -144,18 +152,24 @@ def test_files_for_a_machine_are_those_of_learners_and_what_they_need(
     folder = tmp_path / "house"
     assert f"atoll join --credentials {folder} -- SCRIPT" in done.stderr
     names = {each.name for each in folder.iterdir()}
-    assert names == {"job.json", "tls.crt", "tls.key", "ca.crt"}  # none of the region's operator
+    assert names == {
+        "job.json",
+        "run.json",
+        "tls.crt",
+        "tls.key",
+        "ca.crt",
+    }  # none of the region's operator
     assert all(each.stat().st_mode & 0o077 == 0 for each in (folder, *folder.iterdir()))
     first = Credentials.read(folder)
     assert first.check(NOW) == identity(Role.LEARNER, "eu-west")
-    found = brought.read(folder)
+    found = bundle_in(folder)
     assert (found.job, found.region, found.learners) == ("bytes", "eu-west", 1)
     assert found.endpoints == ("10.0.0.1:30700",)
     whole = from_object(stored, stored=True)
-    assert found.run_file == run_file(whole).to_json()
+    assert (folder / "run.json").read_text() == run_file(whole).to_json()
     stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]  # which learners elsewhere dial
     assert typed(*words).exit_code == 0
-    assert brought.read(folder).endpoints == ("gate:7700",)
+    assert bundle_in(folder).endpoints == ("gate:7700",)
     assert Credentials.read(folder) != first
 
 
@@ -166,7 +180,7 @@ def test_machines_hear_how_many_of_them_are_one_learner_and_are_shut_out_togethe
     stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]
     words = ("--region", "eu-west", "--files", str(tmp_path / "house"))
     assert typed(*words).exit_code == 0
-    found = brought.read(tmp_path / "house")
+    found = bundle_in(tmp_path / "house")
     assert (found.hosts, found.hosts_min) == (3, 2)
     refused = str(typed(*words, "--machine", "one").exception)
     assert refused.startswith("--machine: is for learners of one machine each")
@@ -176,7 +190,7 @@ def test_a_folder_that_cannot_be_written_is_named(stored: dict[str, Any], tmp_pa
     stored["spec"]["syncer"]["endpoints"] = ["gate:7700"]
     (tmp_path / "file").write_text("")
     refused = str(typed("--region", "eu-west", "--files", str(tmp_path / "file/x")).exception)
-    assert refused == f"{tmp_path}/file: File exists; give a writable folder"
+    assert refused == f"{tmp_path}/file/x: Not a directory; give a writable folder"
 
 
 def test_each_machine_of_a_region_may_have_certificates_and_slots_of_its_own(
@@ -192,7 +206,7 @@ def test_each_machine_of_a_region_may_have_certificates_and_slots_of_its_own(
         assert done.exit_code == 0, done.exception
         found = Credentials.read(tmp_path / name).identity
         assert (found.role, found.region) == (Role.LEARNER, "eu-west")
-        return found.machine, brought.read(tmp_path / name).slots
+        return found.machine, bundle_in(tmp_path / name).slots
 
     assert made("one", "--learners", "2") == ("one", ("eu-west-0", "eu-west-1"))
     assert made("two") == ("two", ("eu-west-2",))
@@ -202,10 +216,10 @@ def test_each_machine_of_a_region_may_have_certificates_and_slots_of_its_own(
     three = ("--region", "eu-west", "--machine", "three", "--files", str(tmp_path / "three"))
     refused = str(typed(*three).exception)
     assert "1 wanted, and machines have all but 0 of region eu-west" in refused
-    assert refused.endswith("atoll edit bytes --learners eu-west=4")
+    assert refused.endswith("kubectl edit dtj bytes: 4 learners of region eu-west")
     done = typed("--revoke", "eu-west", "--machine", "one")
     assert done.stderr.startswith("machine one is shut out when the kubelet has shown them that")
-    listed = configs.slots_map(JobOwner.of(stored, "bytes"), job(), 1)["data"]["slots.json"]
+    listed = children.slots_map(JobOwner.of(stored, "bytes"), job(), 1)["data"]["slots.json"]
     two = ListedMachine(name="two", slots=("eu-west-2",))
     assert Expected.from_json(listed).machines == (two,)
     again = ("--region", "eu-west", "--machine", "one", "--files", str(tmp_path / "one"))

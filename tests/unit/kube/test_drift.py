@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.observed.quantities import quantity
-from atoll_operator.kube.plan.changes.drift import drift
+from atoll_operator.kube.observed.objects import quantity
+from atoll_operator.kube.plan.applied import drift
 from unit.kube.cluster_values import children
 
 STORAGE = "spec.syncer.storage={type: PersistentVolumeClaim, size: 1024Mi}"

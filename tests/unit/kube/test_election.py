@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.election import (
+from atoll_operator.kube.edges.election import (
     NOBODY,
     TIMES,
     Lease,

@@ -5,7 +5,7 @@ from typing import Any
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observed.objects import node as node_of
 from atoll_operator.kube.observed.observation import Node, Object
-from atoll_operator.kube.plan.workloads.exposure import endpoints, stale
+from atoll_operator.kube.plan.children import endpoints, stale
 from unit.kube.cluster_values import SETTINGS, children, job
 
 NODE_PORT = "spec.syncer.expose={type: NodePort}"

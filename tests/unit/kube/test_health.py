@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.health import (
+from atoll_operator.kube.observed.cache import Sight
+from atoll_operator.kube.serve import (
     BROKEN_SECONDS_MAX,
     ELECTION_SECONDS_MAX,
     PASS_SECONDS_MAX,
     WATCH_SECONDS_MAX,
     Signs,
-    live,
-    ready,
+    is_live,
+    is_ready,
 )
-from atoll_operator.kube.observed.cache import Sight
 
 NODES = "/api/v1/nodes"
 NOW = 10_000.0
@@ -59,13 +59,14 @@ UNLISTED: dict[str, Any] = {"problem": "403: forbidden", "broken_at": NOW - 1.0,
         # the API server was away for long, is still, or answers again since a moment
         ({"sights": {NODES: sight(**LONG_BROKEN)}, "answering_since": None}, "", ""),
         ({"sights": {NODES: sight(**LONG_BROKEN)}, "answering_since": NOW - 59.0}, "", ""),
+        ({"sights": {NODES: sight(**LONG_BROKEN, gone=True)}}, "", ""),
         ({"sights": {NODES: sight(**LONG_BROKEN)}}, "", f"{NODES} cannot be watched: reset"),
     ],
 )
 def test_a_part_that_hangs_is_not_live_and_what_cannot_be_seen_is_not_ready(
     more: Mapping[str, Any], dead: str, unready: str
 ) -> None:
-    for health, said in ((live(signs(**more)), dead), (ready(signs(**more)), unready)):
+    for health, said in ((is_live(signs(**more)), dead), (is_ready(signs(**more)), unready)):
         assert health.problems == ((said,) if said else ())
 
 
@@ -74,7 +75,7 @@ def test_the_body_reports_every_age() -> None:
         leads=False, last_pass_at=NOW - 1.26, passes={"demo/tiny": NOW - 0.5},
         sights={NODES: sight(2.04), "/pods": Sight(tried_at=NOW)},
     )  # fmt: skip
-    assert live(found).body() == {
+    assert is_live(found).body() == {
         "ok": True,
         "problems": [],
         "role": "standby",
@@ -84,4 +85,4 @@ def test_the_body_reports_every_age() -> None:
         "runningPassSeconds": {"demo/tiny": 0.5},
         "watchSeconds": {NODES: 2.0, "/pods": None},
     }
-    assert ready(signs()).body()["role"] == "leader"
+    assert is_ready(signs()).body()["role"] == "leader"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.kube.names import LEARNER_ROLE, Annotation, hosts_set, learner_sets
 from atoll_operator.kube.observed.observation import Pod, Replaced, Workload
-from atoll_operator.kube.plan.status.region_counts import ready_by_region, replaced_by_region
+from atoll_operator.kube.plan.status import ready_by_region, replaced_by_region
 from atoll_protos.environment import Env, default
 from atoll_protos.errors import SpecError
 from atoll_protos.names import STARTED_PATH, Label, slot_name

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.job.spec import KIND
-from atoll_operator.kube.plan.changes import applied
-from atoll_operator.kube.plan.losses.exclusions import Exclusions
-from atoll_operator.kube.plan.manifest.phase import Running
+from atoll_operator.kube.plan import applied
+from atoll_operator.kube.plan.children import JobChildren
 from atoll_operator.kube.plan.owner import JobOwner
-from atoll_operator.kube.plan.workloads.children import JobChildren
-from atoll_operator.kube.plan.workloads.rendering import Renderings
+from atoll_operator.kube.plan.phase import Running
+from atoll_operator.kube.plan.rendering import Renderings
+from atoll_operator.kube.plan.replacements import Exclusions
 from atoll_operator.kube.settings import Settings
 from unit.kube.cluster_values import children, job
 from unit.kube.world import World
@@ -72,3 +72,18 @@ def test_passes_over_a_job_at_rest_compare_its_children_once_and_an_edit_arrives
             all_again.setattr(world.server, "show", show)
             world.runs()
         assert world.run() == []
+
+
+def test_what_is_kept_of_all_jobs_is_bounded_by_their_children(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    kept: dict[str, Any] = {}
+    monkeypatch.setattr(applied, "_KEPT", kept)
+    World().run()
+    ((given, found),) = kept.values()
+    kept.clear()
+    kept.update({f"former-{n}": (given, found) for n in range(3)})
+    monkeypatch.setattr(applied, "KEPT_MAX", 3 * len(found) - 1)
+    World().run()
+    assert list(kept) == ["former-2", World().job["metadata"]["uid"]]

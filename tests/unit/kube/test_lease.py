@@ -17,10 +17,9 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges import api
 from atoll_operator.kube.edges.api import path
-from atoll_operator.kube.edges.fence import Fence, NotLeaderError
+from atoll_operator.kube.edges.election import Fence, NotLeaderError, Times
 from atoll_operator.kube.edges.lease import Election
-from atoll_operator.kube.edges.syncers import Syncers
-from atoll_operator.kube.election import Times
+from atoll_operator.kube.edges.polls import Syncers
 from atoll_protos.network.services import Service, add_handlers
 from unit.kube.api_server import ApiServer, connected, until
 
@@ -48,7 +47,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of the fence and of the election."""
     clock = Clock()
-    for module in ("fence", "lease"):
+    for module in ("election", "lease"):
         monkeypatch.setattr(f"atoll_operator.kube.edges.{module}.time", clock)
     return clock
 

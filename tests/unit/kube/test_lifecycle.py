@@ -10,13 +10,22 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import Observation
+from atoll_operator.kube.plan import accepted, children
 from atoll_operator.kube.plan.actions import Plan
-from atoll_operator.kube.plan.manifest import accepted
 from atoll_operator.kube.plan.owner import JobOwner, asked_checkpoint
-from atoll_operator.kube.plan.workloads import configs
-from atoll_protos.job.expected import Expected
+from atoll_protos.job.run_file import Expected
 from unit.kube.cluster_values import job, learner, reply
-from unit.kube.planner_side import CHANGES, NOW, answers, lost, planned, raw, seen, template_of
+from unit.kube.planner_side import (
+    CHANGES,
+    NOW,
+    answers,
+    applied,
+    lost,
+    planned,
+    raw,
+    seen,
+    template_of,
+)
 
 SPEC: dict[str, Any] = raw()["spec"] | {"syncer": {"shards": 1}}
 
@@ -51,14 +60,12 @@ UNSUPPORTED = "spec.export.url: is not supported yet; use file:///FOLDER"
 
 
 def unaccepted(**more: Any) -> dict[str, Any]:
-    return {"accepted": SPEC, "reason": "NotSupported", "error": UNSUPPORTED} | more
+    return {"reason": "NotSupported", "error": UNSUPPORTED} | more
 
 
 def test_a_running_job_with_an_edit_that_is_not_supported_trains_on_and_says_so() -> None:
     pods = (learner("us-east-0", "n1", template=template_of(seen(), "us-east")),)
-    live = seen(
-        pods=pods, **unaccepted(accepted={}), remembered=answers(reply(us_east_0="Training"))
-    )
+    live = seen(pods=pods, **unaccepted(), remembered=answers(reply(us_east_0="Training")))
     found = planned(live)
     assert (found.children.apply, found.children.prune, found.restart) == ((), (), ())
     assert said(found, "Accepted") == ("False", "NotSupported")
@@ -71,7 +78,7 @@ def test_a_running_job_with_an_edit_that_is_not_supported_trains_on_and_says_so(
 
 def test_its_lost_nodes_are_replaced_and_its_end_is_seen() -> None:
     moved = planned(lost(**unaccepted()))
-    assert [each["kind"] for each in moved.children.apply] == ["ConfigMap", "StatefulSet"]
+    assert [each["kind"] for each in moved.children.apply] == ["StatefulSet"]
     final = reply()
     final.state = pb.SHARD_COMPLETE
     ended = planned(seen("spec.evaluator=null", remembered=answers(final), **unaccepted()))
@@ -80,7 +87,8 @@ def test_its_lost_nodes_are_replaced_and_its_end_is_seen() -> None:
 
 
 def test_the_accepted_manifest_is_kept_beside_the_job() -> None:
-    (kept,) = planned(seen(accepted=SPEC)).children.apply
+    live = [each for each in applied() if each["metadata"]["name"] != "tiny-accepted"]
+    (kept,) = planned(seen(children=live)).children.apply
     assert kept["metadata"]["name"] == "tiny-accepted"
     assert kept["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
     reading = accepted.read(raw() | {"spec": {"steps": "many"}}, [kept])
@@ -130,7 +138,7 @@ def test_of_a_job_that_runs_on_without_a_manifest_nothing_is_said_to_be_false() 
 
 def test_an_annotation_tells_the_shards_which_checkpoint_is_asked_for() -> None:
     asked = raw(annotations={Annotation.CHECKPOINT: "51"})
-    listed = configs.slots_map(JobOwner.of(asked, "tiny"), job(), 1)["data"]["slots.json"]
+    listed = children.slots_map(JobOwner.of(asked, "tiny"), job(), 1)["data"]["slots.json"]
     assert Expected.from_json(listed).checkpoint == 51
     for spoilt in ("", "0", "-3", "1e5", "9" * 40, "51\n", 7.5, None):
         assert asked_checkpoint({Annotation.CHECKPOINT: spoilt}) == 0

@@ -1,7 +1,8 @@
 """Several served namespaces: one that cannot be seen, or is gone, holds up no other."""
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,8 +10,9 @@ import pytest
 
 from atoll_operator.api.job.spec import KIND
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, ApiError, path
-from atoll_operator.kube.edges.namespaces import GONE_SECONDS, LEFT_OUT, SERVED, Namespaces
+from atoll_operator.kube.edges.watches import GONE_SECONDS, Nodes, Reflector, sources
 from atoll_operator.kube.observed.cache import Cache, Key, Sight
+from atoll_protos.names import Label
 from unit.kube.api_server import ApiServer, until
 from unit.kube.test_serve import probe, replicas, tiny
 from unit.kube.world import World
@@ -25,12 +27,10 @@ def paths_of(namespace: str) -> dict[str, str]:
 
 
 class Api:
-    """Namespaces as they are, and the Events that were written."""
+    """Refuses everything but to say what a namespace is."""
 
-    def __init__(self) -> None:
-        self.found: Mapping[str, Any] | None = None
-        self.error: ApiError | None = None
-        self.events: list[str] = []
+    def __init__(self, found: Mapping[str, Any] | None, error: ApiError | None = None) -> None:
+        self.found, self.error, self.lists = found, error, 0
 
     async def get(self, where: str) -> Mapping[str, Any] | None:
         assert where == "/api/v1/namespaces/other"
@@ -38,35 +38,32 @@ class Api:
             raise self.error
         return self.found
 
-    async def apply_event(self, event: Mapping[str, Any]) -> None:
-        assert event["metadata"]["namespace"] == event["involvedObject"]["namespace"] == "atoll"
-        self.events.append(event["reason"])
+    async def pages(self, *_: Any) -> AsyncIterator[Any]:
+        self.lists += 1
+        if self.lists == 3:
+            raise asyncio.CancelledError
+        raise ApiError(403, "forbidden")
+        yield
 
 
-class Scene:
-    """Two namespaces, of which one has a job and a watch that is refused since 0."""
-
-    def __init__(self) -> None:
-        self.api, self.cache, self.fed = Api(), Cache(), cast("list[Key]", [])
-        for namespace in ("demo", "other"):
-            sight = Sight(namespace=namespace, tried_at=0.0, listed=True)
-            self.cache.sights[path("Pod", namespace)] = sight
-        metadata = {"name": "job", "namespace": "other", "uid": "u", "resourceVersion": "1"}
-        self.cache.seen(KIND, {"kind": KIND, "metadata": metadata})
-        self.cache.sights[PODS].fails("403: forbidden", 0.0)
-        self.part = Namespaces(
-            api=cast("Any", self.api), cache=self.cache, namespaces=["demo", "other"],
-            lease=("atoll", "operator"), feed=self.fed.append,
-        )  # fmt: skip
-
-    def look(self, now: float) -> set[str]:
-        for each in self.part.namespaces:
-            asyncio.run(self.part.look(each, now))
-        return self.cache.left_out
+async def refused(api: Api, cache: Cache, fed: list[Key], broken_seconds: float) -> None:
+    """Follow the pods of a namespace, which have been out of sight for so long."""
+    followed = sources(cache, Nodes(region_label=""), ["other"], fed.append)
+    (pods,) = (each for each in followed if each.path == PODS)
+    reflector = Reflector(api=cast("Any", api), source=pods)
+    reflector.sight.fails("403: forbidden", time.monotonic() - broken_seconds)
+    metadata: Any = {"name": "p", "namespace": "other", "uid": "u", "resourceVersion": "1"}
+    metadata |= {"labels": {Label.JOB: "job"}}
+    cache.seen("Pod", {"kind": "Pod", "metadata": metadata})
+    with pytest.raises(asyncio.CancelledError):
+        await reflector.follow()
 
 
 def test_a_watch_that_is_refused_is_a_problem_of_its_namespace_alone() -> None:
-    cache = Scene().cache
+    cache = Cache()
+    for namespace in ("demo", "other"):
+        cache.sights[path("Pod", namespace)] = Sight(namespace=namespace, tried_at=0.0, listed=True)
+    cache.sights[PODS].fails("403: forbidden", 0.0)
     assert cache.problem("demo") == ""
     assert cache.problem("other") == f"{PODS} cannot be watched: 403: forbidden"
     cache.sights[path("Pod", "")] = Sight(tried_at=0.0)
@@ -74,18 +71,17 @@ def test_a_watch_that_is_refused_is_a_problem_of_its_namespace_alone() -> None:
 
 
 @pytest.mark.parametrize("found", [None, {"status": {"phase": "Terminating"}}])
-def test_a_namespace_that_is_gone_for_a_minute_is_left_out_and_told_once(found: Any) -> None:
-    scene = Scene()
-    scene.api.found = found
-    assert scene.look(GONE_SECONDS - 1) == set()
-    assert scene.look(GONE_SECONDS) == {"other"}
-    assert scene.cache.job(("other", "job")) is None
-    assert scene.fed == [("other", "job")]  # a pass forgets it
-    scene.look(GONE_SECONDS + 1)
-    assert scene.api.events == [LEFT_OUT]
-    scene.cache.sights[PODS].works(99.0)
-    assert scene.look(100.0) == set()
-    assert scene.api.events == [LEFT_OUT, SERVED]
+@pytest.mark.usefixtures("slept")
+async def test_a_namespace_that_is_gone_for_a_minute_is_empty(found: Any) -> None:
+    cache, fed = Cache(), cast("list[Key]", [])
+    await refused(Api(found), cache, fed, GONE_SECONDS - 1)
+    assert not cache.sights[PODS].gone
+    await refused(Api(found), cache, fed, GONE_SECONDS)
+    assert cache.sights[PODS].gone
+    assert fed == [("other", "job")]  # a pass forgets it
+    assert not cache.children(("other", "job"))
+    cache.sights[PODS].works(99.0)
+    assert not cache.sights[PODS].gone
 
 
 @pytest.mark.parametrize(
@@ -96,11 +92,11 @@ def test_a_namespace_that_is_gone_for_a_minute_is_left_out_and_told_once(found: 
         (None, ApiError(503, "")),
     ],
 )
-def test_a_namespace_whose_rights_alone_are_lost_is_not_left_out(found: Any, error: Any) -> None:
-    scene = Scene()
-    scene.api.found, scene.api.error = found, error
-    assert scene.look(10 * GONE_SECONDS) == set()
-    assert not scene.api.events
+@pytest.mark.usefixtures("slept")
+async def test_a_namespace_whose_rights_alone_are_lost_is_not_gone(found: Any, error: Any) -> None:
+    cache = Cache()
+    await refused(Api(found, error), cache, [], 10 * GONE_SECONDS)
+    assert not cache.sights[PODS].gone
 
 
 def test_a_job_is_judged_while_another_namespace_cannot_be_seen() -> None:
@@ -111,16 +107,16 @@ def test_a_job_is_judged_while_another_namespace_cannot_be_seen() -> None:
     assert "apply StatefulSet tiny-us-east" in world.run()
 
 
-def test_a_job_of_a_namespace_that_is_left_out_is_forgotten() -> None:
+def test_a_job_of_a_namespace_that_is_gone_is_forgotten() -> None:
     world = World()
     world.run()
     world.server.job = None
     sight = Sight(namespace="demo", tried_at=0.0, listed=True)
-    world.server.cache.sights["pods"] = sight
+    world.server.cache.sights = {"pods": sight}
     sight.fails("403: forbidden", 0.0)
     world.run()
     assert world.reconciler.memories  # it may be there
-    world.server.cache.left_out.add("demo")
+    sight.gone = True
     world.run()
     assert not world.reconciler.memories
     assert world.again is None

@@ -7,9 +7,9 @@ import pytest
 from atoll_operator.kube.observed import objects
 from atoll_operator.kube.observed.cache import EventFailure
 from atoll_operator.kube.observed.observation import Pod, workload_name
-from atoll_operator.kube.plan.losses.replacements import Placement
-from atoll_operator.kube.plan.status.problems import problems
-from atoll_operator.kube.plan.workloads.pods import container_names
+from atoll_operator.kube.plan.pods import container_names
+from atoll_operator.kube.plan.replacements import Placement
+from atoll_operator.kube.plan.status import problems
 from atoll_protos.names import Label
 from unit.kube.cluster_values import job
 

@@ -6,15 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from atoll_operator.api.job.pod_fields import PodOverrides
+from atoll_operator.api.job.fields import PodOverrides
 from atoll_operator.kube.names import Annotation
-from atoll_operator.kube.plan.workloads.overrides import (
-    CONTAINER,
-    METADATA,
-    POD,
-    RENAMED,
-    overridden,
-)
+from atoll_operator.kube.plan.pods import CONTAINER, METADATA, POD, RENAMED, overridden
 from unit.kube.cluster_values import children
 
 TEMPLATE = yaml.safe_load("""

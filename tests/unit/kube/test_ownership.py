@@ -6,7 +6,7 @@ import pytest
 
 from atoll_operator.api.job.spec import KIND
 from atoll_operator.kube.observed.objects import is_of
-from atoll_operator.kube.plan.changes.ownership import obstacle
+from atoll_operator.kube.plan.applied import obstacle
 from atoll_protos.names import Label
 from unit.kube.cluster_values import children
 

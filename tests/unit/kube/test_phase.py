@@ -6,12 +6,12 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.job_status import Condition, Status
-from atoll_operator.kube.plan.losses.nodes import NodeState
-from atoll_operator.kube.plan.losses.replacements import Placement
-from atoll_operator.kube.plan.manifest import phase
-from atoll_operator.kube.plan.manifest.phase import Before
+from atoll_operator.kube.plan import phase
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation, situation_of
-from atoll_operator.kube.plan.status.problems import problems
+from atoll_operator.kube.plan.status import problems
 from atoll_protos.exits import FINISHED, ExitCode
 from unit.kube.cluster_values import SETTINGS, job, learner, reply
 from unit.kube.planner_side import NOW

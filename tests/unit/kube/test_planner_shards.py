@@ -7,7 +7,7 @@ import pytest
 
 from atoll_operator.kube.observed.objects import key_of
 from atoll_operator.kube.plan.actions import Plan
-from unit.kube.cluster_values import job
+from unit.kube.cluster_values import job, stored
 from unit.kube.planner_side import CHANGES, planned, raw
 from unit.kube.scenes import scene
 
@@ -25,6 +25,7 @@ def edited(text: str, *changes: str, run: str = "r1", without: Any = None) -> Pl
         replace(
             found,
             job=job(*CHANGES, *changes, TEMPLATE),
+            accepted=stored(*CHANGES, *changes, TEMPLATE),
             raw=raw(generation=2) | ({"status": {"run": run}} if run else {}),
             children=tuple(each for each in found.children if key_of(each) != without),
         )

@@ -222,7 +222,7 @@ async def test_credentials_that_no_shard_takes_are_told_and_the_last_that_worked
     ("field", "value"),
     [
         *(("reason", "full"), ("must_equal", "{}"), ("steps", 2), ("shard", 2), ("intent", 2)),
-        *(("slot.reason", "not finite"), ("slot.trouble", "expired"), ("slot.owner_word", 3)),
+        *(("slot.reason", "not finite"), ("slot.trouble", "expired"), ("slot.owner_generation", 3)),
         *(("tick", 99), ("trained", 7), ("slot.tokens", 7)),
     ],
 )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 
-from atoll_operator.kube.edges.queue import SPACING_SECONDS, Queue, backoff
+from atoll_operator.kube.edges.queue import SPACING_SECONDS, WORKERS, Queue, backoff
 from atoll_operator.kube.observed.cache import Key
 from unit.kube.api_server import running, until
 
@@ -101,3 +101,39 @@ async def test_a_job_has_one_pass_at_a_time() -> None:
         queue.add(OTHER)  # this one is not held up
         await until(lambda: OTHER in begun)
         assert begun == [KEY, OTHER]
+
+
+async def test_long_passes_of_one_namespace_hold_up_no_other_and_those_due_begin_in_turn() -> None:
+    begun: list[Key] = []
+    ends = asyncio.Event()
+
+    async def reconcile(key: Key) -> float | None:
+        begun.append(key)
+        if key[0] == "many":
+            await ends.wait()
+        return None
+
+    queue = Queue(reconcile=reconcile)
+    many = [("many", str(n)) for n in range(2 * WORKERS)]
+    for key in many:
+        queue.add(key)
+    async with running(queue.run()):
+        await until(lambda: len(begun) == WORKERS)
+        queue.add(OTHER, 0.05)  # a time that comes while no worker is free
+        await until(lambda: OTHER in begun)
+        assert begun == [*many[:WORKERS], OTHER]
+        queue.add(KEY)
+        ends.set()
+        await until(lambda: len(begun) == len(many) + 2)
+        assert begun.index(KEY) < begun.index(many[-1])
+
+
+def test_a_namespace_whose_passes_run_already_has_its_turn_behind_others() -> None:
+    async def reconcile(_: Key) -> float | None:
+        return None
+
+    queue = Queue(reconcile=reconcile)
+    queue.running = {("a", "1"): 0.0, ("a", "2"): 0.0}
+    queue.due = dict.fromkeys([("a", "3"), ("a", "4"), ("b", "1"), ("b", "2"), ("c", "1")], 0.0)
+    chosen = queue._next(1.0)
+    assert [f"{namespace}{name}" for namespace, name in chosen] == ["b1", "c1", "b2", "a3", "a4"]

@@ -7,7 +7,7 @@ import pytest
 from atoll_operator.kube.edges.api import NODES, path
 from atoll_operator.kube.names import TRAINING_GATE
 from atoll_operator.kube.observed import objects
-from atoll_operator.kube.plan.status.readiness import IDLE_SECONDS, marks
+from atoll_operator.kube.plan.status import IDLE_SECONDS, marks
 from unit.kube.cluster_values import children, reply
 from unit.kube.scenes import scene
 from unit.kube.world import KEY, World, lost_learner

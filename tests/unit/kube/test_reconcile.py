@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,11 +15,9 @@ from atoll_operator.kube import reconcile
 from atoll_operator.kube.edges.api import ApiError, ConflictError, ObjectNotFoundError, path
 from atoll_operator.kube.effects.apply import Applier
 from atoll_operator.kube.effects.report import StatusWriter
-from atoll_operator.kube.observe import ClusterObserver
-from atoll_operator.kube.plan.inquiry import inquire
-from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
-from atoll_operator.kube.plan.planner import plan
-from atoll_operator.kube.plan.status import events, status
+from atoll_operator.kube.plan import events, status
+from atoll_operator.kube.plan.planner import AGAIN_SECONDS, inquire, plan
+from atoll_operator.kube.reconcile import ClusterObserver
 from atoll_protos.names import Label
 from unit.kube.world import KEY, World, lost_learner
 
@@ -100,6 +99,24 @@ def test_each_phase_of_a_pass_is_entered_once_and_in_order(monkeypatch: pytest.M
         assert entered == ["look", "inquire", "ask", "plan", "apply", "report"]
 
 
+def test_the_event_loop_goes_on_while_a_pass_thinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on, seen, ask = threading.Event(), [], ClusterObserver.ask
+
+    async def asks(*values: Any) -> Any:
+        found = await ask(*values)
+        asyncio.get_running_loop().call_soon(went_on.set)
+        return found
+
+    def waits(*values: Any) -> Any:
+        seen.append(went_on.wait(10.0))
+        return plan(*values)
+
+    monkeypatch.setattr(ClusterObserver, "ask", asks)
+    monkeypatch.setattr(reconcile, "plan", waits)
+    World().run()
+    assert seen == [True]
+
+
 def test_a_pass_that_sees_nothing_is_no_failure_and_touches_nothing() -> None:
     world = World()
     world.cannot_watch("403: pods is forbidden")
@@ -132,7 +149,7 @@ def test_a_job_whose_objects_cannot_be_watched_is_unknown_and_says_why() -> None
     assert world.said("Degraded")["reason"] != "NotRead"  # what was read is young enough
     world.memory.read_at -= 60
     world.run()
-    for kind in ("SyncerReady", "LearnersAvailable", "Progressing", "Degraded"):
+    for kind in ("SyncerReady", "Progressing", "Degraded"):
         said = world.said(kind)
         assert (said["status"], said["reason"]) == ("Unknown", "NotRead")
         assert "persistentvolumeclaims is forbidden" in said["message"]
@@ -263,7 +280,7 @@ def test_while_requests_are_scarce_only_progress_waits(monkeypatch: pytest.Monke
         (True, pb.SHARD_RECOVERING, True),
         (False, pb.SHARD_RECOVERING, True),
     ):
-        world.reconciler.writer.busy = lambda: busy  # noqa: B023 - called in this round
+        world.reconciler.writer.busy = lambda _: busy  # noqa: B023 - called in this round
         world.registrar.tick += 10
         world.registrar.state = state
         assert ("status" in world.run()) == wrote
@@ -296,7 +313,7 @@ def test_a_message_that_waits_for_requests_is_written_soon_although_the_job_is_a
     right = world.said("Accepted")["message"]
     for busy, wrote, again in ((True, [], reconcile.UNDONE_SECONDS), (False, ["status"], None)):
         world.said("Accepted")["message"] = "as it was"
-        world.reconciler.writer.busy = lambda: busy  # noqa: B023 - called in this round
+        world.reconciler.writer.busy = lambda _: busy  # noqa: B023 - called in this round
         assert world.run() == wrote
         assert again is None or world.again == again
     assert world.said("Accepted")["message"] == right

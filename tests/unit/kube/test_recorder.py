@@ -8,10 +8,10 @@ import pytest
 
 from atoll_operator.api.status.job_status import Condition
 from atoll_operator.kube.edges.api import ApiError
-from atoll_operator.kube.effects.recorder import FORGET_SECONDS, TELL_SECONDS, Recorder
+from atoll_operator.kube.effects.report import FORGET_SECONDS, TELL_SECONDS, Recorder
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.plan.status import events
-from atoll_operator.kube.plan.status.events import SETTLE_SECONDS, Event
+from atoll_operator.kube.plan import events
+from atoll_operator.kube.plan.events import SETTLE_SECONDS, Event
 
 JOB = {"metadata": {"name": "tiny", "namespace": "demo", "uid": "job-uid"}}
 
@@ -131,7 +131,7 @@ def test_a_condition_is_told_once_when_its_change_has_lasted(first: str, world: 
     assert world.recorder.due_seconds("job-uid") is None
 
 
-@pytest.mark.parametrize("kind", ["Accepted", "Failed", "Complete", "Suspended", "NodeLossHeld"])
+@pytest.mark.parametrize("kind", ["Accepted", "Failed", "Complete", "Suspended"])
 def test_what_does_not_flap_is_told_at_once(kind: str, world: World) -> None:
     world.tell(changed("True", "False", kind))
     assert [each["reason"] for each in world.written] == [f"{kind}True"]

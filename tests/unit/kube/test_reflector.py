@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.edges import api, reflector
-from atoll_operator.kube.edges.connection import connect
-from atoll_operator.kube.edges.limiter import Limiter
-from atoll_operator.kube.edges.reflector import Reflector, Source
+from atoll_operator.kube.edges import api, watches
+from atoll_operator.kube.edges.api import Limiter
+from atoll_operator.kube.edges.watches import Reflector, Source
 from atoll_operator.kube.observed.cache import Sight
+from atoll_operator.kube.serve import connect
 from unit.kube.api_server import POD_PATH, ApiServer, connected, running, serving, until
 
 
@@ -79,14 +79,14 @@ Following = Callable[..., AbstractAsyncContextManager[World]]
 
 @pytest.fixture
 def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Following:
-    monkeypatch.setattr(reflector, "RETRY_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(watches, "RETRY_SECONDS", (0.01, 0.05))
     return partial(follow, tmp_path)
 
 
 async def test_a_list_is_read_in_pages_and_only_objects_with_the_label(
     following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reflector, "PAGE_OBJECTS", 2)
+    monkeypatch.setattr(watches, "PAGE_OBJECTS", 2)
     async with following() as world:
         assert world.lists == [["p0", "p1", "p2", "p3", "p4"]]
         lists = [each for each in world.server.queries if "watch" not in each]
@@ -172,7 +172,7 @@ async def test_a_kind_of_which_nothing_is_said_is_watched_again(following: Follo
 async def test_a_watch_that_the_api_server_does_not_take_is_a_failure(
     following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reflector, "BEGIN_SECONDS_MAX", 0.2)  # long before its silence is
+    monkeypatch.setattr(watches, "BEGIN_SECONDS_MAX", 0.2)  # long before its silence is
     async with following() as world:
         world.server.silent = True
         world.server.end_watches(POD_PATH)
@@ -197,7 +197,7 @@ async def test_retry_after_is_waited_for(following: Following, slept: list[float
 
 
 async def test_a_server_away_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector, "RETRY_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(watches, "RETRY_SECONDS", (0.01, 0.05))
     server = ApiServer()
     async with serving(server, tmp_path) as config:
         connection = await connect(Limiter(per_second=1e6, burst=1), str(config))

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.api.job.spec import Job
-from atoll_operator.kube.names import LENGTH_FILE, RUN_FILE, Annotation
-from atoll_operator.kube.observed.notes import run_files
+from atoll_operator.kube.names import LENGTH_FILE, RENDERED, RUN_FILE, Annotation
 from atoll_operator.kube.observed.objects import excluded_nodes, key_of
-from atoll_operator.kube.plan.losses.exclusions import Exclusions
-from atoll_operator.kube.plan.manifest.phase import Running
-from atoll_operator.kube.plan.workloads import pods, rendering
+from atoll_operator.kube.plan import pods, rendering
+from atoll_operator.kube.plan.phase import Running
+from atoll_operator.kube.plan.replacements import Exclusions
 from atoll_protos.job.run_file import RunFile
-from unit.kube.cluster_values import EVERYTHING, SETTINGS, job
+from unit.kube.cluster_values import EVERYTHING, SETTINGS, job, stored
 from unit.kube.cluster_values import children as builder
 
 Live = dict[tuple[str, str], dict[str, Any]]
@@ -40,11 +38,7 @@ def next_pass(
 ) -> Live:
     """The children that a pass wants, which finds these."""
     found = rendering.renderings_of(
-        job(*changes),
-        generation,
-        [each for each in live.values() if each["kind"] in WORKLOADS],
-        run_files(each for each in live.values() if each["kind"] == "ConfigMap"),
-        running,
+        job(*changes), generation, stored(*changes), live.values(), running
     )
     made = builder(*changes, settings=settings, running=running, renderings=found,
                    exclusions=exclusions)  # fmt: skip
@@ -75,43 +69,6 @@ def test_an_upgrade_changes_no_template_of_a_running_job(monkeypatch: pytest.Mon
         assert after == before
 
 
-def noted_by_a_later_version(live: Live) -> Live:
-    found = copy.deepcopy(live)
-    for each in found.values():
-        if each["kind"] in WORKLOADS:
-            annotations = each["metadata"]["annotations"]
-            document = json.loads(annotations[Annotation.RENDERED])
-            del document["sum"]
-            document |= {"more": "of a later version"}
-            document |= {"sum": rendering.digest(document)[:16]}
-            annotations[Annotation.RENDERED] = json.dumps(document)
-    return found
-
-
-def notes(live: Live) -> list[dict[str, Any]]:
-    return [
-        json.loads(each["metadata"]["annotations"][Annotation.RENDERED])
-        for each in live.values()
-        if each["kind"] in WORKLOADS
-    ]
-
-
-def test_a_note_of_a_later_version_with_more_fields_restarts_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """So an operator that goes back to this version leaves the pods alone."""
-    before = noted_by_a_later_version(begun())
-    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 31)
-    after = next_pass(before, generation=1, settings=NEW)
-    assert templates(after) == templates(before)
-    assert notes(after) == notes(before)
-    edited_elsewhere = next_pass(before, MORE, generation=2)
-    assert all(each["more"] == "of a later version" for each in notes(edited_elsewhere))
-    again = next_pass(edited_elsewhere, MORE, generation=2, settings=NEW)
-    assert templates(again) == templates(edited_elsewhere)
-    assert not any("more" in each for each in notes(next_pass(before, EDIT, generation=2)))
-
-
 def test_a_changed_run_file_reaches_no_running_job(monkeypatch: pytest.MonkeyPatch) -> None:
     before = begun()
     whole = RunFile.to_json
@@ -135,10 +92,6 @@ def test_another_number_of_learners_or_region_brings_no_new_rendering() -> None:
         for found in (templates(before), templates(many))
     ]
     assert marks[0] == marks[1]
-    assert next_pass(before, MORE, generation=2) == next_pass({}, MORE, generation=2) | {
-        key: each for key, each in next_pass(before, MORE, generation=2).items()
-        if key[0] in WORKLOADS
-    }  # fmt: skip
     more = next_pass(many, OTHER_REGION, generation=3, settings=NEW)
     assert images(more)["tiny-mars"] == "worker:1"  # the version of the run that it joins
 
@@ -163,22 +116,6 @@ def test_a_shard_that_gets_an_edit_later_gets_the_version_of_the_others() -> Non
     assert images(next_pass(held, EDIT, generation=2, settings=newest)) == images(after)
 
 
-def test_another_hash_of_the_same_generation_is_no_edit(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = next_pass(begun(), MORE, generation=2)
-    whole = rendering.inputs
-
-    def otherwise(of: Job, *, home: bool = True) -> dict[str, str]:
-        found = whole(of, home=home)
-        return {name: f"{each}, in another way" for name, each in found.items()}
-
-    monkeypatch.setattr(rendering, "inputs", otherwise)
-    after = next_pass(before, MORE, generation=2, settings=NEW)
-    assert templates(after) == templates(before)
-    assert after != before  # the note has the new hash
-    later = next_pass(after, generation=3, settings=NEW)
-    assert images(later) == images(before)
-
-
 def test_the_ways_for_other_clusters_are_no_edit_for_the_pods_of_the_syncers_cluster() -> None:
     ways = ("spec.syncer.endpoints=['a:1', 'b:2']", "spec.syncer.expose={type: NodePort}")
     assert rendering.inputs(job(*ways)) == rendering.inputs(job())
@@ -195,6 +132,18 @@ def test_a_lost_node_is_excluded_from_a_kept_template_and_comes_back() -> None:
     assert excluded_nodes(templates(away)["StatefulSet", "tiny-us-east"]) == ("n1",)
     assert excluded_nodes(templates(away)["Deployment", "tiny-syncer-0"]) == ("n1", "n2")
     assert next_pass(away, generation=1, settings=NEW) == before
+
+
+def test_a_node_that_the_user_excludes_stays_so_in_a_template_of_an_earlier_version() -> None:
+    field = "{key: metadata.name, operator: NotIn, values: [bad]}"
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    change = f"""spec.learner.template.spec.affinity={{nodeAffinity: {{{required}:
+        {{nodeSelectorTerms: [{{matchFields: [{field}]}}]}}}}}}"""
+    before = next_pass({}, change, generation=1)
+    lost = Exclusions(nodes={"tiny-us-east": ("n1",)})
+    away = next_pass(before, change, generation=1, settings=NEW, exclusions=lost)
+    assert excluded_nodes(templates(away)["StatefulSet", "tiny-us-east"]) == ("bad", "n1")
+    assert next_pass(away, change, generation=1, settings=NEW) == before
 
 
 def at_rest(live: Live) -> Live:
@@ -220,36 +169,34 @@ def test_a_suspended_job_whose_shards_stay_keeps_its_version() -> None:
     assert set(images(resumed).values()) == {"worker:1", "syncer:1"}
 
 
-def changed_note(live: Live, text: str) -> Live:
-    found = copy.deepcopy(live)
-    for key, each in found.items():
-        if key[0] in WORKLOADS:
-            each["metadata"]["annotations"][Annotation.RENDERED] = text
-    return found
-
-
-def test_a_note_that_somebody_has_edited_counts_for_nothing() -> None:
+@pytest.mark.parametrize("name", [Annotation.RENDERED, Annotation.TEMPLATE])
+def test_a_hash_that_somebody_has_edited_is_written_again(name: str) -> None:
     before = begun()
-    note = before["StatefulSet", "tiny-us-east"]["metadata"]["annotations"][Annotation.RENDERED]
-    for text in ("", "{}", "[]", "no JSON", note.replace("worker:1", "evil:1")):
-        assert templates(next_pass(changed_note(before, text), generation=1)) == templates(before)
+    for text in ("", "1", "{}", "1 other"):
+        changed = copy.deepcopy(before)
+        for key, each in changed.items():
+            if key[0] in WORKLOADS:
+                part = each if name == Annotation.RENDERED else each["spec"]["template"]
+                part["metadata"]["annotations"][name] = text
+        assert next_pass(changed, generation=1) == before or text == "1 other"
 
 
-def test_a_template_that_is_too_long_to_be_noted_outlives_an_upgrade_as_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    args = json.dumps(["x" * 4000] * 64)
-    short, long = "[{name: us-east}]", f"[{{name: us-east, podOverrides: {{args: {args}}}}}]"
-    before = next_pass({}, f"spec.regions={long}", generation=1)
-    east = before["StatefulSet", "tiny-us-east"]
-    assert len(east["metadata"]["annotations"][Annotation.RENDERED]) < 1000
-    east["spec"]["template"]["metadata"]["creationTimestamp"] = None  # as the API server shows it
-    monkeypatch.setattr(pods, "GONE_NODE_SECONDS", 31)
-    after = next_pass(before, f"spec.regions={long}", generation=1, settings=NEW)
-    del east["spec"]["template"]["metadata"]["creationTimestamp"]
-    assert templates(after) == templates(before)
-    edited = next_pass(after, f"spec.regions={short}", generation=2, settings=NEW)
-    assert images(edited)["tiny-us-east"] == "worker:2"
+@pytest.mark.parametrize("text", ["", "{}", "[]", "no JSON", '{"generation": 1, "images": {}}'])
+def test_a_record_that_somebody_has_spoilt_makes_all_templates_anew(text: str) -> None:
+    before = begun()
+    changed = copy.deepcopy(before)
+    changed["ConfigMap", "tiny-accepted"]["data"][RENDERED] = text
+    assert next_pass(changed, generation=1) == before
+    assert set(images(next_pass(changed, generation=1, settings=NEW)).values()) == {
+        "worker:2", "syncer:2"
+    }  # fmt: skip
+
+
+def test_a_workload_that_is_lost_is_made_with_the_images_of_the_others() -> None:
+    before = begun()
+    lost = {key: each for key, each in before.items() if key != ("StatefulSet", "tiny-us-east")}
+    images_alone = replace(SETTINGS, worker_image="worker:2", syncer_image="syncer:2")
+    assert next_pass(lost, generation=1, settings=images_alone) == before
 
 
 LONGER = "spec.steps=700"

@@ -4,7 +4,7 @@ import pytest
 
 from atoll_operator.kube import reconcile
 from atoll_operator.kube.edges.api import LEASES, NODES, ApiError
-from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
+from atoll_operator.kube.plan.planner import AGAIN_SECONDS
 from atoll_protos.names import Label
 from unit.kube.world import World, lost_learner
 
@@ -29,7 +29,7 @@ def test_the_replacement_is_named_owner_after_a_fresh_look_at_it(world: World) -
     index = {Label.REGION: "us-east", "apps.kubernetes.io/pod-index": "0"}
     world.server.add_pod("tiny-us-east-0", "learner", "n3", **index)
     world.live("Pod", "tiny-us-east-0")["metadata"]["uid"] = "new"
-    world.registrar.slots[0].owner_word = 1
+    world.registrar.slots[0].owner_generation = 1
     assert "owner us-east-0 new 1" in world.run()
 
 
@@ -60,7 +60,7 @@ def test_jobs_whose_replacements_are_held_are_counted(world: World) -> None:
     assert world.metric("atoll_operator_jobs_held") == 0
     world.see_nodes("us-east", n1="False", n2="False", n3="False")
     world.runs()  # the cache of these tests has the status from the next pass on
-    assert world.condition("NodeLossHeld") == "True"
+    assert world.said("Degraded")["reason"] == "NodeLossHeld"
     assert world.metric("atoll_operator_jobs_held") == 1
     world.server.job = None
     world.run()

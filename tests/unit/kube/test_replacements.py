@@ -16,13 +16,15 @@ from atoll_operator.kube.observed.observation import (
     Workload,
     with_hosts,
 )
-from atoll_operator.kube.plan import pauses
-from atoll_operator.kube.plan.losses.exclusions import exclusions, is_excluded, stranded
-from atoll_operator.kube.plan.losses.nodes import NodeState
-from atoll_operator.kube.plan.losses.replacements import (
+from atoll_operator.kube.plan import planner
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.replacements import (
     Placement,
     ToReplace,
     counts,
+    exclusions,
+    is_excluded,
+    stranded,
     works_again,
 )
 from atoll_operator.kube.plan.situation import situation_of
@@ -313,13 +315,17 @@ def test_a_lost_host_moves_from_its_node_alone_and_its_head_keeps_the_slot() -> 
     assert first.replace == ()
     second = planned(settled(found))
     (gone,) = second.replace
-    assert (gone.pod.name, gone.pod.node, gone.retire_word) == ("tiny-us-east-0-1", "n2", None)
+    assert (gone.pod.name, gone.pod.node, gone.retire_generation) == (
+        "tiny-us-east-0-1",
+        "n2",
+        None,
+    )
     assert (second.owners, second.delete, second.restart) == ((), (), ())
 
 
 def test_both_lost_hosts_move_in_one_pass_and_only_the_head_loses_its_word() -> None:
     found = settled(scene(f"{OF_PAIR}; Lost us-east-0; n1 n2 silent=30", HOSTS))
-    words = {each.pod.name: each.retire_word for each in planned(found).replace}
+    words = {each.pod.name: each.retire_generation for each in planned(found).replace}
     assert words == {"tiny-us-east-0-0": 0, "tiny-us-east-0-1": None}
     live = found.workloads["tiny-us-east-0"]
     assert {host: each.recent for host, each in live.replaced.items()} == {0: 1, 1: 1}
@@ -334,7 +340,7 @@ def test_what_is_left_on_a_lost_node_of_a_learner_that_is_not_asked_for_is_remov
     (gone,) = found.replace
     assert gone.pod.name == "tiny-us-east-7-1"
     assert gone.event.message.startswith("tiny-us-east-7-1 is removed: its node n2 is silent")
-    assert found.pause_seconds != pauses.AGAIN_SECONDS
+    assert found.pause_seconds != planner.AGAIN_SECONDS
     wanted = scene(  # its set is about to be made, with the node excluded
         "us-east-1/0 @n1; us-east-1/1 @n2; syncer serves; n2 silent=30", HOSTS,
         absent_seconds={"us-east-1": 60.0},

@@ -7,8 +7,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.observed.observation import OLD_TEMPLATE
-from atoll_operator.kube.plan.changes.rollout import ShardProcess, counted, shards_to_hold
-from atoll_operator.kube.plan.shard_processes import ProcessState
+from atoll_operator.kube.plan.restarts import ShardProcess, counted, shards_to_hold
 from unit.kube.cluster_values import SETTINGS, hosts, learner, reply
 from unit.kube.scenes import decided, names
 
@@ -166,12 +165,7 @@ def test_all_hosts_of_a_learner_are_restarted_together(
 def held(*shards: tuple[str, bool], restorable: bool = True) -> set[str]:
     """Of shards with these templates, ready or not; all are to get "new"."""
     given = [
-        ShardProcess(
-            name=f"s{number}",
-            shard=number,
-            state=ProcessState.SERVES if ready else ProcessState.DOWN,
-            changed=template == "old",
-        )
+        ShardProcess(name=f"s{number}", serves=ready, changed=template == "old")
         for number, (template, ready) in enumerate(shards)
     ]
     return {*shards_to_hold(given, restorable=restorable)}

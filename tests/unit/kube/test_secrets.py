@@ -2,20 +2,20 @@
 
 import base64
 import copy
+import time
 from typing import Any
 
 import pytest
 
-from atoll_operator.authority.job_authority import Authorities
+from atoll_operator.authority.job_authority import Authorities, make_authorities
 from atoll_operator.kube.edges.api import ApiError, path
 from atoll_operator.kube.effects import secrets
 from atoll_operator.kube.names import TLS_FOLDER, TLS_VOLUME, Annotation
 from atoll_operator.kube.plan.owner import generations
 from atoll_protos.environment import Env
-from atoll_protos.job.expected import Expected, Limit
+from atoll_protos.job.run_file import Expected, Limit
 from atoll_protos.names import ALIVE
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import Role
+from atoll_protos.network.credentials import Credentials, JobIdentity, Role
 from unit.kube.world import KEY, World
 
 pytestmark = pytest.mark.usefixtures("still")
@@ -265,51 +265,95 @@ def test_an_operator_that_may_not_read_secrets_says_so(monkeypatch: pytest.Monke
     assert "secrets is forbidden" in missing(world)
 
 
-# ---------------------------------------------------------------- cert-manager
+# ------------------------------------------------------------ an authority that others make
 
-ISSUED = ("syncer", {"shards": 1, "tls": {"mode": "Required", "issuerRef": {"name": "corp"}}})
+CORPORATE = path("Secret", "demo", "corp-ca")
+UNDER_CORPORATE = (
+    "syncer",
+    {"shards": 1, "tls": {"mode": "Required", "caSecret": "corp-ca"}},
+)
 
 
-def test_with_an_issuer_certificates_are_asked_for_and_no_pod_is_started_before() -> None:
-    world = World(ISSUED)
-    wrote = world.run()
-    assert {f"apply Certificate tiny-tls-{who}" for who in ("shard", "operator-eu-west")} <= {
-        *wrote
-    }
-    asked = world.live("Certificate", "tiny-tls-shard")
-    order = asked["spec"]
-    assert order["secretName"] == "tiny-tls-shard"
-    assert order["dnsNames"] == ["tiny.demo.job.atoll.dev"]
-    (uri,) = order["uris"]
-    assert uri == "spiffe://atoll.dev/ns/demo/job/tiny/uid/job-uid/region/us-east/role/shard"
-    assert order["issuerRef"] == {"name": "corp", "kind": "Issuer", "group": "cert-manager.io"}
-    ready = {"type": "Ready", "status": "False", "reason": "DoesNotExist"}
-    asked["status"] = {"conditions": [ready | {"message": "Issuer corp not found"}]}
+def fill(world: World, **entries: bytes) -> Authorities:
+    """Write the Secret as cert-manager does; returns the authority that it has."""
+    made = make_authorities(JobIdentity(namespace="demo", job="corp", uid="-"), time.time())
+    files = {"tls.crt": made.signer.certificate, "tls.key": made.signer.key, "ca.crt": b"root"}
+    files |= {name.replace("_", "."): value for name, value in entries.items()}
+    metadata = {"name": "corp-ca", "uid": "uid-corp", "resourceVersion": "1"}
+    data = {name: base64.b64encode(value).decode() for name, value in files.items()}
+    world.server.children[CORPORATE] = {"metadata": metadata, "data": data}
+    return made
+
+
+def test_no_pod_starts_before_the_secret_of_the_authority_can_sign() -> None:
+    world = World(UNDER_CORPORATE)
+    world.run()
+    assert "corp-ca of spec.syncer.tls.caSecret: it is not there" in missing(world)
+    fill(world, tls_key=b"")
     world.memory.written_at.clear()  # another message may wait for a while
     again(world)
-    assert "Issuer corp not found" in missing(world)
-
-
-def test_with_the_secrets_of_an_issuer_the_job_starts_and_the_operator_has_its_own() -> None:
-    world, ours = World(ISSUED), begun()
-    world.run()
-    for where in [each for each in ours.server.children if "/secrets/" in each]:
-        live = copy.deepcopy(ours.server.children[where])
-        live["metadata"] |= {"ownerReferences": [], "annotations": {}}
-        if where != AUTHORITY:
-            world.server.children[where] = live
-    for region, own in ours.memory.certificates.own.items():
-        name = f"tiny-tls-operator-{region}"
-        data = {"tls.crt": own.certificate, "tls.key": own.key, "ca.crt": own.authority}
-        world.server.children[path("Secret", "demo", name)] = {
-            "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
-            "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
-        }
-    wrote = again(world)
-    assert "apply StatefulSet tiny-us-east" in wrote
-    assert world.server.children[SHARD]["metadata"]["ownerReferences"]  # goes with its job
-    assert set(world.memory.certificates.own) == {"us-east", "eu-west"}
+    accepted = world.said("Accepted")
+    assert accepted["reason"] == "CertificatesMissing"
+    assert "tls.key: is missing" in accepted["message"]
+    assert "isCA: true" in accepted["message"]
+    assert made(world) == {"corp-ca"}
+    fill(world)
+    assert "apply StatefulSet tiny-us-east" in again(world)
     assert world.said("Accepted")["status"] == "True"
+
+
+def test_certificates_are_signed_with_an_authority_of_others_and_its_secret_is_not_written() -> (
+    None
+):
+    world = World(UNDER_CORPORATE)
+    corporate = fill(world)
+    before = copy.deepcopy(world.server.children[CORPORATE])
+    world.runs()
+    assert made(world) == NAMES - {"tiny-ca"} | {"corp-ca"}
+    assert world.server.children[CORPORATE] == before
+    for where in (SHARD, LEARNER):
+        assert credentials(world, where).fault(NOW) is None
+        assert credentials(world, where).authority == corporate.bundle
+    assert {*world.shards.own} == {"us-east", "eu-west"}
+    assert world.run() == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_when_an_authority_of_others_is_renewed_the_former_is_believed_until_it_expires(
+    monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    world = World(UNDER_CORPORATE)
+    former = fill(world)
+    world.runs()
+    monkeypatch.setattr("time.time", lambda: NOW + 100 * DAY)
+    renewed = fill(world)
+    if restarted:
+        world.reconciler.memories.clear()
+        world.run()
+    again(world)
+    for where in (SHARD, LEARNER):
+        assert credentials(world, where).authority == renewed.bundle + former.bundle
+        assert credentials(world, where).fault(NOW + 100 * DAY) is None
+    world.run()
+    assert world.run() == []
+    at(monkeypatch, world, 361)
+    assert credentials(world, SHARD).authority == renewed.bundle
+
+
+def test_an_authority_of_others_that_is_not_renewed_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(UNDER_CORPORATE)
+    fill(world)
+    world.runs()
+    at(monkeypatch, world, 299)
+    world.run()
+    assert world.said("Degraded")["reason"] != "CredentialsExpire"
+    at(monkeypatch, world, 301)
+    world.run()
+    degraded = world.said("Degraded")
+    assert degraded["reason"] == "CredentialsExpire"
+    assert "corp-ca expires soon" in degraded["message"]
 
 
 # ------------------------------------------------------------ regions that leave, or are revoked

@@ -17,9 +17,8 @@ import yaml
 
 from atoll_operator.api.job.spec import KIND
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES, path
-from atoll_operator.kube.observed.cache import Sight
-from atoll_operator.kube.serve import end_of_first, served
-from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.kube.serve import end_of_first
+from atoll_operator.local.startable import free_ports
 from unit.kube.api_server import SECONDS_MAX, ApiServer, serving, until
 from unit.kube.cluster_values import MANIFEST
 
@@ -31,11 +30,10 @@ SETS = "/apis/apps/v1/statefulsets"
 MADE = path("StatefulSet", "demo", "tiny-us-east")
 OWN_LEASE = path("Lease", "demo", "atoll-operator")
 PROGRAM = """
-from atoll_operator.kube import election
-from atoll_operator.kube.edges import reflector
+from atoll_operator.kube.edges import election, watches
 
 election.TIMES = election.Times(retry_seconds=0.1)
-reflector.RETRY_SECONDS = (0.05, 0.2)
+watches.RETRY_SECONDS = (0.05, 0.2)
 from atoll_operator import __main__
 __main__.main()
 """  # the operator, which does not wait for long
@@ -152,8 +150,3 @@ async def test_a_part_that_ends_ends_all_and_a_signal_in_good_order(stops: bool)
         await end_of_first(stop, [part])
     for each in (stop, part):
         each.cancel()
-
-
-def test_a_namespace_that_is_left_out_does_not_count_for_readiness() -> None:
-    sights = {name: Sight(namespace=name, tried_at=0.0) for name in ("gone", "there")}
-    assert list(served(sights, {"gone"})) == ["there"]

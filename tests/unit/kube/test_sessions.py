@@ -3,7 +3,7 @@
 import pytest
 
 from atoll_operator.kube.observed.observation import with_hosts
-from atoll_operator.kube.plan.losses.sessions import (
+from atoll_operator.kube.plan.sessions import (
     idle,
     joined,
     judge,
@@ -73,14 +73,14 @@ def test_a_shard_is_dead_when_it_has_been_silent_for_a_while() -> None:
     ("text", "absent", "named", "retired"),
     [
         ("us-east-0; Lost us-east-0", 0.0, [], [0]),
-        ("us-east-0; Lost us-east-0:word=1", 0.0, [("us-east-0", 1)], [None]),  # it is already
-        ("us-east-0; Lost us-east-0:word=3", 0.0, [("us-east-0", 3)], [None]),
-        ("us-east-0; Lost us-east-0:word=3,owner=uid-us-east-0", 0.0, [], [3]),
+        ("us-east-0; Lost us-east-0:gen=1", 0.0, [("us-east-0", 1)], [None]),  # it is already
+        ("us-east-0; Lost us-east-0:gen=3", 0.0, [("us-east-0", 3)], [None]),
+        ("us-east-0; Lost us-east-0:gen=3,owner=uid-us-east-0", 0.0, [], [3]),
         ("us-east-0; Joining us-east-0", 0.0, [], [0]),  # a slot without a word needs none
         ("us-east-0; syncer serves", 3.0, [], [None]),
         ("us-east-0; syncer serves", 12.0, [("us-east-0", None)], [None]),  # it is asked about
         (  # no word is said for a host that is not the head's
-            "us-east-0/*; Lost us-east-0:word=3,owner=before", 0.0, [("us-east-0-0", 3)], [3, None],
+            "us-east-0/*; Lost us-east-0:gen=3,owner=before", 0.0, [("us-east-0-0", 3)], [3, None],
         ),
         ("us-east-0/*; syncer serves", 60.0, [("us-east-0-0", None)], [None, None]),
     ],

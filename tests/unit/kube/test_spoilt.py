@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from atoll_operator.api.status.job_status import Status
 from atoll_operator.kube.edges.api import LEASES, NODES, path
-from atoll_operator.kube.names import RUN_FILE, SLOTS_FILE, Annotation, accepted_name
-from atoll_operator.kube.observe import READ_SECONDS_MAX
-from atoll_operator.kube.observed import notes
+from atoll_operator.kube.names import RENDERED, RUN_FILE, SLOTS_FILE, Annotation, accepted_name
+from atoll_operator.kube.observed import objects
 from atoll_operator.kube.observed.observation import Replaced
-from atoll_operator.kube.plan.manifest.accepted import SPEC
+from atoll_operator.kube.plan.accepted import SPEC
+from atoll_operator.kube.reconcile import READ_SECONDS_MAX
 from atoll_protos.names import Label
 from unit.kube.world import KEY, World, lost_learner
 
@@ -41,7 +41,7 @@ TEXTS = st.sampled_from(NASTY) | st.text(max_size=20) | JSON.map(json.dumps)
 ANNOTATIONS = tuple(v for k, v in vars(Annotation).items() if k.isupper())
 LABELS = (Label.ROLE, Label.REGION, Label.SHARD, Label.SLOT, Label.JOB_UID,
           "apps.kubernetes.io/pod-index")  # fmt: skip
-DATA = (SPEC, RUN_FILE, SLOTS_FILE)
+DATA = (SPEC, RENDERED, RUN_FILE, SLOTS_FILE)
 TIMES = ("startTime", "completionTime")
 VERSIONS = count(1000, 1000)
 Draw = Callable[[Any], Any]
@@ -148,12 +148,11 @@ def test_a_pass_never_dies_of_what_was_spoilt(data: st.DataObject) -> None:
 def test_whatever_a_note_holds_it_is_read_as_what_could_have_been_written(
     text: str, value: object
 ) -> None:
-    moved, nodes = notes.replaced(text), notes.suspects(text)
-    assert notes.replaced(notes.of_replaced(moved)) == moved
-    assert notes.suspects(notes.of_suspects(nodes)) == nodes
-    assert all(set(each) == {"folder", "job", "hash"} for each in notes.states(text))
-    maps = [{"metadata": {"name": "m"}, "data": {RUN_FILE: text}}]
-    assert all(notes.document(each) for each in notes.run_files(maps).values())
+    moved, nodes = objects.replaced(text), objects.suspects(text)
+    assert objects.replaced(objects.of_replaced(moved)) == moved
+    assert objects.suspects(objects.of_suspects(nodes)) == nodes
+    maps = [{"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {RUN_FILE: text}}]
+    assert all(objects.document(each) for each in objects.run_files(maps).values())
     known = {"type": "Ready", "status": "True", "reason": "Training"}
     raw: Any = {"startTime": text, "syncer": value, "run": "r", "conditions": [value, known]}
     status = Status.read(raw)
@@ -178,17 +177,8 @@ def test_a_note_that_was_spoilt_is_written_again_and_told_once(name: str, text: 
 
 def test_what_is_left_of_a_note_counts() -> None:
     text = '{"0": [1, "u", 5, 1], "1": [1, "u"], "x": 3, "2": [true, "u", 5, 1]}'
-    assert notes.replaced(text) == {0: Replaced(count=1, uid="u", since=5, recent=1)}
-    assert notes.suspects('{"n1": 7, "n2": "7", "a b": 7, "n3": -1}') == {"n1": 7}
-
-
-def test_a_claim_whose_note_was_spoilt_gets_its_own_again() -> None:
-    world = as_well()
-    claims = [k for k in world.server.children if "/persistentvolumeclaims/" in k]
-    annotations = world.server.children[claims[0]]["metadata"]["annotations"]
-    noted, annotations[Annotation.STATE] = annotations[Annotation.STATE], '{"folder": 7}'
-    assert "event ChildReverted" in world.run()
-    assert world.server.children[claims[0]]["metadata"]["annotations"][Annotation.STATE] == noted
+    assert objects.replaced(text) == {0: Replaced(count=1, uid="u", since=5, recent=1)}
+    assert objects.suspects('{"n1": 7, "n2": "7", "a b": 7, "n3": -1}') == {"n1": 7}
 
 
 def test_a_failure_of_the_reading_is_said_in_every_condition_once_it_lasts(

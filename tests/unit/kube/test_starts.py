@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.status.condition_facts import STARTING_SECONDS_MAX, Phase, PhaseKind
+from atoll_operator.api.status.conditions import STARTING_SECONDS_MAX, Phase, PhaseKind
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import OLD_TEMPLATE, Observation, Pod, Remembered
-from atoll_operator.kube.plan.losses.nodes import NodeState
-from atoll_operator.kube.plan.losses.replacements import Placement
-from atoll_operator.kube.plan.manifest.phase import Before
+from atoll_operator.kube.plan import status
+from atoll_operator.kube.plan.events import Event
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.status import status
-from atoll_operator.kube.plan.status.events import Event
-from atoll_operator.kube.plan.status.starts import starting
+from atoll_operator.kube.plan.status import starting
 from unit.kube.cluster_values import SETTINGS, job, learner, reply
 
 NOW = 1_800_000_000.0
@@ -203,9 +203,9 @@ def test_a_rolling_edit_is_no_degradation_and_its_learner_is_named() -> None:
     _, _, well = said(None, ALL)
     found, events, _ = said(well, ONE_AWAY, deleted_seconds=ROLLED)
     assert found["Degraded"] == ("False", "LearnersStarting", START)
-    assert found["LearnersAvailable"][:2] == ("True", "Quorum")
-    assert "2 of 3 in training" in found["LearnersAvailable"][2]
-    assert SLOT in found["LearnersAvailable"][2]
+    assert found["Progressing"][:2] == ("True", "Training")
+    assert "2 of 3 in training" in found["Progressing"][2]
+    assert SLOT in found["Progressing"][2]
     assert found["Ready"] == ("True", "Training", START)
     assert events == ()
 
@@ -213,10 +213,10 @@ def test_a_rolling_edit_is_no_degradation_and_its_learner_is_named() -> None:
 def test_a_rolling_edit_that_must_leave_the_quorum_brings_no_warning() -> None:
     _, _, well = said(None, ALL, quorum=3)
     found, events, _ = said(well, ONE_AWAY, quorum=3, deleted_seconds=ROLLED)
-    assert found["LearnersAvailable"][:2] == ("False", "LearnersStarting")
-    assert found["Progressing"] == ("False", "LearnersStarting", START)
+    assert found["Progressing"][:2] == ("False", "LearnersStarting")
+    assert SLOT in found["Progressing"][2]
     assert found["Degraded"][0] == "False"
-    assert {each.reason for each in events} == {"LearnersAvailableFalse", "ProgressingFalse"}
+    assert {each.reason for each in events} == {"ProgressingFalse"}
     assert not any(each.warning for each in events)
 
 
@@ -233,10 +233,9 @@ def test_a_learner_that_was_lost_is_a_degradation_and_too_few_a_warning() -> Non
     _, _, well = said(None, ALL, quorum=3)
     found, events, _ = said(well, ONE_AWAY, quorum=3)
     assert found["Degraded"][1] == "LearnersMissing"
-    assert found["LearnersAvailable"][1] == "TooFew"
     assert found["Progressing"][1] == "WaitingForLearners"
     warned = {each.reason for each in events if each.warning}
-    assert warned == {"DegradedTrue", "LearnersAvailableFalse", "ProgressingFalse"}
+    assert warned == {"DegradedTrue", "ProgressingFalse"}
 
 
 def test_what_starts_for_too_long_is_missed() -> None:

@@ -6,21 +6,22 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.status.condition_facts import Phase, PhaseKind
+from atoll_operator.api.status.conditions import Phase, PhaseKind
 from atoll_operator.api.status.job_status import Condition
 from atoll_operator.kube.observed.objects import workload
 from atoll_operator.kube.observed.observation import ChildRefusal, Observation, Remembered
-from atoll_operator.kube.plan.losses.nodes import NodeState
-from atoll_operator.kube.plan.losses.replacements import Placement
-from atoll_operator.kube.plan.manifest.phase import Before
+from atoll_operator.kube.plan import status
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation
-from atoll_operator.kube.plan.status import status
-from atoll_operator.kube.plan.status.problems import problems, unbound_claims
-from atoll_operator.kube.plan.status.status import (
+from atoll_operator.kube.plan.status import (
     BUSY_SECONDS,
     BUSY_WRITES,
     WRITE_SECONDS,
     StatusWrite,
+    problems,
+    unbound_claims,
 )
 from atoll_protos.exits import FINISHED, returned_early
 from unit.kube.cluster_values import SETTINGS, job, learner, reply, shard
@@ -79,8 +80,8 @@ def test_a_length_that_shards_do_not_know_yet_is_said(
     replies = (reply(us_east_0="Training"), reply())
     for each in replies:
         each.steps, each.tokens = lengths.get("steps", 0), lengths.get("tokens", 0)
-    found = condition(status.of_job(case_of(seen(replies=replies), changes=changes)), "SpecDrift")
-    assert found["status"] == ("True" if words else "False")
+    found = condition(status.of_job(case_of(seen(replies=replies), changes=changes)), "Progressing")
+    assert (found["reason"] == "LengthDiffers") == bool(words)
     assert words in found.get("message", "")
 
 
@@ -100,15 +101,15 @@ def test_a_learner_that_the_manifest_does_not_have_is_told_and_not_counted() -> 
     assert found.status["columns"]["learners"] == "3/3"
     live = {each["name"]: each["live"] for each in found.status["regions"]}
     assert live == {"us-east": 2, "eu-west": 1}
-    assert condition(found, "LearnersAvailable")["message"].startswith("3 of 3 in training")
-    drift = condition(found, "SpecDrift")
+    assert condition(found, "Progressing")["message"].startswith("3 of 3 in training")
+    drift = condition(found, "Degraded")
     assert drift["reason"] == "OtherCounts"
     assert "eu-west-1 trains, and is not in this manifest" in drift["message"]
 
 
 def test_the_first_status_is_written_with_an_event_for_what_became_true() -> None:
     assert [each.type for each in first().changed] == [
-        "Accepted", "SyncerReady", "LearnersAvailable", "Progressing",
+        "Accepted", "SyncerReady", "Progressing",
     ]  # fmt: skip
     assert len(first().events) == len(first().changed)
 
@@ -179,7 +180,7 @@ def test_of_a_start_is_told_what_is_there_and_not_what_is_missing_yet_and_no_war
     for replies, words in (
         ((None, None), {"AcceptedTrue"}),
         ((starting, starting), set()),
-        (one, {"SyncerReadyTrue", "LearnersAvailableTrue", "ProgressingTrue"}),
+        (one, {"SyncerReadyTrue", "ProgressingTrue"}),
     ):
         found = said(seen(old, replies=replies))
         assert (told(found), [each for each in found.events if each.warning]) == (words, [])
@@ -258,7 +259,7 @@ def test_a_pod_that_is_not_as_it_should_be_is_named_with_its_reason(
 ) -> None:
     one = learner("us-east-0", **({"node": "n2"} | fields))
     found = [f"tiny-us-east-0 {words}"] if words else []
-    assert problems([one], Placement(), frozenset({"back"})) == ([], found, [])
+    assert problems([one], Placement(), frozenset({"back"})) == ([], found)
     joined_is_known = not fields.get("runs")
     assert problems([one], Placement()).learners == (found if joined_is_known else [])
 
@@ -267,7 +268,7 @@ def test_pods_on_lost_nodes_and_learners_without_budget_are_named_in_their_order
     lost = Placement(lost={"n1": NodeState.SILENT}, exhausted=("tiny-us-east-0",))
     pods = [learner("us-east-1", "n1"), learner("us-east-0", "n1"), shard(0, "n1")]
     silent = "is on n1, which is silent"
-    shards, learners, _ = problems(pods, lost)
+    shards, learners = problems(pods, lost)
     assert shards == [f"tiny-syncer-0-x {silent}"]
     spent = "tiny-us-east-0 has used its spec.failure.maxReplacementsPerSlot of a day"
     assert learners == [spent, f"tiny-us-east-0 {silent}", f"tiny-us-east-1 {silent}"]

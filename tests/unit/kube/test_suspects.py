@@ -8,11 +8,15 @@ import pytest
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observed import objects
 from atoll_operator.kube.observed.observation import Observation, Replaced, Workload
-from atoll_operator.kube.plan.changes import restarts
-from atoll_operator.kube.plan.losses.exclusions import SUSPECT_SECONDS, exclusions
-from atoll_operator.kube.plan.losses.nodes import NodeState
-from atoll_operator.kube.plan.losses.replacements import Placement
-from atoll_operator.kube.plan.losses.suspects import HUNG_SECONDS, SUSPECTS_MAX
+from atoll_operator.kube.plan import restarts
+from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.replacements import (
+    HUNG_SECONDS,
+    SUSPECT_SECONDS,
+    SUSPECTS_MAX,
+    Placement,
+    exclusions,
+)
 from unit.kube.planner_side import NOW, planned, settled
 from unit.kube.scenes import names, scene
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from atoll_operator.kube.edges.api import ApiError, ConflictError, path
-from atoll_operator.kube.effects.trial import pod_of
-from atoll_operator.kube.plan.pauses import AGAIN_SECONDS
+from atoll_operator.kube.effects.apply import pod_of
+from atoll_operator.kube.plan.planner import AGAIN_SECONDS
 from unit.kube.cluster_values import children
 from unit.kube.world import World
 

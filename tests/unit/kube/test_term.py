@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 
 from atoll_operator.api.job.spec import KIND
-from atoll_operator.kube import term
+from atoll_operator.kube import serve
 from atoll_operator.kube.edges.api import ApiError
-from atoll_operator.kube.edges.fence import Fence, NotLeaderError
+from atoll_operator.kube.edges.election import Fence, NotLeaderError
 from atoll_operator.kube.edges.lease import Election
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.observed.cache import Cache, Key
 from atoll_operator.kube.reconcile import NOT_LEADER_SECONDS, Reconciler
-from atoll_operator.kube.term import Term, Terms
+from atoll_operator.kube.serve import Term, Terms
 from unit.kube.api_server import until
 
 KEY = ("demo", "tiny")
@@ -101,7 +101,7 @@ class World:
 
 async def test_a_term_lists_all_before_its_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the former leader has just done may not have come by the watches yet."""
-    monkeypatch.setattr(term, "LIST_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(serve, "LIST_AGAIN_SECONDS", 0.01)
     world = World()
 
     async def reconcile(key: Key) -> float | None:
@@ -125,10 +125,10 @@ async def test_a_term_lists_all_before_its_first_pass(monkeypatch: pytest.Monkey
 
 
 def test_lists_that_fail_for_ever_only_delay_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(term, "LIST_AGAIN_SECONDS", 0.01)
-    monkeypatch.setattr(term, "FRESH_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(serve, "LIST_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(serve, "FRESH_SECONDS_MAX", 0.5)
     found = Collection([], fails=1_000_000)
-    asyncio.run(term.fresh(cast("Any", found)))
+    asyncio.run(serve.fresh(cast("Any", found)))
     assert 0 < found.fails < 1_000_000
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.plan.workloads import rendering
+from atoll_operator.kube.plan import rendering
 from atoll_protos.environment import Env
 from unit.kube.test_secrets import NAMES, begun, made
 from unit.kube.world import World
@@ -35,7 +35,7 @@ def test_a_run_in_plain_text_stays_so_when_the_default_becomes_tls() -> None:
     assert templates(world) == before
     assert not made(world)
     assert world.shards.own is None
-    drift = world.said("SpecDrift")
+    drift = world.said("Degraded")
     assert drift["reason"] == "TransportDiffers"
     assert "in plain text" in drift["message"]
 
@@ -61,12 +61,17 @@ def test_a_job_that_is_resumed_without_pods_starts_as_its_manifest_says() -> Non
         names = {each["name"] for each in template["spec"]["containers"][0]["env"]}
         assert Env.TLS_DIR in names
     assert made(world) == NAMES
-    assert world.said("SpecDrift")["status"] == "False"
+    assert world.said("Degraded")["reason"] != "TransportDiffers"
 
 
 def test_a_workload_tells_how_its_pods_talk_whatever_somebody_made_of_it() -> None:
     world = begun()
     live = world.live("Deployment", "tiny-syncer-0")
     live["spec"]["template"]["spec"]["containers"][0]["env"] = []
-    assert rendering.speaks_tls([live]) is True
-    assert rendering.speaks_tls([]) is None
+    assert "apply Deployment tiny-syncer-0" in world.run()
+    assert world.live("Deployment", "tiny-syncer-0")["spec"]["template"]["spec"]["containers"][0][
+        "env"
+    ]
+    live = {**live, "kind": "Deployment"}
+    assert rendering.speaks_tls([live], "tiny") is False  # nothing else tells
+    assert rendering.speaks_tls([], "tiny") is None

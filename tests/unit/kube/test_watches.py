@@ -3,10 +3,17 @@
 from typing import Any
 
 from atoll_operator.kube.edges.api import KINDS, LEASES, NODES
-from atoll_operator.kube.edges.reflector import LEASE_SILENT_SECONDS_MAX, SILENT_SECONDS_MAX, Source
-from atoll_operator.kube.edges.watches import LOOK_SECONDS, UNSEEN_SECONDS_MAX, Nodes, sources
+from atoll_operator.kube.edges.watches import (
+    LEASE_SILENT_SECONDS_MAX,
+    LOOK_SECONDS,
+    SILENT_SECONDS_MAX,
+    UNSEEN_SECONDS_MAX,
+    Nodes,
+    Source,
+    sources,
+)
 from atoll_operator.kube.observed.cache import Cache, EventFailure, Sight
-from atoll_operator.kube.plan.losses.nodes import states_of
+from atoll_operator.kube.plan.nodes import states_of
 from atoll_protos.names import Label
 
 PODS, EVENTS = "/api/v1/pods", "/api/v1/events"

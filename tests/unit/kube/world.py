@@ -27,8 +27,8 @@ from atoll_operator.kube.observed.cache import Cache, Sight
 from atoll_operator.kube.observed.memory import JobMemory
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import ShardRefusal
+from atoll_operator.kube.serve import reconciler
 from atoll_operator.kube.settings import Settings
-from atoll_operator.kube.term import reconciler
 from atoll_protos.names import Label
 from unit.kube.cluster_values import MANIFEST, SETTINGS
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.planning.process_plan import Planned
+from atoll_operator.local.process_plan import Planned
 from unit.local.supervised import Run, Start
 
 

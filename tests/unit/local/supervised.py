@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from atoll_operator.local.folder.run_files import Files
-from atoll_operator.local.planning.process_plan import Planned
-from atoll_operator.local.supervision.child import Child
-from atoll_operator.local.supervision.supervisor import Supervisor
+from atoll_operator.local.child import Child
+from atoll_operator.local.process_plan import Planned
+from atoll_operator.local.run_files import Files
+from atoll_operator.local.supervisor import Supervisor
 
 FOREVER = 1e6  # a wait of so long that does not end before runs into the time limit of a test
 SLEEP = "import time; time.sleep(600)"

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -14,26 +15,23 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.chaos import means
-from atoll_operator.local.chaos.faults import Chaos
-from atoll_operator.local.chaos.links import Links
-from atoll_operator.local.chaos.plan import DrawnFault, FaultWord
-from atoll_operator.local.folder.run_files import CHAOS_FILE, Files, read_lines
+from atoll_operator.local.chaos import Chaos, Fault, FaultKind, Links
+from atoll_operator.local.run_files import CHAOS_FILE, Files, read_lines
 
 SECONDS_MAX = 60.0
-CUT = DrawnFault(at=4.0, word=FaultWord.CUT, target="a-0", shard="shard-0", seconds=600.0)
+CUT = Fault(at=4.0, kind=FaultKind.CUT, target="a-0", shard="shard-0", seconds=600.0)
 
 
 class Storm:
     """A run of learner a-0 and shard 0; the test moves the clock and looks."""
 
-    def __init__(self, out: Path, *faults: DrawnFault) -> None:
+    def __init__(self, out: Path, *faults: Fault) -> None:
         self.said: list[str] = []
         self.killed: list[Any] = []
-        endpoints = {"a-0": "", "shard-0": "127.0.0.1:7"}
+        endpoints = {"a-0": "", "shard-0": "unix:/run/shard-0"}
         planned = [SimpleNamespace(whole=n, endpoint=each) for n, each in endpoints.items()]
         self.children = [SimpleNamespace(planned=each, process=None) for each in planned]
-        self.links = Links(faults, ["127.0.0.1:7"])
+        self.links = Links(faults, ["unix:/run/shard-0"])
         supervisor: Any = SimpleNamespace(meant=self.meant, kill=self.kill)
         files = Files(out, self.said.append)
         self.chaos = Chaos(waiting=[*faults], supervisor=supervisor, links=self.links, files=files)
@@ -84,10 +82,9 @@ def test_times_count_from_the_moment_when_all_train(tmp_path: Path) -> None:
     assert storm.chaos.seconds_left(201.0) == 3.0
     assert storm.chaos.seconds_left(300.0) == 0.0
     assert storm.at(203.9) == []
-    assert link.faults == {}
+    assert link.cuts == 0
     assert storm.at(204.0) == []
-    assert link.faults == {FaultWord.CUT: 0.0}
-    assert link.cut_port == 7  # of the process that has the shard
+    assert link.cuts == 1
     assert storm.said == ["chaos: cut a-0 - shard-0, 600 s"]
     storm.chaos.end()
 
@@ -96,7 +93,7 @@ def test_a_fault_lasts_as_long_as_the_plan_says_however_long_a_pass_is(tmp_path:
     storm = Storm(tmp_path, replace(CUT, at=0.0, seconds=0.2))
     storm.at(0.0)
     line = storm.line()
-    assert storm.links.of("a-0", "shard-0").faults == {}
+    assert storm.links.of("a-0", "shard-0").cuts == 0
     assert line["target"] == ["a-0", "shard-0"]
     assert (line["fault"], line["planned"], line["seconds"]) == ("cut", 0.0, 0.2)
     assert line["began"] + 0.19 <= line["ended"] == line["time"]
@@ -105,12 +102,12 @@ def test_a_fault_lasts_as_long_as_the_plan_says_however_long_a_pass_is(tmp_path:
 
 
 def test_at_the_end_of_a_run_what_lasts_is_taken_back_and_nothing_begins(tmp_path: Path) -> None:
-    storm = Storm(tmp_path, CUT, DrawnFault(at=5.0, word=FaultWord.KILL, target="a-0"))
+    storm = Storm(tmp_path, CUT, Fault(at=5.0, kind=FaultKind.KILL, target="a-0"))
     storm.at(0.0)
     storm.at(4.5)
-    assert storm.links.of("a-0", "shard-0").faults
+    assert storm.links.of("a-0", "shard-0").cuts == 1
     storm.chaos.end()
-    assert storm.links.of("a-0", "shard-0").faults == {}
+    assert storm.links.of("a-0", "shard-0").cuts == 0
     assert len(storm.at(100.0)) == 1
     assert storm.said[-1] == "chaos: the run is over before 1 of the faults"
     storm.chaos.end()
@@ -119,47 +116,48 @@ def test_at_the_end_of_a_run_what_lasts_is_taken_back_and_nothing_begins(tmp_pat
 
 def test_a_fault_that_cannot_be_made_is_said_and_the_run_goes_on(tmp_path: Path) -> None:
     faults = [
-        DrawnFault(at=0.0, word=FaultWord.KILL, target="a-0"),
-        DrawnFault(at=0.0, word=FaultWord.PAUSE, target="shard-0", seconds=3.0),
-        DrawnFault(at=0.0, word=FaultWord.LOSE_STORE, target="shard-0", seconds=3.0),
+        Fault(at=0.0, kind=FaultKind.KILL, target="a-0"),
+        Fault(at=0.0, kind=FaultKind.PAUSE, target="shard-0", seconds=3.0),
     ]
     lines = Storm(tmp_path, *faults).at(0.0)
-    assert [each["not_made"] for each in lines] == [
-        *("it did not run", "it did not run", "its folder was not there"),
-    ]
+    assert [each["not_made"] for each in lines] == ["it did not run"] * 2
 
 
-def test_a_kill_waits_for_the_end_and_damage_comes_with_one(
-    tmp_path: Path, sleeping: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+def test_a_kill_waits_for_the_end_of_the_process(
+    tmp_path: Path, sleeping: Callable[[], Any]
 ) -> None:
-    faults = [
-        DrawnFault(at=0.0, word=FaultWord.KILL, target="a-0"),
-        DrawnFault(at=0.0, word=FaultWord.TRUNCATE, target="shard-0"),
-    ]
-    storm = Storm(tmp_path, *faults)
-    entry = tmp_path / "commits/0/log/1"
-    entry.parent.mkdir(parents=True)
-    entry.write_bytes(b"0123")
-    for child in storm.children:
-        child.process = sleeping()
-    assert len(storm.at(0.0)) == 2
-    assert storm.killed == ["a-0", "shard-0"]
-    assert entry.read_bytes() == b"01"
-    assert {child.process.poll() for child in storm.children} == {-signal.SIGKILL}
-    storm.children[1].process = None  # it waits for its next start
-    storm.chaos.waiting.append(faults[1])
-    assert "not_made" not in storm.at(1.0)[-1]
-    assert entry.read_bytes() == b"0"
+    storm = Storm(tmp_path, Fault(at=0.0, kind=FaultKind.KILL, target="a-0"))
+    storm.children[0].process = sleeping()
+    (line,) = storm.at(0.0)
+    assert "not_made" not in line
+    assert storm.killed == ["a-0"]
+    assert storm.children[0].process.poll() == -signal.SIGKILL
 
 
-def test_what_cannot_be_taken_back_is_said(tmp_path: Path) -> None:
-    storm = Storm(
-        tmp_path, DrawnFault(at=0.0, word=FaultWord.LOSE_STORE, target="shard-0", seconds=600.0)
-    )
-    (tmp_path / "commits/0").mkdir(parents=True)
-    storm.at(0.0)
-    (tmp_path / "commits/0").mkdir()
-    storm.chaos.end()
-    assert storm.line()["fault"] == "loseStore"
-    away = tmp_path / "commits" / means.AWAY.format(0)
-    assert storm.said[-1].endswith(f"the shard has begun a new one; the old is {away}")
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_pause_stops_a_process_with_its_children_and_continues_them(
+    tmp_path: Path, sleeping: Callable[[], Any]
+) -> None:
+    fault = Fault(at=0.0, kind=FaultKind.PAUSE, target="a-0", seconds=600.0)
+    storm = Storm(tmp_path, fault)
+    program = "import subprocess, sys; subprocess.run(['sleep', '600'], stdin=sys.stdin)"
+    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as process:
+        storm.children[0].process = process
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        deadline = time.monotonic() + SECONDS_MAX
+        while not (pids := children.read_text().split()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        those = [process.pid, *map(int, pids)]
+        storm.at(0.0)
+        while {state_of(pid) for pid in those} != {"T"}:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        storm.chaos.end()
+        while "T" in {state_of(pid) for pid in those}:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)

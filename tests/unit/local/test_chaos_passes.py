@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.local.progress.local_status import NO_REPORTS, ProcessReports, RunSnapshot
-from atoll_operator.local.supervision.child import Child
+from atoll_operator.local.child import Child
+from atoll_operator.local.local_status import NO_REPORTS, ProcessReports, RunSnapshot
 from unit.local.test_atoll_run import learner, training_of
 from unit.local.test_local_status import job, reply, snapshot
 

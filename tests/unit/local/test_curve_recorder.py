@@ -1,17 +1,15 @@
-"""TensorBoard's files and Weights & Biases get a run's curves, also when it is gone on with."""
+"""TensorBoard's files get a run's curves, also when it is continued."""
 
 import json
 import time
-from collections import defaultdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from atoll_operator.local.show import curve_recorder, trackers
-from atoll_operator.local.show.curve_recorder import CurveRecorder
+from atoll_operator.local.show import curves
+from atoll_operator.local.show.curves import CurveRecorder
 from unit.local.test_curves import commit, step
 
 Drawn = dict[str, list[tuple[int, float]]]
@@ -27,7 +25,7 @@ def write(out: Path, name: str, *lines: dict[str, Any]) -> None:
 def begin(out: Path, ticks: int = 5) -> None:
     """What the processes of a run have written when it is at this tick."""
     write(out, "learners/a-0.jsonl", *(step(t, 9.0 - t, first=t == 1) for t in range(1, ticks + 1)))
-    write(out, "syncer/0.tape.jsonl", commit(ticks, 20))
+    write(out, "syncer/0.tape.jsonl", commit(ticks, 20, counts=(2, 100, 20)))
     write(out, "evaluations.jsonl", {"tick": ticks, "loss": 3.5, "time": float(ticks)})
 
 
@@ -38,11 +36,9 @@ def drawn(out: Path, series: str) -> Drawn:
     return {tag: [(each.step, each.value) for each in found.Scalars(tag)] for tag in tags}
 
 
-def record(
-    out: Path, *, said: list[str] | None = None, began: float = 0.0, **env: str
-) -> CurveRecorder:
-    """An `atoll run` in this folder, with these variables."""
-    return CurveRecorder(out, (said if said is not None else []).append, env, began)
+def record(out: Path, *, said: list[str] | None = None, began: float = 0.0) -> CurveRecorder:
+    """An `atoll run` in this folder."""
+    return CurveRecorder(out, (said if said is not None else []).append, began)
 
 
 def test_the_curves_lie_in_the_run_folder_while_the_run_goes_on(tmp_path: Path) -> None:
@@ -56,15 +52,8 @@ def test_the_curves_lie_in_the_run_folder_while_the_run_goes_on(tmp_path: Path) 
     assert drawn(tmp_path, "held-out") == {"loss": [(5, 3.5)]}
     job = drawn(tmp_path, "job")
     assert job["commits"] == [(5, 1.0)]
-    assert job["tokens"] == [(5, 50.0), (6, 60.0)]
-    assert job["goodput"][0][1] == pytest.approx(20 / 2 / 50)
-
-
-def test_lines_of_all_files_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
-    write(tmp_path, "learners/a-0.jsonl", *(step(t, 1.0, first=t == 1) for t in range(1, 9)))
-    write(tmp_path, "syncer/0.tape.jsonl", commit(2, 5), commit(6, 5))
-    record(tmp_path).close()
-    assert drawn(tmp_path, "job")["tokens"] == [(2, 20.0), (6, 60.0), (8, 80.0)]
+    assert job["tokens"] == [(5, 50.0)]
+    assert job["goodput"][0][1] == pytest.approx(20 / 100)
 
 
 def test_after_a_kill_and_resume_nothing_is_drawn_twice(tmp_path: Path) -> None:
@@ -77,80 +66,13 @@ def test_after_a_kill_and_resume_nothing_is_drawn_twice(tmp_path: Path) -> None:
     assert len(list((tmp_path / "tensorboard" / "a-0").iterdir())) == 1
 
 
-class FakeWandb(ModuleType):
-    """Notes what is asked of it."""
-
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.begun: list[dict[str, Any]] = []
-        self.logged: list[dict[str, float]] = []
-        self.calls: dict[str, int] = defaultdict(int)
-
-    def init(self, **arguments: Any) -> "FakeWandb":
-        self.begun.append(arguments)
-        return self
-
-    def define_metric(self, *names: str, **more: str) -> None:
-        self.calls["define_metric"] += 1
-
-    def log(self, values: dict[str, float]) -> None:
-        self.logged.append(values)
-
-    def finish(self) -> None:
-        self.calls["finish"] += 1
-
-
-@pytest.fixture
-def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
-    module = FakeWandb()
-    monkeypatch.setattr(trackers, "wandb_module", lambda: module)
-    monkeypatch.setattr(curve_recorder, "wandb_module", lambda: module)
-    return module
-
-
-def test_wandb_gets_one_run_with_the_id_of_the_training(tmp_path: Path, wandb: FakeWandb) -> None:
-    begin(tmp_path)
-    record(tmp_path, WANDB_MODE="offline", WANDB_PROJECT="mine").close()
-    (begun,) = wandb.begun
-    own = {"id": "r1", "group": "r1", "project": "mine", "resume": "allow", "name": tmp_path.name}
-    assert begun.items() >= own.items()
-    assert next(values for values in wandb.logged if values["tick"] == 2)["loss/a-0"] == 7.0
-    last = {key for values in wandb.logged if values["tick"] == 5 for key in values}
-    assert last >= {"loss/a-0", "loss/held-out", "goodput/job", "commits/job", "tokens/job"}
-    assert wandb.calls["finish"] == 1
-    wandb.logged.clear()
-    record(tmp_path, began=4.0, WANDB_API_KEY="k").close()  # after a resume: what is new
-    assert {values["tick"] for values in wandb.logged} == {4, 5}
-
-
-@pytest.mark.parametrize(
-    ("env", "asked"),
-    [
-        ({}, False),
-        ({"WANDB_API_KEY": "k"}, True),
-        ({"WANDB_MODE": "offline"}, True),
-        ({"WANDB_MODE": "disabled", "WANDB_API_KEY": "k"}, False),
-        ({"WANDB_DISABLED": "true", "WANDB_API_KEY": "k"}, False),
-    ],
-)
-def test_that_wandb_is_asked_for_by_its_variables_and_absent_is_told(
-    env: dict[str, Any], asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    write(tmp_path, "evaluations.jsonl", {"tick": 5, "loss": 3.5, "time": 5.0})
-    said: list[str] = []
-    record(tmp_path, said=said, **env).close()
-    assert said == ["Weights & Biases gets nothing: wandb is not installed"] * asked
-    assert drawn(tmp_path, "held-out")
-
-
 def test_a_trouble_is_told_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(curve_recorder, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(curves, "LOOK_SECONDS", 0.01)
     said: list[str] = []
     (tmp_path / "tensorboard").write_text("no folder")
-    with curve_recorder.recording(tmp_path, said.append, began=0.0):
+    with curves.recording(tmp_path, said.append, began=0.0):
         begin(tmp_path)
         deadline = time.monotonic() + 60
         while not said:

@@ -18,10 +18,12 @@ def step(
     }
 
 
-def commit(tick: int, *tokens: int, of: int = 0) -> dict[str, Any]:
+def commit(tick: int, *tokens: int, counts: tuple[int, int, int] | None = None) -> dict[str, Any]:
+    """`counts` are those of slices and of trained and merged tokens."""
     parts = [{"slot": f"a-{i}", "tokens": each} for i, each in enumerate(tokens)]
-    line = {"event": "commit", "shard": 0, "slice": of, "tick": tick, "time": float(tick)}
-    return {**line, "participants": parts}
+    line = {"event": "commit", "shard": 0, "slice": 0, "tick": tick, "time": float(tick)}
+    named = dict(zip(("slices", "trained", "merged"), counts, strict=True)) if counts else {}
+    return {**line, "participants": parts, **({"counts": named} if named else {})}
 
 
 def values(points: list[Point]) -> dict[tuple[str, str, int], float]:
@@ -64,23 +66,20 @@ def test_what_a_script_logs_is_drawn_with_its_steps_and_never_before_them() -> N
 
 def test_the_jobs_curves_come_with_each_commit() -> None:
     curves = Curves()
-    curves.feed(Writer.LEARNER, step(1, 1.0, tokens=100, first=True))
-    curves.feed(Writer.LEARNER, step(1, 1.0, tokens=100, slot="a-1", first=True))
-    assert values(curves.feed(Writer.SHARD, commit(1, 100, 60))) == {
+    assert values(curves.feed(Writer.SHARD, commit(1, 100, 60, counts=(2, 400, 160)))) == {
         ("job", "tokens", 1): 200.0,
         ("job", "commits", 1): 1.0,
         ("job", "learners", 1): 2.0,
-        ("job", "goodput", 1): 160 / 2 / 200,  # the other slice has merged nothing yet
+        ("job", "goodput", 1): 160 / 400,
     }
-    after = values(curves.feed(Writer.SHARD, commit(2, 100, of=1)))
-    assert after["job", "goodput", 2] == pytest.approx(260 / 2 / 200)
-    nobody = values(curves.feed(Writer.SHARD, commit(9)))
-    assert {tag for _, tag, _ in nobody} == {"commits", "tokens", "goodput"}
+    other = {**commit(2, 100, counts=(2, 500, 290)), "shard": 1}  # means are over all slices
+    after = values(curves.feed(Writer.SHARD, other))
+    assert after["job", "tokens", 2] == 225.0
+    assert after["job", "goodput", 2] == pytest.approx(450 / 900)
+    assert {tag for _, tag, _ in values(curves.feed(Writer.SHARD, commit(9)))} == {"commits"}
     behind = curves.feed(Writer.SHARD, commit(8, 1))  # shards are not at the same tick
     assert {point.tick for point in behind} == {9}
-    curves.feed(Writer.LEARNER, step(10, 1.0, tokens=100))  # it came after the last commit
-    last = values([point for point in curves.rest() if point.series == "job"])
-    assert last == {("job", "tokens", 10): 300.0, ("job", "goodput", 10): 261 / 2 / 300}
+    assert curves.rest() == []
 
 
 def test_the_held_out_loss_is_a_series_of_its_own() -> None:

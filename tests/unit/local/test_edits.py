@@ -11,9 +11,10 @@ from typer.testing import CliRunner, Result
 from atoll_operator import cli
 from atoll_operator.api.job import field_rules
 from atoll_operator.api.job.parsing import parse
-from atoll_operator.local import atoll_run
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import (
+from atoll_operator.local import atoll_run, local_status, run_folder, run_manifest
+from atoll_operator.local.gpus import VisibleGpus
+from atoll_operator.local.poller import Poller
+from atoll_operator.local.run_files import (
     LENGTH_FILE,
     MANIFEST_FILE,
     RUN_FILE,
@@ -21,16 +22,11 @@ from atoll_operator.local.folder.run_files import (
     STATUS_FILE,
     write_whole,
 )
-from atoll_operator.local.planning import edits, run_manifest
-from atoll_operator.local.planning.edits import ManifestInUse
-from atoll_operator.local.planning.gpus import VisibleGpus
-from atoll_operator.local.progress import local_status
-from atoll_operator.local.progress.poller import Poller
+from atoll_operator.local.run_manifest import ManifestInUse
 from atoll_operator.local.show import live
 from atoll_protos.errors import SpecError
-from atoll_protos.job import length
-from atoll_protos.job.expected import Expected
-from atoll_protos.job.run_file import RunFile
+from atoll_protos.job import schedule
+from atoll_protos.job.run_file import Expected, RunFile
 from unit.local.test_atoll_run import training_of
 from unit.local.test_local_status import MANIFEST, NOW, job, reply, said
 
@@ -81,10 +77,9 @@ def test_what_no_edit_of_a_cluster_may_change_is_refused_in_its_words(
         "syncer.storage.storageClassName": claims.replace("Name: a", "Name: b"),
         "syncer.storage.url": bucket.replace("runs", "others"),
         "syncer.shards": "spec.syncer.shards=3",
-        "syncer.tls.issuerRef": "spec.syncer.tls.issuerRef={name: another}",
+        "syncer.tls.caSecret": "spec.syncer.tls.caSecret=another",
         "sync": "spec.sync.period=17",
         "managedBy": "spec.managedBy=x",
-        "restore": "spec.restore={fromJob: {name: old}}",
         "steps": "spec.tokens=5",
     }
     begun = bucket if fixed.path == "syncer.storage.url" else claims
@@ -117,27 +112,26 @@ def test_other_volumes_or_another_place_may_follow_what_was_neither() -> None:
             "spec.regions=[{name: c}, {name: a, learners: 2, placement: Anywhere}]",
             "spec.regions[a].placement",
         ),
-        ("spec.syncer.standby=true", "spec.syncer.standby"),
         ("spec.evaluator={}", "spec.evaluator"),
     ],
 )
 def test_what_processes_were_started_with_changes_when_nothing_runs(
     folder: Path, change: str, field: str
 ) -> None:
-    with run_lock.running(folder), pytest.raises(SpecError) as found:
-        edits.edit(folder, [change])
+    with run_folder.running(folder), pytest.raises(SpecError) as found:
+        run_manifest.edit(folder, [change])
     assert found.value.field.startswith(field)
     assert "start it again with this folder" in found.value.remedy
-    assert not edits.edit(folder, [change]).runs
+    assert not run_manifest.edit(folder, [change]).runs
     assert parse((folder / MANIFEST_FILE).read_text()) == parse(MANIFEST, (change,))
 
 
 def test_regions_come_and_go_while_it_runs_but_not_that_of_the_syncer(folder: Path) -> None:
     def edited(change: str) -> list[str]:
-        found = edits.edit(folder, [change])
-        return edits.differences(found.before, found.after)
+        found = run_manifest.edit(folder, [change])
+        return run_manifest.differences(found.before, found.after)
 
-    with run_lock.running(folder):
+    with run_folder.running(folder):
         lines = edited("spec.regions=[{name: a, learners: 2}, {name: c, learners: 3}]")
         assert lines == ["c is a new region; its learners: 3", "b is no region any more"]
         with pytest.raises(SpecError, match="must be a region of this job"):
@@ -150,7 +144,7 @@ def test_regions_come_and_go_while_it_runs_but_not_that_of_the_syncer(folder: Pa
 def test_an_edit_is_in_the_manifest_and_says_what_is_another(folder: Path) -> None:
     learners = ("--learners", "b=3", "--learners", "a=0", "--learners", "c=2")
     words: tuple[str | Path, ...] = ("edit", folder, *learners, "--steps", "20000")
-    with run_lock.running(folder):
+    with run_folder.running(folder):
         lines = atoll(*words).output.splitlines()
         again = atoll(*words).output
     assert lines == [
@@ -177,6 +171,7 @@ def test_without_a_run_the_next_one_has_the_edit(folder: Path) -> None:
     [
         ([], "nothing is to change; give --learners"),
         (["--learners", "3"], "is no number of a region; write it as eu=3"),
+        (["--learners", "a.placement=3"], "'a.placement' is no region; write it as eu=3"),
         (["--learners", "c=0"], "the list has no entry c; give a number below 2, or a name: a, b"),
         (["--learners", "syncers=3"], "spec.regions: a name begins with syncer or evaluator"),
         (["--learners", "a=0", "--learners", "b=1"], "spec.sync.quorum: must not be more than"),
@@ -192,7 +187,7 @@ def test_a_wrong_edit_is_named_and_changes_nothing(
 
 
 def test_one_person_edits_at_a_time(folder: Path) -> None:
-    with run_lock.editing(folder):
+    with run_folder.editing(folder):
         assert "is edited by another atoll edit (process" in refused("edit", folder, "--steps", "9")
 
 
@@ -205,7 +200,7 @@ def test_a_complete_run_stays_as_it_is(folder: Path) -> None:
 def test_suspend_and_resume_are_for_what_runs(folder: Path) -> None:
     for verb, suspended in (("suspend", True), ("resume", False)):
         assert f"`atoll run {folder} --resume` continues it" in refused(verb, folder)
-        with run_lock.running(folder):
+        with run_folder.running(folder):
             assert atoll(verb, folder).exit_code == 0
         assert parse((folder / MANIFEST_FILE).read_text()).spec.suspend is suspended
 
@@ -218,7 +213,7 @@ def test_what_is_stopped_is_as_long_as_it_was_trained(
 ) -> None:
     text = MANIFEST.replace("steps: 200", f"{given}: 20000\n  suspend: true")
     (folder / MANIFEST_FILE).write_text(text)
-    with run_lock.running(folder):
+    with run_folder.running(folder):
         assert atoll("stop", folder).exit_code == 0
     spec = parse((folder / MANIFEST_FILE).read_text()).spec
     assert (getattr(spec, field), spec.suspend) == (reached, False)
@@ -268,10 +263,10 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_files_say_an_edit_before_a_learner_starts(run: Any) -> None:
-    write_whole(run.out / LENGTH_FILE, edits.next_length(run.out, 200, None))
+    write_whole(run.out / LENGTH_FILE, run_manifest.next_length(run.out, 200, None))
     run.training.advance(1.0)
     assert run.done == ["pass"]
-    edits.edit(
+    run_manifest.edit(
         run.out, ["spec.regions.b.learners=2", "spec.regions.+c.learners=1", "spec.steps=300"]
     )
     run.training.advance(2.0)
@@ -281,11 +276,11 @@ def test_the_files_say_an_edit_before_a_learner_starts(run: Any) -> None:
     assert written.slots[-1] == "c-0"  # which its learner looks for
     assert written.steps == 300
     assert written.checkpoint is not None, "checkpoints go where they went"
-    assert length.read((run.out / LENGTH_FILE).read_text()).steps == 300
-    assert length.read((run.out / LENGTH_FILE).read_text()).revision == 2
-    edits.edit(run.out, ["spec.regions=[{name: a, learners: 2}, {name: b}]"])
+    assert schedule.read((run.out / LENGTH_FILE).read_text()).steps == 300
+    assert schedule.read((run.out / LENGTH_FILE).read_text()).revision == 2
+    run_manifest.edit(run.out, ["spec.regions=[{name: a, learners: 2}, {name: b}]"])
     run.training.advance(3.0)
-    assert length.read((run.out / LENGTH_FILE).read_text()).revision == 2  # it is no other length
+    assert schedule.read((run.out / LENGTH_FILE).read_text()).revision == 2  # it is no other length
     run.training.advance(4.0)
     assert run.done[3:] == [(["a-0", "a-1", "b-0"], 300), "pass", "pass"]
 
@@ -309,7 +304,7 @@ def test_what_a_hand_writes_wrong_is_named_and_the_run_goes_on(run: Any) -> None
 def test_an_edit_that_the_disk_does_not_take_is_followed_later(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edits.edit(run.out, ["spec.steps=300"])
+    run_manifest.edit(run.out, ["spec.steps=300"])
     with monkeypatch.context() as patch:
         patch.setattr(run.training.files, "write", lambda *_: False)
         run.training.advance(1.0)
@@ -320,7 +315,7 @@ def test_an_edit_that_the_disk_does_not_take_is_followed_later(
 
 def test_a_suspended_run_asks_nobody_until_it_is_resumed(run: Any) -> None:
     run.training.advance(1.0)
-    edits.edit(run.out, ["spec.suspend=true"])
+    run_manifest.edit(run.out, ["spec.suspend=true"])
     run.training.advance(2.0)
     run.training.advance(3.0)
     stops = [("stop", ("learner", "evaluator")), ("stop", "all")]
@@ -332,7 +327,7 @@ def test_a_suspended_run_asks_nobody_until_it_is_resumed(run: Any) -> None:
     resting = run.training.poller.resting(run.training.status, 9.0)
     assert "suspended" in live.line(resting)
     assert live.picture(resting)
-    edits.edit(run.out, ["spec.suspend=false"])
+    run_manifest.edit(run.out, ["spec.suspend=false"])
     run.training.advance(4000.0)  # a step that has not moved meanwhile has not stalled
     assert run.done[-2:] == ["begin again", "pass"]
     assert said(run.training.status.to_object())["Progressing"] == "True/Training"
@@ -355,7 +350,7 @@ def test_to_resume_a_run_means_that_it_is_not_suspended(
         return 0
 
     monkeypatch.setattr("atoll_operator.local.atoll_run.train", train)
-    edits.edit(folder, ["spec.suspend=true"])
+    run_manifest.edit(folder, ["spec.suspend=true"])
     manifest = folder / MANIFEST_FILE
     for words in ((manifest, "--out", folder / "new"), (folder, "--resume")):
         assert atoll("run", *words).exit_code == 0
@@ -364,7 +359,7 @@ def test_to_resume_a_run_means_that_it_is_not_suspended(
 
 def test_a_run_that_is_complete_follows_no_edit(run: Any) -> None:
     run.training.complete_at = 1.0
-    edits.edit(run.out, ["spec.steps=300"])
+    run_manifest.edit(run.out, ["spec.steps=300"])
     run.training.advance(2.0)
     assert run.done == ["pass"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from atoll_operator.local.supervision.child import tail
+from atoll_operator.local.child import tail
 from unit.local.supervised import SLEEP, Start, python, shard
 
 STAYS = (
@@ -49,7 +49,7 @@ def test_who_is_of_the_job_no_more_leaves_and_the_next_of_its_name_waits(run_of:
 def test_who_leaves_when_all_stop_does_not_stay(
     run_of: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("atoll_operator.local.supervision.supervisor.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("atoll_operator.local.supervisor.STOP_SECONDS", 0.1)
     run = run_of(python(STAYS), replace(python(SLEEP), name="here-1"))
     run.look()
     while "here" not in tail(run.child.log, 0):

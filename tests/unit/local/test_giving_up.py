@@ -3,7 +3,7 @@
 import pytest
 
 from atoll_operator.api.status.crash_reason import LastWords
-from atoll_operator.local.supervision.giving_up import End, EndRecord, alike, returned, why_given_up
+from atoll_operator.local.child import End, EndRecord, alike, returned, why_given_up
 
 BOOM = LastWords(text="ValueError: boom", where="train.py:3")
 OTHER = LastWords(text="KeyError: 'x'", where="train.py:9")

@@ -7,8 +7,8 @@ import pytest
 
 from atoll_operator.api.job.parsing import from_object
 from atoll_operator.api.job.spec import Job
-from atoll_operator.local.planning import gpus, process_plan
-from atoll_operator.local.planning.gpus import VisibleGpus, find
+from atoll_operator.local import gpus, process_plan
+from atoll_operator.local.gpus import VisibleGpus, find
 from atoll_protos.errors import SpecError
 
 WHOLE = """\

@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import STATUS_FILE
-from atoll_operator.local.progress import last_status, local_status
+from atoll_operator.local import last_status, local_status, run_folder
+from atoll_operator.local.run_files import STATUS_FILE
 from atoll_protos.errors import SpecError
 from unit.local.test_local_status import NOW, job, reply
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from atoll_operator.local.folder import run_lock
-with run_lock.running(Path(sys.argv[1])):
+from atoll_operator.local import run_folder
+with run_folder.running(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -52,7 +51,7 @@ def test_a_second_run_is_refused_and_one_that_was_killed_is_suspended(
 ) -> None:
     write(tmp_path)
     refused = pytest.raises(SpecError, match=rf"another atoll command \(process {other.pid}\)")
-    with refused, run_lock.running(tmp_path):
+    with refused, run_folder.running(tmp_path):
         pass
     assert last_status.read_status(tmp_path).true_condition("Progressing") is not None
     other.send_signal(signal.SIGKILL)
@@ -61,11 +60,11 @@ def test_a_second_run_is_refused_and_one_that_was_killed_is_suspended(
     assert found.true_condition("Progressing") is None
     assert found.learners_live == 0
     assert found.true_condition("Suspended") is not None
-    with run_lock.running(tmp_path):
-        assert run_lock.is_run(tmp_path)
+    with run_folder.running(tmp_path):
+        assert run_folder.is_run(tmp_path)
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        assert not run_lock.is_run(tmp_path)  # a process of the job does not hold the lock
+        assert not run_folder.is_run(tmp_path)  # a process of the job does not hold the lock
     finally:
         child.kill()
         child.wait()
@@ -76,7 +75,7 @@ def test_what_a_folder_lacks_is_named(tmp_path: Path) -> None:
         last_status.read_status(tmp_path)
     write(tmp_path, complete=True)
     assert last_status.read_status(tmp_path).true_condition("Complete") is not None
-    below = run_lock.running(tmp_path / STATUS_FILE / "out")
+    below = run_folder.running(tmp_path / STATUS_FILE / "out")
     with pytest.raises(SpecError, match=r"--out: .*Not a directory; give a writable f"), below:
         pass
 
@@ -86,7 +85,7 @@ def test_without_locks_nobody_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", unsupported)
-    with run_lock.running(tmp_path):
+    with run_folder.running(tmp_path):
         write(tmp_path)
         assert last_status.read_status(tmp_path).true_condition("Progressing") is not None
     os.utime(tmp_path / STATUS_FILE, (0, 0))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from atoll_operator.api.job.pod_fields import Container, EnvVar
-from atoll_operator.local.planning.gpus import processes_of
-from atoll_operator.local.planning.run_manifest import launched
+from atoll_operator.api.job.fields import Container, EnvVar
+from atoll_operator.local.gpus import processes_of
+from atoll_operator.local.run_manifest import launched
+from atoll_protos.environment import Torchrun
 from atoll_protos.errors import SpecError
-from atoll_protos.torchrun import Torchrun
 
 LAUNCHED = ["atoll-worker", "launch", "--", "python", "train.py"]
 

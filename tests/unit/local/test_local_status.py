@@ -14,8 +14,8 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.status.reasons import TYPES
-from atoll_operator.local.progress import local_status
-from atoll_operator.local.progress.local_status import NO_REPORTS, ProcessReports, RunSnapshot
+from atoll_operator.local import local_status
+from atoll_operator.local.local_status import NO_REPORTS, ProcessReports, RunSnapshot
 from atoll_operator.local.show import live
 
 MANIFEST = """
@@ -91,9 +91,8 @@ def test_learners_that_start_are_no_degradation_and_one_that_was_lost_is(known: 
 
     found = status(pb.SLOT_TRAINING, "a-0", "a-1")  # a-0 trains already
     assert said(found)["Degraded"] == "False/LearnersStarting"
-    assert said(found)["LearnersAvailable"] == "True/Quorum"
+    assert said(found)["Progressing"] == "True/Training"
     found = status(pb.SLOT_JOINING, "a-1", "b-0")
-    assert said(found)["LearnersAvailable"] == "False/LearnersStarting"
     assert said(found)["Progressing"] == "False/LearnersStarting"
     for state in (pb.SLOT_TRAINING, pb.SLOT_STALLED):  # of a long first step
         found = status(state, "a-1", "b-0", step_seconds=0.0)
@@ -102,7 +101,7 @@ def test_learners_that_start_are_no_degradation_and_one_that_was_lost_is(known: 
     found = status(pb.SLOT_STALLED, "a-1", "b-0")  # it has made steps
     assert said(found)["Degraded"] == "True/LearnersMissing"
     found = status(pb.SLOT_LOST, "a-1", "b-0")  # its process has not ended, and is not heard
-    assert said(found)["LearnersAvailable"] == "False/TooFew"
+    assert said(found)["Progressing"] == "False/WaitingForLearners"
     assert message(found) == "1 of 3 learners are not in training: b-0"
 
 
@@ -132,6 +131,14 @@ def test_a_learner_that_has_diverged_is_named_with_its_tensor() -> None:
     assert message(shown(replies)) == f"b-0: {refused}"
 
 
+def test_learners_that_train_on_the_same_data_are_named() -> None:
+    replies = [reply(), reply()]
+    for slot in replies[0].slots[:2]:
+        slot.first_losses = 1 << 63
+    assert said(shown(replies))["Degraded"] == "True/SameData"
+    assert message(shown(replies)).startswith("a-0, a-1 had equal losses")
+
+
 def test_a_shard_that_does_not_answer_makes_the_step_unknown_never_the_last_value() -> None:
     first = shown([None, None])
     assert tuple(said(first)) == TYPES
@@ -154,7 +161,7 @@ def test_complete_and_failed_come_from_the_registrar_and_the_shards() -> None:
     assert complete["progress"]["loss"]
     done = said(complete)
     assert (done["Complete"], done["Failed"]) == ("True/Trained", "False/NotFailed")
-    assert {done[kind] for kind in TYPES[1:5]} == {"False/Complete"}
+    assert {done[kind] for kind in TYPES[1:4]} == {"False/Complete"}
     idle = reply(state="Complete", training=("a-0", "a-1"))
     idle.epoch = 1
     assert local_status.phase(job(), [idle, idle]).message.endswith("; b-0 made no step")
@@ -180,7 +187,10 @@ def test_the_live_table_has_a_row_for_each_learner_and_shard() -> None:
 
 
 def test_the_line_of_a_run_has_all_that_a_person_asks_for() -> None:
-    seen = snapshot([reply(), reply()], elapsed_seconds=185.0, merged_share=0.914)
+    replies = reply(), reply()
+    for each in replies:
+        each.counts.MergeFrom(pb.Tokens(trained=1000, merged=914, slices=1))
+    seen = snapshot(replies, elapsed_seconds=185.0)
     line = live.line(replace(seen, bytes_per_second=2.5e6))
     assert line == (
         "step 50 of 200  about 15 s left  loss 2.0000"
@@ -239,7 +249,8 @@ def test_late_work_above_a_tenth_is_told_with_who_and_what_to_do_and_the_job_sta
         " that values are there in time, or raise spec.sync.quorum (now 2) so that merges wait"
         " for more learners (a-1 75%, b-0 50%)"
     )
-    assert message(status, "Progressing") == message(status, "Ready") == warning
+    assert message(status, "Ready") == warning
+    assert message(status, "Progressing") == f"3 of 3 in training, quorum 2; {warning}"
     assert said(status)["Progressing"] == said(status)["Ready"] == "True/Training"
     assert said(status)["Degraded"] == "False/AllWell"
     for status in (late(0.1, a_1=0.1), late(0.44, tick=39, a_1=0.44)):  # little, or of the start
@@ -256,10 +267,10 @@ def test_work_of_which_over_half_is_overwritten_is_told() -> None:
         "73% of the trained tokens were overwritten while a merge was on its way: raise"
         " spec.sync.period (now 8), or give the shards more CPU"
     )
-    assert message(shown(replies), "Progressing") == warning
+    assert message(shown(replies), "Ready") == warning
     for each in replies:
         each.counts.overlap = 500
-    assert message(shown(replies), "Progressing") == ""
+    assert message(shown(replies), "Ready") == ""
 
 
 def test_while_shard_0_is_away_its_last_numbers_stay_and_it_is_named() -> None:

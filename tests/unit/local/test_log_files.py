@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from atoll_operator import cli
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.log_files import lines
-from atoll_operator.local.folder.run_files import Growing
+from atoll_operator.local import run_folder
+from atoll_operator.local.run_files import Growing
+from atoll_operator.local.run_folder import lines
 from atoll_protos.errors import SpecError
 
 ROWS = """[{"role": "shard", "name": "shard-0"}, {"role": "learner", "slot": "us-0"},
@@ -70,7 +70,7 @@ def test_a_character_that_is_cut_in_two_when_it_is_looked_at_is_shown_whole(tmp_
 
 
 def test_following_goes_on_through_a_restart_and_ends_with_the_run(out: Path) -> None:
-    with run_lock.running(out):
+    with run_folder.running(out):
         following = lines(out, "", tail=1, follow=True)
         assert [next(following), next(following)] == [
             ("shard-0", '{"event": "ready"}'),
@@ -104,13 +104,22 @@ def test_lines_have_a_prefix_without_colours_when_there_are_several_processes(ou
 
 @pytest.mark.parametrize(
     ("which", "words"),
-    [("no/such", "is not there"), (".", "holds no run"), ("A_b", "is not there")],
+    [
+        (
+            "status no/such",
+            "give the folder of a run; docs/operating.md has kubectl's commands",
+        ),
+        ("status A_b", "is not there"),
+        ("logs .", "holds no run"),
+        ("logs tiny", "is not there; give the folder of a run; docs/operating.md has kubectl's"),
+        ("suspend tiny", "is not there; give the folder of a run; docs/operating.md has kubectl's"),
+    ],
 )
 def test_what_is_neither_a_folder_nor_a_name_of_a_job_is_refused(
     which: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = CliRunner().invoke(cli.app, ["logs", which])
+    found = CliRunner().invoke(cli.app, which.split())
     assert isinstance(found.exception, SpecError)
     assert words in str(found.exception)
 

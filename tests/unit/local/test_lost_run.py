@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.folder.run_files import read_tapes
+from atoll_operator.local.run_files import read_tapes
 from atoll_operator.local.show.run_summary import sentence, summarise
 from unit.local.test_atoll_run import training_of
 
@@ -20,12 +20,6 @@ def commit(slot: str, tokens: int, version: int = 1) -> dict[str, Any]:
 
 def began(run: str, **more: Any) -> dict[str, Any]:
     return {"event": "run", "run": run, "bytes_up": 0, "bytes_down": 0} | more
-
-
-def step(run: str, tokens: int, version: int) -> dict[str, Any]:
-    adopted = {"shard": 0, "slice": 0, "version": version, "merged": 0, "overlap": 0, "late": 0}
-    line = {"run": run, "slot": "a-0", "incarnation": 1, "tokens": tokens, "adopted": [adopted]}
-    return line | {"time": 1.0, "step_seconds": 0.1, "blocked_seconds": 0.0}
 
 
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
@@ -50,17 +44,18 @@ def test_versions_of_another_run_are_others_though_their_numbers_are_the_same(
 
 def test_a_summary_has_the_numbers_of_the_last_run_and_says_so(tmp_path: Path) -> None:
     write_tape(tmp_path)
-    lines = [step("one", 50, 1), step("two", 70, 1)]
-    write_lines(tmp_path / "learners" / "a-0.jsonl", lines)
-    found = summarise(tmp_path, "Complete", 1.0, 9)
-    assert (found["lost_runs"], found["commits"], found["tokens"]["trained"]) == (["one"], 1, 70)
+    warnings = [{"event": "warning", "run": run, "reason": run} for run in ("one", "two")]
+    write_lines(tmp_path / "learners" / "a-0.jsonl", warnings)
+    found = summarise(tmp_path, "Complete", 1.0, None)
+    assert (found["lost_runs"], found["commits"]) == (["one"], 1)
+    assert found["learners"]["a-0"]["merged"] == 7
+    assert found["warnings"] == {"two": ["a-0"]}
     assert "all of an earlier run was lost" in sentence(found)
 
 
 def test_a_run_that_lost_nothing_says_nothing_of_it(tmp_path: Path) -> None:
     write_lines(tmp_path / "syncer" / "0.tape.jsonl", [began("one"), commit("a-0", 5)])
-    write_lines(tmp_path / "learners" / "a-0.jsonl", [step("one", 50, 1)])
-    found = summarise(tmp_path, "Complete", 1.0, 9)
+    found = summarise(tmp_path, "Complete", 1.0, None)
     assert (found["lost_runs"], found["commits"]) == ([], 1)
     assert "lost" not in sentence(found)
 

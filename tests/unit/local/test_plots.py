@@ -142,7 +142,7 @@ def test_a_run_that_failed_at_its_begin_is_drawn_without_warnings(
     write(tmp_path, "a-0", *lines)
     (tmp_path / "chaos.jsonl").write_text('{"fault": "kill", "time": 1, "began": 1, "ended": 1}')
     plots.draw(tmp_path, NOTHING)
-    for name in ("loss.png", "goodput.png", "tokens.png", "rounds.png"):
+    for name in ("loss.png", "goodput.png", "rounds.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 

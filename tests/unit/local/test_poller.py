@@ -9,9 +9,8 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.reasons import STALLED_SECONDS
-from atoll_operator.local.progress import poller
-from atoll_operator.local.progress.poller import Poller
-from atoll_protos.network.addresses import target
+from atoll_operator.local import poller
+from atoll_operator.local.poller import Poller
 from atoll_protos.network.channels import server_options
 from atoll_protos.network.services import Service, add_handlers
 from unit.local.test_local_status import job, reply, said
@@ -50,18 +49,18 @@ def test_a_rate_is_of_all_shards_or_it_is_unknown(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_shard_that_does_not_answer_is_dialled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was stopped keeps its connections, and another one may have the shard."""
+    """A process that was stopped keeps its connections."""
     dialled: list[str] = []
 
     def dial(endpoint: str, folder: str) -> grpc.Channel:
         assert not folder
         dialled.append(endpoint)
-        return grpc.insecure_channel(target(endpoint))
+        return grpc.insecure_channel(endpoint)
 
     monkeypatch.setattr(poller, "_channel", dial)
     monkeypatch.setattr(poller, "CALL_SECONDS_MAX", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as stopped:
-        endpoint = f"127.0.0.1:{stopped.getsockname()[1]}|127.0.0.1:1"
+        endpoint = f"127.0.0.1:{stopped.getsockname()[1]}"
         asks = poller.Poller(job(), [endpoint])
         assert asks.poll(0.0).replies == asks.poll(1.0).replies == [None]
     assert dialled == [endpoint] * 3

@@ -3,12 +3,10 @@
 import sys
 from pathlib import Path
 
-from atoll_operator.api.job.parsing import parse
+from atoll_operator.api.job.parsing import parse, without_effect_here
 from atoll_operator.api.job.process_inputs import TRAIN, run_file
-from atoll_operator.api.job.unsupported import without_effect_here
-from atoll_operator.local.planning import process_plan
-from atoll_protos.environment import Env
-from atoll_protos.torchrun import Torchrun, of_hosts
+from atoll_operator.local import process_plan
+from atoll_protos.environment import Env, Torchrun, of_hosts
 
 MANIFEST = """
 apiVersion: atoll.dev/v1alpha1
@@ -33,7 +31,7 @@ spec:
   syncer: {region: us-east, shards: 2}
 """
 OUT = Path("/out")
-ENDPOINTS = process_plan.endpoints_at((7000, 7001), 2)
+ENDPOINTS = process_plan.endpoints_at((7000, 7001))
 
 
 HOSTS = MANIFEST.replace("  learner:\n", "  learner:\n    hosts: 2\n")
@@ -42,10 +40,8 @@ HOSTS = MANIFEST.replace("  learner:\n", "  learner:\n    hosts: 2\n")
 def planned(
     text: str = MANIFEST, *, new: bool = True, gpus: dict[str, str] | None = None
 ) -> dict[str, process_plan.Planned]:
-    ports = (
-        {"meetings": {"us-east-0": 1, "us-east-1": 2, "eu-west-0": 3}} if "hosts:" in text else {}
-    )
-    found = process_plan.processes(parse(text), OUT, ENDPOINTS, gpus or {}, new=new, **ports)
+    ports = {"us-east-0": 1, "us-east-1": 2, "eu-west-0": 3} if "hosts:" in text else {}
+    found = process_plan.processes(parse(text), OUT, ENDPOINTS, gpus or {}, new=new, meetings=ports)
     return {each.name: each for each in found}
 
 
@@ -61,20 +57,13 @@ def test_only_shards_of_a_new_run_may_begin_it_and_an_evaluator_has_no_slot() ->
     assert Env.SLOT not in processes["evaluator"].env
 
 
-def test_a_shard_with_a_standby_has_two_processes_with_one_state_and_two_addresses() -> None:
-    endpoints = process_plan.endpoints_at((1, 2, 3, 4), 2)
-    assert endpoints == ["127.0.0.1:1|127.0.0.1:3", "127.0.0.1:2|127.0.0.1:4"]
+def test_shards_listen_on_a_socket_each() -> None:
+    endpoints = process_plan.endpoints_in(Path("/s"), 2)
+    assert endpoints == ["unix:/s/shard-0", "unix:/s/shard-1"]
     found = process_plan.processes(parse(MANIFEST), OUT, endpoints, {}, new=True)
-    shards = [each for each in found if each.role == "shard"]
-    assert [each.name for each in shards] == ["shard-0", "shard-0-b", "shard-1", "shard-1-b"]
+    shard = next(each for each in found if each.name == "shard-1")
+    assert shard.command[shard.command.index("--listen") + 1] == shard.endpoint == endpoints[1]
     assert {each.env[Env.ENDPOINTS] for each in found} == {",".join(endpoints)}
-    first, second = ([*each.command] for each in shards[2:])
-    listens = first.index("--listen") + 1
-    assert (first.pop(listens), second.pop(listens)) == ("127.0.0.1:2", "127.0.0.1:4")
-    assert first == second
-    assert "--standby" in first
-    assert [each.whole for each in shards[2:]] == ["shard-1", "shard-1"]
-    assert not [each for each in planned().values() if "--standby" in each.command]
 
 
 def test_each_shard_and_slot_has_a_process_with_variables_as_in_kubernetes() -> None:

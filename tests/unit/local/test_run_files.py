@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.job.process_inputs import expected, run_file
-from atoll_operator.local import atoll_run
-from atoll_operator.local.folder import run_files
-from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE, Appended, Files
-from atoll_operator.local.progress.last_status import uid_in
+from atoll_operator.local import atoll_run, log_keeper, run_files
+from atoll_operator.local.last_status import uid_in
+from atoll_operator.local.run_files import RUN_FILE, SLOTS_FILE, Appended, Files
 from atoll_operator.local.show import plots
 from atoll_operator.local.show.run_summary import RunResult
-from atoll_operator.local.supervision import log_keeper
-from atoll_operator.local.supervision.supervisor import Supervisor
+from atoll_operator.local.supervisor import Supervisor
 from atoll_protos.errors import SpecError
 from unit.local.supervised import SLEEP, python
 from unit.local.test_atoll_run import learner, training_of
@@ -79,14 +77,6 @@ def test_a_run_may_have_no_room_to_begin(tmp_path: Path, monkeypatch: pytest.Mon
             atoll_run.prepare(*begin, resume=False)
     assert [*tmp_path.iterdir()] == []  # part of a file takes no room
     assert atoll_run.prepare(*begin, resume=False)
-
-
-def test_a_run_that_is_resumed_finds_the_store_that_a_plan_had_taken_away(tmp_path: Path) -> None:
-    begin = run_file(job()), expected(job()), tmp_path, ""
-    assert atoll_run.prepare(*begin, resume=False)
-    (tmp_path / "commits/.1.away/log").mkdir(parents=True)  # and then `atoll run` was killed
-    assert not atoll_run.prepare(*begin, resume=True)
-    assert (tmp_path / "commits/1/log").exists()
 
 
 def test_a_run_finds_its_state_in_the_bucket_and_no_other_run_does(tmp_path: Path) -> None:
@@ -165,7 +155,8 @@ def test_a_process_that_prints_to_a_full_disk_goes_on(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("no folder")
     script = "print('x' * 100_000, flush=True); print('end', flush=True)"
     printing = subprocess.Popen(
-        [sys.executable, log_keeper.__file__, tmp_path / "logs" / "a-0.log"], stdin=subprocess.PIPE
+        [sys.executable, "-I", "-S", log_keeper.__file__, tmp_path / "logs" / "a-0.log"],
+        stdin=subprocess.PIPE,
     )
     done = subprocess.run([sys.executable, "-c", script], stdout=printing.stdin, check=False)
     assert done.returncode == 0
@@ -176,7 +167,9 @@ def test_a_process_that_prints_to_a_full_disk_goes_on(tmp_path: Path) -> None:
 def test_a_signal_to_all_processes_leaves_the_log_to_those_that_still_write(tmp_path: Path) -> None:
     """systemd and Slurm send it so, and the last words of a learner came to nobody."""
     path = tmp_path / "a-0.log"
-    keeper = subprocess.Popen([sys.executable, log_keeper.__file__, path], stdin=subprocess.PIPE)
+    keeper = subprocess.Popen(
+        [sys.executable, "-I", "-S", log_keeper.__file__, path], stdin=subprocess.PIPE
+    )
     assert keeper.stdin is not None
     keeper.stdin.write(b"trains\n")
     keeper.stdin.flush()

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from atoll_operator.api.job.parsing import document_in, from_object, parse
-from atoll_operator.local.planning import run_manifest
-from atoll_operator.local.planning.process_plan import Planned, processes
-from atoll_operator.local.planning.run_manifest import Document
+from atoll_operator.local import run_manifest
+from atoll_operator.local.process_plan import Planned, processes
+from atoll_operator.local.run_manifest import Document
 from atoll_protos.errors import SpecError
 
 CLAIM = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: models}\n"

@@ -1,6 +1,5 @@
-"""What is seen of the machines of `atoll serve`: bytes over all starts, rates, rows and costs."""
+"""What is seen of the machines of `atoll serve`: bytes over all starts, rates and rows."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.local.progress.machines import (
+from atoll_operator.local.local_status import (
     MACHINES_FILE,
     Ends,
     MachinesFile,
@@ -16,14 +15,10 @@ from atoll_operator.local.progress.machines import (
     Moved,
     ShownMachine,
     moved_by_machines,
-    priced,
     read_machines,
     to_json,
 )
-from atoll_operator.local.show.live import json_line, picture
-from atoll_operator.local.show.machine_table import machine_rows, of_slots
-from atoll_operator.local.show.top_table import Answer, table
-from atoll_operator.sizing.prices import Prices
+from atoll_operator.local.show.live import Answer, json_line, machine_rows, of_slots, picture, table
 from unit.local.test_local_status import reply, snapshot
 
 HOUSE = Ends("eu", "house")
@@ -32,14 +27,12 @@ ROW = ShownMachine(
     region="eu",
     slots=("eu-0",),
     address="10.0.0.2",
-    round_trip_seconds=0.0423,
-    heard_at=98.0,
     up_bytes=3_000_000_000,
     down_bytes=1_000_000_000,
     up_rate=2_500_000.0,
     down_rate=0.0,
 )
-GONE = ShownMachine(name="old", region="eu", revoked=True, up_bytes=500, heard_at=3.0)
+GONE = ShownMachine(name="old", region="eu", revoked=True, up_bytes=500)
 
 
 def answer(instance: str, up: int, down: int) -> pb.StatusReply:
@@ -78,62 +71,33 @@ def test_tapes_tell_what_ended_processes_have_moved() -> None:
 
 
 def test_a_row_says_where_a_machine_is_and_what_goes_to_and_fro() -> None:
-    head, row, gone, everything = machine_rows([ROW, GONE], 100.0)
-    assert head == [
-        *("MACHINE", "REGION", "ADDRESS", "HEARD", "ROUND TRIP"),
-        *("UP NOW", "DOWN NOW", "UP", "DOWN"),
-    ]
-    where = ["house", "eu", "10.0.0.2", "2 s ago", "42.3 ms"]
-    assert row == [*where, "2.50 Mbit/s", "0.00 Mbit/s", "3.0 GB", "1.0 GB"]
-    assert gone == ["old", "eu", "-", "revoked", "-", "-", "-", "500 bytes", "0 bytes"]
+    head, row, gone, everything = machine_rows([ROW, GONE])
+    assert head == ["MACHINE", "REGION", "ADDRESS", "UP NOW", "DOWN NOW", "UP", "DOWN"]
+    assert row == ["house", "eu", "10.0.0.2", "2.50 Mbit/s", "0.00 Mbit/s", "3.0 GB", "1.0 GB"]
+    assert gone == ["old", "eu", "revoked", "-", "-", "500 bytes", "0 bytes"]
     assert everything[:2] == ["all", "-"]
     assert everything[-2:] == ["3.0 GB", "1.0 GB"]
-    new = dataclasses.replace(ROW, heard_at=0.0)
-    assert machine_rows([new], 100.0)[1][3] == "never"
-    assert len(machine_rows([new], 100.0)) == 2
+    assert len(machine_rows([ROW])) == 2
     assert of_slots([ROW, GONE]) == {"eu-0": "house"}
-
-
-@pytest.mark.parametrize(
-    ("prices", "cost"),
-    [
-        (Prices(), None),
-        (Prices(other=0.1), 0.4),
-        (Prices(by_region={"eu": 0.2}), 0.6),  # what leaves the shards' region has no price
-        (Prices(by_region={"us": 0.2}), 0.2),
-        (Prices(by_region={"us": 0.2}, other=0.1), 0.5),
-    ],
-)
-def test_a_byte_costs_what_the_region_asks_that_it_leaves(
-    prices: Prices, cost: float | None
-) -> None:
-    (found,) = priced([ROW], "us", prices)
-    assert found.cost == (cost if cost is None else pytest.approx(cost))
-
-
-def test_costs_have_a_column_and_a_sum() -> None:
-    head, *rows = machine_rows(priced([ROW, GONE], "us", Prices(by_region={"eu": 2.0})), 100.0)
-    assert head[-1] == "COST"
-    assert [row[-1] for row in rows] == ["6.00", "0.00", "6.00"]
 
 
 def test_the_tables_show_machines_and_who_trains_where() -> None:
     found = pb.StatusReply(slots=[pb.SlotStatus(slot="eu-0"), pb.SlotStatus(slot="us-0")])
-    lines = table([Answer(found)], {}, machines=[ROW], now=100.0).splitlines()
+    lines = table([Answer(found)], {}, machines=[ROW]).splitlines()
     assert lines[0].endswith("MACHINE")
     assert lines[1].endswith(" house")
     assert lines[2].endswith(" -")
     assert [each for each in lines if each.startswith("house  ")]
     assert "MACHINE" not in table([Answer(found)], {})
     seen = snapshot([reply(), reply()], machines=[ROW])
-    assert json.loads(json_line(seen))["machines"][0]["round_trip_seconds"] == 0.0423
+    assert json.loads(json_line(seen))["machines"][0]["address"] == "10.0.0.2"
     assert "machines" not in json.loads(json_line(snapshot([reply(), reply()])))
     assert "10.0.0.2" in str(picture(seen).renderables[-1])  # type: ignore[union-attr]
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_machines(tmp_path) is None
-    had = MachinesFile(home="us", machines=(ROW, GONE))
+    had = MachinesFile(machines=(ROW, GONE))
     (tmp_path / MACHINES_FILE).write_text(to_json(had))
     assert read_machines(tmp_path) == had
     (tmp_path / MACHINES_FILE).write_text("{")

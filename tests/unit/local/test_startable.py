@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.planning.process_plan import Planned
-from atoll_operator.local.supervision.startable import check_startable, environment
+from atoll_operator.local.process_plan import Planned
+from atoll_operator.local.startable import check_startable, environment
 from atoll_protos.errors import SpecError
 
 

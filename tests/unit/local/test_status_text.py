@@ -5,7 +5,7 @@ import pytest
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.api.status.job_status import Status
-from atoll_operator.local.progress import local_status
+from atoll_operator.local import local_status
 from atoll_operator.local.show import status_text
 from unit.local.test_local_status import MANIFEST, NOW, job, reply
 

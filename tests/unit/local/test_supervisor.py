@@ -3,17 +3,17 @@
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from atoll_operator.local.planning.process_plan import Planned
-from atoll_operator.local.supervision import child
-from atoll_operator.local.supervision.child import Child, cannot_train, tail
-from atoll_operator.local.supervision.giving_up import End
-from atoll_operator.local.supervision.supervisor import backoff_seconds
+from atoll_operator.local import child
+from atoll_operator.local.child import Child, End, cannot_train, tail
+from atoll_operator.local.process_plan import Planned
+from atoll_operator.local.run_files import Files
+from atoll_operator.local.run_folder import private
+from atoll_operator.local.supervisor import Supervisor, backoff_seconds
 from atoll_protos.exits import RANK_ENDED
 from unit.local.supervised import (
     BOOM,
@@ -88,6 +88,20 @@ def test_what_cannot_be_started_now_is_tried_again(run_of: Start, tmp_path: Path
     assert run.start()
 
 
+def test_who_writes_elsewhere_has_the_umask_of_the_person(tmp_path: Path) -> None:
+    script = python("import os; print(os.umask(0))")
+    planned = [script, replace(script, name="shard-0", private=True)]
+    supervisor = Supervisor(planned, Files(tmp_path, pytest.fail), pytest.fail, umask=0o027)
+    with private(tmp_path):
+        supervisor.supervise(0.0, final=False)
+        for child in supervisor.children:
+            assert child.process is not None
+            child.process.wait(60)
+        supervisor.stop()
+    told = [int(child.log.read_text()) for child in supervisor.children]
+    assert told == [0o027, 0o077]
+
+
 def test_a_kill_is_no_failure_of_its_own(run_of: Start) -> None:
     run = run_of(python(SLEEP))
     for _ in range(7):
@@ -142,7 +156,6 @@ def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_pat
     (row,) = json.loads((tmp_path / "processes.json").read_text())
     assert row == {
         **{"role": "shard", "name": "shard-3", "shard": 3, "endpoint": "", "restarts": 0},
-        "standby": False,
         **{"pid": run.child.process.pid, "instance": run.child.instance},
     }
     run.end()
@@ -150,40 +163,6 @@ def test_processes_json_names_every_process_and_its_start(run_of: Start, tmp_pat
     (again,) = json.loads((tmp_path / "processes.json").read_text())
     assert again["restarts"] == 1
     assert again["instance"] != row["instance"]
-
-
-def test_who_waits_for_a_shard_is_known_and_stopped_first(run_of: Start, tmp_path: Path) -> None:
-    """Else it would take the shard over at the end of each run."""
-    ends = tmp_path / "ends"
-    words = (
-        "sh",
-        "-c",
-        f"trap 'echo $0 >> {ends}; exit 0' TERM; echo >> {ends}.$0; while :; do sleep 0.05; done",
-    )
-    names = ("shard-0", "shard-0-b", "shard-1")
-    run = run_of(
-        *(
-            Planned(role="shard", name=x, command=(*words, x), env={}, shard=int(x[6]))
-            for x in names
-        )
-    )
-    first, second, other = run.supervisor.children
-    run.look()
-    assert not any(map(run.supervisor.waits, run.supervisor.children))  # nobody has said anything
-    assert run.supervisor.meant("shard-0") == [first]
-    run.look(serving=frozenset({second.instance, other.instance}))
-    rows = json.loads((tmp_path / "processes.json").read_text())
-    assert {row["name"]: row["standby"] for row in rows} == {
-        "shard-0": True,
-        "shard-0-b": False,
-        "shard-1": False,
-    }
-    assert run.supervisor.meant("shard-0") == [second]
-    assert run.supervisor.meant("shard-0-b") == [second]
-    while not all(tmp_path.joinpath(f"ends.{name}").exists() for name in names):  # its trap is set
-        time.sleep(0.01)
-    run.supervisor.stop()
-    assert ends.read_text().split()[0] == "shard-0"
 
 
 RANK_KILLED = json.dumps({RANK_ENDED: 1, "event": "rank 1 on a has ended (SIGKILL)"})

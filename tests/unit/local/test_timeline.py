@@ -1,12 +1,11 @@
-"""Tokens by time and the timeline of rounds, from the lines of tapes."""
+"""The timeline of rounds, from the lines of tapes."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
-from atoll_operator.local.show import timeline
+from atoll_operator.local.show import plots
 
 SLOTS = ("a-0", "a-1", "b-0")
 
@@ -20,13 +19,9 @@ def commit(time: float, *merged: str, shard: int = 0, **more: Any) -> dict[str, 
     return {**line, **spans, "participants": parts, "left_out": left, **more}
 
 
-def counts(merged: int, slices: int = 2, **others: int) -> dict[str, int]:
-    return {**dict.fromkeys(timeline.CLASSES, 0), "merged": merged, "slices": slices, **others}
-
-
-def drawn(draw: Callable[..., int], *tapes: list[dict[str, Any]]) -> tuple[int, list[Any]]:
+def drawn(*tapes: list[dict[str, Any]]) -> tuple[int, list[Any]]:
     figure = Figure(figsize=(11, 8), layout="constrained")
-    found = draw(figure, tapes, "a run")
+    found = plots.draw_timeline(figure, tapes, "a run")
     figure.canvas.draw()
     return found, figure.axes
 
@@ -46,7 +41,7 @@ def test_a_round_is_drawn_with_its_wait_its_grace_its_commit_and_who_took_part()
     )
     first = commit(100.0, *SLOTS)
     tape = [{"event": "start", "time": 90.0}, first, commit(110.0, "a-0", left_out=reasons)]
-    count, (shares, _, spans, marks) = drawn(timeline.draw_rounds, tape)
+    count, (shares, _, spans, marks) = drawn(tape)
     assert count == 2
     bars = [(bar.get_x(), bar.get_width()) for bar in spans.patches]
     assert bars == [(-3.5, 2.0), (6.5, 2.0), (-1.5, 1.0), (8.5, 1.0), (-0.5, 0.5), (9.5, 0.5)]
@@ -63,10 +58,10 @@ def test_the_newest_rounds_of_shard_0_are_shown_and_the_shares_of_all(learners: 
     slots = [f"a-{n:02}" for n in range(learners)]
     tape = [commit(float(n), *slots[n % 2 :], left_out=[]) for n in range(100)]
     other = [commit(float(n), *slots, shard=1, left_out=[]) for n in range(100)]
-    count, (shares, _, spans, marks) = drawn(timeline.draw_rounds, tape, other)
+    count, (shares, _, spans, marks) = drawn(tape, other)
     assert count == 200
     assert "of 200 rounds" in shares.get_title()
-    assert len(spans.patches) == 3 * timeline.ROUNDS_MAX
+    assert len(spans.patches) == 3 * plots.ROUNDS_MAX
     names = [text.get_text() for text in spans.get_yticklabels()]
     assert names == [f"slice 0, version {n}" for n in range(76, 100)]
     assert [text.get_text() for text in marks.get_xticklabels()] == slots
@@ -75,45 +70,11 @@ def test_the_newest_rounds_of_shard_0_are_shown_and_the_shares_of_all(learners: 
 def test_who_is_not_called_is_late_and_what_is_taken_back_is_no_round() -> None:
     tape = [commit(9.0, "a-0", left_out=[{"slot": "a-1", "reason": "not usable"}])]
     tape += [commit(10.0, recovered=True), {**commit(11.0), "event": "late"}]
-    count, (*_, marks) = drawn(timeline.draw_rounds, tape)
-    assert (count, colours(marks)) == (1, {"merged": [(0, 0)], timeline.LATE: [(1, 0)]})
+    count, (*_, marks) = drawn(tape)
+    assert (count, colours(marks)) == (1, {"merged": [(0, 0)], plots.LATE: [(1, 0)]})
 
 
-def test_tokens_are_those_of_the_newest_count_of_each_shard() -> None:
-    one = [commit(float(n), *SLOTS, counts=counts(100 * n, late=20 * n)) for n in range(11)]
-    two = [commit(5.0, *SLOTS, shard=1, counts=counts(80, slices=1))]
-    count, (tokens, shares, _) = drawn(timeline.draw_tokens, one, two)
-    assert count == 12
-    assert tokens.get_title() == "427 tokens, goodput 84.4%"  # (1000 + 200 + 80) / 3
-    assert [text.get_text() for text in tokens.get_legend().get_texts()] == [*timeline.CLASSES]
-    (participation,) = shares.lines
-    assert {*participation.get_ydata()} == {1.0}
-
-
-def test_uptime_is_drawn_as_it_was_counted_between_two_commits() -> None:
-    def line(n: int, up: float) -> dict[str, Any]:
-        times: dict[str, Any] = {"seconds": float(n), "training_seconds": up}
-        return commit(float(n), "a-0", counts=counts(n), **times)
-
-    tape = [line(1, 1.0), line(2, 2.0), line(4, 3.0), line(4, 0.0), line(5, 1.0)]
-    _, (_, shares, _) = drawn(timeline.draw_tokens, tape)
-    participation, uptime = shares.lines
-    assert [*uptime.get_ydata()] == [1.0, 0.5, 1.0]  # a process that began again has no share
-    assert {*participation.get_ydata()} == {1 / 3}
-
-
-def test_traffic_counts_on_where_a_process_began_again() -> None:
-    moved = [{"a": (0, 0)}, {"a": (10**6, 0)}, {"a": (5 * 10**5, 0), "": (0, 10**6)}]
-    tape = [commit(60.0 * n, "a-0", counts=counts(n), links=each) for n, each in enumerate(moved)]
-    _, (_, _, links) = drawn(timeline.draw_tokens, tape)
-    found = {each.get_label(): sum(each.get_data().values) * 120 / 60 / 8 for each in links.patches}
-    assert found == pytest.approx(
-        {"a up": 1.5, "a down": 0, "evaluators up": 0, "evaluators down": 1}
-    )
-
-
-@pytest.mark.parametrize("draw", [timeline.draw_rounds, timeline.draw_tokens])
-def test_a_run_without_a_commit_is_drawn(draw: Callable[..., int]) -> None:
-    count, (axes,) = drawn(draw, [{"event": "start", "time": 1.0}], [])
+def test_a_run_without_a_commit_is_drawn() -> None:
+    count, (axes,) = drawn([{"event": "start", "time": 1.0}], [])
     assert count == 0
     assert axes.texts[0].get_text().startswith("no ")

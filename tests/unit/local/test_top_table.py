@@ -14,14 +14,9 @@ from typer.testing import CliRunner
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
 from atoll_operator.client import shards
-from atoll_operator.local.progress import poller as local_shards
-from atoll_operator.local.progress.machines import (
-    MACHINES_FILE,
-    MachinesFile,
-    ShownMachine,
-    to_json,
-)
-from atoll_operator.local.show.top_table import Answer, table
+from atoll_operator.local import poller as local_shards
+from atoll_operator.local.local_status import MACHINES_FILE, MachinesFile, ShownMachine, to_json
+from atoll_operator.local.show.live import Answer, table
 from atoll_protos.errors import SpecError
 
 
@@ -114,42 +109,22 @@ def say(kubectl: Path, *lines: dict[str, Any]) -> None:
     (kubectl / "said").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-@pytest.mark.parametrize("verb", ["top", "plot"])
-def test_what_a_pod_refuses_is_told_with_the_command(kubectl: Path, verb: str) -> None:
+def test_what_a_pod_refuses_is_told_with_the_command(kubectl: Path) -> None:
     say(kubectl)
     (kubectl / "errors").write_text("warning\nError: pods is forbidden\n")
     (kubectl / "code").write_text("1")
-    command, problem = atoll(verb, "tiny").split(": ", 1)
+    command, problem = atoll("top", "tiny").split(": ", 1)
     assert "kubectl -n team exec tiny-syncer-0-x" in command
     assert problem.startswith("Error: pods is forbidden; ")
 
 
-def test_the_curves_of_a_job_are_drawn_from_what_its_shard_has_noted(kubectl: Path) -> None:
-    losses = [{"slot": "a-0", "incarnation": 1, "loss": 2.0}]
-    lines = [{"event": "commit", "tick": tick, "losses": losses} for tick in (1, 2, 3)]
-    say(kubectl, *lines)
-    told = atoll("plot", "tiny", "--out", "curves.svg")
-    assert "curves.svg: as noted at the merges of a shard; 1 learners" in told
-    assert "there is no held-out loss: spec.evaluator measures it" in told
-    drawn = (kubectl / "curves.svg").read_text()
-    assert "<svg" in drawn
-    assert "<!-- loss (moving average) -->" in drawn
-    words = (kubectl / "words").read_text().strip()
-    assert words.endswith("atoll_syncer.edges.status_lines --curves")
-    say(kubectl, *lines, {"event": "evaluation", "tick": 2, "loss": 1.5})
-    assert "held-out" not in atoll("plot", "tiny")
-    assert (kubectl / "loss.png").read_bytes().startswith(b"\x89PNG")
-    for what in ("rounds", "tokens"):
-        assert f"{what}.png: of shard 0; 0 commits" in atoll("plot", "tiny", "--of", what)
-        assert (kubectl / f"{what}.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("verb", ["plot", "export"])
+@pytest.mark.parametrize("verb", ["top", "export"])
 def test_without_kubectl_it_is_named(
     kubectl: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(kubectl))
-    assert atoll(verb, "tiny", "--out", "x.png").startswith("kubectl: is not on the PATH")
+    more = ["--out", "x"] if verb == "export" else []
+    assert atoll(verb, "tiny", *more).startswith("kubectl: is not on the PATH")
 
 
 def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +132,6 @@ def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "run.json").write_text("{}")
     processes = [
         {"role": "shard", "name": "shard-0", "shard": 0, "endpoint": "127.0.0.1:7"},
-        {"role": "shard", "name": "shard-0-b", "shard": 0, "endpoint": "127.0.0.1:8"},
         {"role": "learner", "slot": "us-east-0", "endpoint": ""},
     ]
     (tmp_path / "processes.json").write_text(json.dumps(processes))
@@ -171,33 +145,14 @@ def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(local_shards, "ask", ask)
     house = ShownMachine(name="house", region="us-east", up_bytes=2 * 10**9, down_bytes=10**9)
-    (tmp_path / MACHINES_FILE).write_text(to_json(MachinesFile(home="eu", machines=(house,))))
+    (tmp_path / MACHINES_FILE).write_text(to_json(MachinesFile(machines=(house,))))
 
-    def shown_with(*words: str) -> str:
-        with (tmp_path / "run.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return atoll("top", tmp_path, *words).strip()
-
-    shown = shown_with()
-    assert asked == [["127.0.0.1:7|127.0.0.1:8"]]
+    with (tmp_path / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shown = atoll("top", tmp_path).strip()
+    assert asked == [["127.0.0.1:7"]]
     assert "house    us-east" in shown
     assert "NODE" not in shown
     assert "us-east-0  Training" in shown
-    assert "COST" not in shown
-    assert shown_with("--price-per-gb", "us-east=0.5", "--price-per-gb", "2").endswith("  3.00")
     monkeypatch.undo()
     assert local_shards.ask(["127.0.0.1:1"]) == [None]  # a silent one costs its row alone
-
-
-def test_of_a_run_folder_the_curves_come_from_its_files(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{}")
-    (tmp_path / "learners").mkdir()
-    line = {"slot": "a-0", "incarnation": 1, "tick": 1, "loss": 2.0}
-    (tmp_path / "learners/a-0.jsonl").write_text(json.dumps(line) + "\n")
-    picture = tmp_path / "x.png"
-    assert f"{picture}: 1 learners" in atoll("plot", tmp_path, "--out", picture)
-    assert "rounds.svg: 0 commits" in atoll(
-        "plot", tmp_path, "--of", "rounds", "--out", tmp_path / "rounds.svg"
-    )
-    assert picture.exists()
-    assert "name a .png" in atoll("plot", tmp_path, "--out", tmp_path / "x.doc")

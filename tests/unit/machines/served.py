@@ -5,12 +5,15 @@ from pathlib import Path
 
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected, run_file
-from atoll_operator.local.folder.run_files import RUN_FILE, SLOTS_FILE
-from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.local.run_files import RUN_FILE, SLOTS_FILE
+from atoll_operator.local.startable import free_ports
+from atoll_operator.machines.bundle import Bundle
+from atoll_operator.machines.files import Token
+from atoll_operator.machines.joined import entering
 from atoll_operator.machines.joined.entering import JoinOptions
-from atoll_operator.machines.server.folder import new_token
-from atoll_operator.machines.server.serving import MachineServer, serving_in
-from atoll_operator.machines.token import Token
+from atoll_operator.machines.joined.server_link import ServerLink
+from atoll_operator.machines.joined.watching import Server, Watcher
+from atoll_operator.machines.server.serving import MachineServer, new_token, serving_in
 
 JOB = """
 apiVersion: atoll.dev/v1alpha1
@@ -20,6 +23,18 @@ spec:
   steps: 60
   regions: [{name: us, learners: 2}, {name: eu}, {name: here}]
 """
+
+
+def enter(place: JoinOptions) -> tuple[Path, Bundle, bool]:
+    """The state folder, what is in it, and whether the machine has entered only now."""
+    found = entering.enter(place, time.time())
+    return found.folder, found.bundle, found.new
+
+
+def watcher_of(folder: Path, machine: Bundle, meeting: str = "") -> Watcher:
+    """What its source says it writes; no shard is there to be asked."""
+    source = Server(ServerLink(machine.server, machine.anchor))
+    return Watcher(folder, machine, lambda _: None, source, meeting)
 
 
 class Served:
@@ -33,7 +48,7 @@ class Served:
         listen = f"127.0.0.1:{port}"
         self.out, self.job, self.said = out, job, list[str]()
         self.server: MachineServer = serving_in(
-            out, job, listen=listen, here=["here"], prices=["0.08"], now=time.time()
+            out, job, listen=listen, here=["here"], now=time.time()
         )
         self.place = self.server.server.place
 

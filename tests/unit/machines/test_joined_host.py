@@ -6,16 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.local.folder.run_files import Files
-from atoll_operator.local.planning.process_plan import Planned
-from atoll_operator.local.supervision.child import Child, end_of
-from atoll_operator.local.supervision.supervisor import Supervisor
-from atoll_operator.machines.joined import folder as joined_folder
+from atoll_operator.local.child import Child, end_of
+from atoll_operator.local.process_plan import Planned
+from atoll_operator.local.run_files import Files
+from atoll_operator.local.supervisor import Supervisor
 from atoll_operator.machines.joined.joining import JoinedHost, JoinedRun
 from atoll_operator.machines.joined.learners import Wanted
+from atoll_operator.machines.joined.watching import JobNow, JobState
+from atoll_protos.environment import Torchrun
 from atoll_protos.exits import ExitCode
-from atoll_protos.torchrun import Torchrun
 from unit.machines.test_learners import MACHINE
 
 HOST = replace(
@@ -23,8 +22,8 @@ HOST = replace(
 )
 
 
-def host_of(tmp_path: Path, reply: pb.WatchReply, said: list[str]) -> tuple[JoinedRun, Any]:
-    watcher: Any = SimpleNamespace(refusal=None, reply=reply, heard_at=0.0, fails=False)
+def host_of(tmp_path: Path, job: JobNow, said: list[str]) -> tuple[JoinedRun, Any]:
+    watcher: Any = SimpleNamespace(refusal=None, now=job, bundle=HOST, heard_at=0.0, fails=False)
     place = JoinedHost(tmp_path, HOST, Wanted(command=("sleep", "60")), "")
     supervisor = Supervisor(place.known(), Files(tmp_path, said.append), said.append)
     return JoinedRun(watcher, supervisor, said.append, place), watcher
@@ -32,19 +31,16 @@ def host_of(tmp_path: Path, reply: pb.WatchReply, said: list[str]) -> tuple[Join
 
 def test_a_host_starts_when_it_hears_of_host_0_and_moves_with_it(tmp_path: Path) -> None:
     said: list[str] = []
-    run, watcher = host_of(tmp_path, pb.WatchReply(state=pb.JOB_TRAINING), said)
+    run, watcher = host_of(tmp_path, JobNow(state=JobState.TRAINING), said)
     assert run.advance(0.0) is None
     assert run.supervisor.children == []
     try:
         for now, place in ((1.0, "10.0.0.2:29400"), (2.0, "10.0.0.3:29400")):
-            watcher.reply = pb.WatchReply(state=pb.JOB_TRAINING, rendezvous=place)
+            watcher.bundle = replace(HOST, rendezvous=place)
             before = [each.process for each in run.supervisor.children]
             assert run.advance(now) is None
             (child,) = run.supervisor.children
             assert child.planned.env[Torchrun.ENDPOINT] == place
-            kept = joined_folder.read(tmp_path)
-            assert kept is not None
-            assert kept.rendezvous == place
             assert f"host 0 of this learner is at {place}" in said
         assert before[0] is not None
         assert before[0].wait(10.0) == -signal.SIGTERM  # it waited at the former place
@@ -54,7 +50,7 @@ def test_a_host_starts_when_it_hears_of_host_0_and_moves_with_it(tmp_path: Path)
 
 def test_a_job_that_ends_while_a_host_still_waits_is_complete_there(tmp_path: Path) -> None:
     said: list[str] = []
-    run, _ = host_of(tmp_path, pb.WatchReply(state=pb.JOB_COMPLETE), said)
+    run, _ = host_of(tmp_path, JobNow(state=JobState.COMPLETE), said)
     assert run.advance(0.0) == 0
 
 

@@ -5,34 +5,37 @@ import json
 import os
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
-import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected
 from atoll_operator.cli.tokens import listed
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.planning.process_plan import Planned
-from atoll_operator.local.supervision.child import Child
-from atoll_operator.machines import private_files
-from atoll_operator.machines.joined.entering import enter
+from atoll_operator.local import run_folder
+from atoll_operator.local.child import Child
+from atoll_operator.local.process_plan import Planned
+from atoll_operator.local.startable import free_ports
+from atoll_operator.machines import files
+from atoll_operator.machines.files import Token, make_private, must_take, state_root
 from atoll_operator.machines.joined.joining import JoinedRun
-from atoll_operator.machines.joined.watching import Watcher
-from atoll_operator.machines.private_files import make_private, must_take, state_root
-from atoll_operator.machines.server import register
-from atoll_operator.machines.server.job_certificates import JobCertificates
+from atoll_operator.machines.joined.server_link import certificate_at
+from atoll_operator.machines.joined.watching import JobNow, JobState
+from atoll_operator.machines.server import join_port, register
+from atoll_operator.machines.server.certificates import JobCertificates
 from atoll_operator.machines.server.serving import serving_in
-from atoll_operator.machines.server_link import certificate_at
 from atoll_protos.errors import SpecError
 from atoll_protos.network.credentials import Credentials
 from unit.local.test_local_status import reply, snapshot
-from unit.machines.served import JOB, Served
+from unit.machines.served import JOB, Served, enter, watcher_of
+
+OF_ANOTHER = str(Token.new("0" * 64))
 
 
 def full(*_: object) -> None:
@@ -43,23 +46,21 @@ def test_a_register_that_cannot_be_read_refuses_no_machine_and_ends_no_run(
     served: Served, tmp_path: Path
 ) -> None:
     folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
-    heard: list[str] = []
-    watcher = Watcher(folder, machine, heard.append)
+    watcher = watcher_of(folder, machine)
     before = served.server.listed(expected(served.job))
     assert [each.name for each in before.machines] == ["house"]
     file = served.out / "machines" / register.REGISTER_FILE
     text = file.read_text()
     file.write_text(text.replace(",", ";", 1))
     for _ in range(2):
-        watcher.look()
+        assert not watcher.source.renew(watcher)  # and no refusal is raised
         assert served.server.listed(expected(served.job)) == before
-    assert watcher.refusal is None
-    assert "its register cannot be read" in heard[0]
     (said,) = [each for each in served.said if "cannot be read" in each]
     assert str(file) in said
+    with pytest.raises(SpecError, match="its register cannot be read"):
+        enter(served.options(tmp_path / "b", Token.new(watcher.source.link.digest)))  # type: ignore[attr-defined]
     file.write_text(text)
-    watcher.look()
-    assert heard[1:] == [f"{served.place} answers again"]
+    watcher.source.renew(watcher)
 
 
 def test_a_server_without_room_lets_nobody_in_and_says_so(
@@ -78,7 +79,7 @@ def test_a_machine_that_cannot_keep_its_state_takes_no_slot(
     with pytest.raises(SpecError, match="give a writable folder"):
         enter(served.options(tmp_path / "file" / "a", served.token()))
     with monkeypatch.context() as patch:
-        patch.setattr(private_files, "write_private", full)
+        patch.setattr(files, "write_private", full)
         with pytest.raises(SpecError, match="No space left on device; make room"):
             enter(served.options(tmp_path / "a", served.token()))
     assert "us-0" not in listed(served.out, time.time())
@@ -88,19 +89,23 @@ def test_a_renewal_without_room_is_tried_again(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
-    watcher = Watcher(folder, machine, served.said.append)
-    watcher.clock = lambda: time.time() + 86_400 * 21
+    watcher = watcher_of(folder, machine)
+    watcher.source.renew(watcher)
+    later = time.time() + 86_400 * 21
+    clock = SimpleNamespace(time=lambda: later, monotonic=time.monotonic)
+    watcher.clock = clock.time
+    monkeypatch.setattr(join_port, "time", clock)
     before = Credentials.read(folder / "tls")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", lambda *_, **__: full())
         watcher.look()
         patch.setattr(JobCertificates, "keep", full)
         served.server.kept_at = -1e6
-        served.server.tell(snapshot([reply()]), final=False, complete=False)
+        served.server.follow(snapshot([reply()]))
     assert watcher.refusal is None
     assert Credentials.read(folder / "tls") == before
     assert [each for each in served.said if "certificates cannot be renewed" in each]
-    watcher.look()
+    watcher.source.renew(watcher)
     assert Credentials.read(folder / "tls") != before
 
 
@@ -109,7 +114,7 @@ def test_a_file_for_which_the_disk_has_no_room_is_named(
 ) -> None:
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/a'"):
-        private_files.write_private(tmp_path / "a", b"1")
+        files.write_private(tmp_path / "a", b"1")
     assert not [*tmp_path.iterdir()]
 
 
@@ -142,10 +147,10 @@ def test_a_machine_that_was_renamed_is_told_where_its_state_is(
     with pytest.raises(SpecError, match=rf"go on as house with --state {folder}$"):
         enter(renamed)
     (other := folder.with_name("other")).mkdir()
-    (other / "machine.json").write_text("{")
+    (other / "job.json").write_text("{")
     assert enter(served.options(None))[0] == folder
-    (folder / "machine.json").write_text("{")
-    with pytest.raises(SpecError, match=rf"{folder}/machine.json: cannot be read"):
+    (folder / "job.json").write_text("{")
+    with pytest.raises(SpecError, match=rf"{folder}/job.json: cannot be read"):
         enter(renamed)
 
 
@@ -154,8 +159,8 @@ def test_a_copy_of_a_state_folder_says_that_its_learner_does_not_train(tmp_path:
     planned = Planned(role="learner", name="us-0", command=("a",), env={})
     child = Child(planned, tmp_path / "us-0.log", telemetry, process=Mock())
     processes: Any = Mock(children=[child], steps=None)
-    reply = pb.WatchReply(state=pb.JOB_TRAINING, tick=5)
-    watcher: Any = Mock(refusal=None, reply=reply, heard_at=0.0, silent_seconds=lambda _: 0.0)
+    job = JobNow(state=JobState.TRAINING, tick=5)
+    watcher: Any = Mock(refusal=None, now=job, heard_at=0.0)
     said: list[str] = []
     run = JoinedRun(watcher, processes, said.append)
     held = "us-0 has a live session of us-0-1"
@@ -208,11 +213,11 @@ def test_what_is_no_name_of_a_host_does_not_answer() -> None:
 def test_a_second_server_changes_nothing_of_the_first(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     out = tmp_path / "run"
-    with run_lock.running(out):
+    with run_folder.running(out):
         words = ["serve", str(tmp_path / "job.yaml"), "--out", str(out)]
         ended = CliRunner().invoke(cli.app, [*words, "--listen", "127.0.0.1:7999"])
     assert "is in use by another atoll command" in str(ended.exception)
-    assert [each.name for each in out.iterdir()] == [run_lock.LOCK_FILE]
+    assert [each.name for each in out.iterdir()] == [run_folder.LOCK_FILE]
 
 
 def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +228,24 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(SpecError, match="HOME: is not set"):
         state_root()
+
+
+def test_a_machine_that_is_known_goes_on_whatever_token_a_variable_has(
+    served: Served, tmp_path: Path
+) -> None:
+    known = enter(served.options(tmp_path / "a", served.token()))[:2]
+    options = served.options(tmp_path / "a")
+    for variable in (OF_ANOTHER, str(served.token())):
+        assert enter(replace(options, variable=variable)) == (*known, False)
+
+
+def test_a_server_that_is_away_is_another_exit_code_than_bad_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (port,) = free_ports(1)
+    for token, code in ((OF_ANOTHER, 75), ("half", 2)):
+        monkeypatch.setattr("sys.argv", ["atoll", "join", f"127.0.0.1:{port}", "--token", token])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == code

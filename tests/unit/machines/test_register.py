@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll_operator.machines.files import Token, hash_of
 from atoll_operator.machines.server.register import (
     Book,
     EntryRequest,
@@ -12,23 +13,25 @@ from atoll_operator.machines.server.register import (
     OpenSlots,
     Register,
     enter,
-    known,
+    free_places,
     revoke,
     with_token,
 )
-from atoll_operator.machines.token import Token, hash_of
 from atoll_protos.errors import SpecError
 
 NOW = 1000.0
 SECRET = "a secret"
 OPEN = OpenSlots(slots={"us": ["us-0", "us-1"], "eu": ["eu-0"]}, folder="runs/tiny")
 GRANTED = Granted(name="abc", secret_hash=hash_of(SECRET), until=2000)
-ASKED = EntryRequest(token="abc", secret=SECRET, region="us", name="house", learners=1)
+ASKED = EntryRequest(
+    key_digest="mine", token="abc", secret=SECRET, region="us", name="house", learners=1
+)
 
 
 def entered(register: Register, **changed: object) -> Register:
-    asked = replace(ASKED, **changed)  # type: ignore[arg-type]
-    return enter(register, asked, OPEN, hash_of("mine"), NOW)[0]
+    """With a key of its own, unless one is given."""
+    own = {"key_digest": f"{len(register.machines)} of {len(register.former)}", **changed}
+    return enter(register, replace(ASKED, **own), OPEN, NOW)[0]  # type: ignore[arg-type]
 
 
 def test_each_machine_has_free_slots_of_its_region_and_a_name_of_its_own() -> None:
@@ -42,8 +45,8 @@ def test_a_revoked_machine_gives_its_slots_back_and_nobody_gets_its_name() -> No
     register = revoke(entered(Register(tokens=(GRANTED,)), learners=2), "house")
     assert register.slots == {}
     assert entered(register).slots == {"house-2": ["us-0"]}
-    with pytest.raises(SpecError, match="machine house: was revoked"):
-        known(register, "house", "mine")
+    with pytest.raises(SpecError, match="machine house: is not one of this job: it was revoked"):
+        entered(register, key_digest=register.former[0].key_digest)
 
 
 def test_a_token_is_for_as_many_machines_as_it_says() -> None:
@@ -57,14 +60,14 @@ def test_the_region_is_that_of_the_token_or_the_only_one() -> None:
     assert entered(of_region, region="").slots == {"house": ["eu-0"]}
     only = OpenSlots(slots={"eu": ["eu-0"]}, folder="")
     asked = replace(ASKED, region="")
-    assert enter(Register(tokens=(GRANTED,)), asked, only, "", NOW)[1].region == "eu"
+    assert enter(Register(tokens=(GRANTED,)), asked, only, NOW)[1].region == "eu"
 
 
 @pytest.mark.parametrize(
     ("granted", "asked", "words"),
     [
         (GRANTED, {"token": "xyz"}, "xyz is not a token of this job"),
-        (GRANTED, {"secret": "another"}, "the secret of abc is wrong"),
+        (GRANTED, {"secret": "another"}, "abc is not a token of this job"),
         (replace(GRANTED, until=1000), {}, "abc has expired"),
         (replace(GRANTED, region="eu"), {}, "is us, and the token is for eu"),
         (GRANTED, {"region": ""}, "the job has us, eu"),
@@ -84,13 +87,20 @@ def test_what_is_refused_is_said_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_a_machine_needs_its_own_secret() -> None:
-    register = entered(Register(tokens=(GRANTED,)))
-    assert known(register, "house", "mine").slots == ("us-0",)
-    with pytest.raises(SpecError, match="wrong secret"):
-        known(register, "house", SECRET)
+def test_a_key_that_is_known_has_the_same_answer_and_needs_no_token() -> None:
+    register = entered(Register(tokens=(replace(GRANTED, uses=1),)), key_digest="mine")
+    again = replace(ASKED, token="", secret="", region="eu", learners=9)
+    assert enter(register, again, OPEN, 10 * NOW) == (register, register.machines[0])
     with pytest.raises(SpecError, match="is not one of this job"):
-        known(register, "another", "mine")
+        enter(register, replace(again, key_digest="other"), OPEN, NOW)
+
+
+def test_as_many_machines_find_a_slot_as_there_are_free_hosts_of_learners() -> None:
+    register = entered(Register(tokens=(GRANTED,)), learners=2)
+    assert free_places(register, OPEN) == 1
+    assert free_places(register, replace(OPEN, slots={"us": ["us-0"]})) == 0
+    register = entered(Register(tokens=(GRANTED,)), host=1, **TWO_HOSTS)
+    assert free_places(register, replace(OPEN, hosts=2)) == 5
 
 
 def test_tokens_that_are_past_are_forgotten_and_one_can_be_taken_back() -> None:
@@ -184,5 +194,5 @@ def test_the_job_says_how_many_hosts_a_learner_has_unless_its_machines_do() -> N
     of_job, tokens = replace(OPEN, hosts=2), Register(tokens=(GRANTED,))
     for asked, expected in (({"host": 1}, (1, 2)), ({"hosts": 1}, (0, 1))):
         changed = replace(ASKED, **asked)  # type: ignore[arg-type]
-        machine = enter(tokens, changed, of_job, "", NOW)[1]
+        machine = enter(tokens, changed, of_job, NOW)[1]
         assert (machine.host, machine.hosts) == expected

@@ -9,13 +9,15 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.local import passes
-from atoll_operator.local.elsewhere import Elsewhere
-from atoll_operator.local.progress.local_status import RunSnapshot
-from atoll_operator.local.progress.poller import Poller
+from atoll_operator.local.local_status import RunSnapshot
+from atoll_operator.local.passes import Elsewhere, JobFailedError
+from atoll_operator.local.poller import Poller
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.machines.joined.joining import JoinedRun
+from atoll_operator.machines.joined.watching import JobNow, JobState
 from unit.local.test_atoll_run import training_of
 from unit.local.test_local_status import MANIFEST, reply
+from unit.machines.test_learners import MACHINE
 
 
 class Processes:
@@ -40,26 +42,26 @@ class Processes:
 
 def test_learners_leave_and_start_again_as_the_server_says() -> None:
     processes: Any = Processes()
-    watcher: Any = SimpleNamespace(refusal=None, fails=False, heard_at=0.0)
+    watcher: Any = SimpleNamespace(refusal=None, bundle=MACHINE, fails=False, heard_at=0.0)
     run = JoinedRun(watcher, processes, lambda _: None)
 
-    def passes_with(*states: int) -> list[str]:
+    def passes_with(*states: JobState) -> list[str]:
         processes.done.clear()
         for now, state in enumerate(states):
-            watcher.reply = pb.WatchReply(state=pb.JobState.Name(state), tick=5)
+            watcher.now = JobNow(state=state, tick=5)
             assert run.advance(float(now)) is None
         return list(processes.done)
 
-    assert passes_with(pb.JOB_TRAINING) == ["pass"]
-    assert passes_with(pb.JOB_SUSPENDED, pb.JOB_SUSPENDED) == ["stop"]
-    assert passes_with(pb.JOB_STATE_UNSPECIFIED, pb.JOB_TRAINING) == ["begin again", "pass", "pass"]
+    assert passes_with(JobState.TRAINING) == ["pass"]
+    assert passes_with(JobState.SUSPENDED, JobState.SUSPENDED) == ["stop"]
+    assert passes_with(JobState.UNKNOWN, JobState.TRAINING) == ["begin again", "pass", "pass"]
 
 
 def test_an_answer_from_before_a_learner_ended_says_nothing_of_its_end() -> None:
     """A learner that had finished was started again, and dialled shards that had gone."""
     processes: Any = Processes()
-    reply = pb.WatchReply(state=pb.JOB_TRAINING, tick=5)
-    watcher: Any = SimpleNamespace(refusal=None, reply=reply, fails=False)
+    job = JobNow(state=JobState.TRAINING, tick=5)
+    watcher: Any = SimpleNamespace(refusal=None, bundle=MACHINE, now=job, fails=False)
     run = JoinedRun(watcher, processes, lambda _: None)
     for now, heard_at in enumerate([None, 0.5, 0.5, 0.5, 3.5, 3.5]):
         watcher.heard_at = heard_at
@@ -69,11 +71,11 @@ def test_an_answer_from_before_a_learner_ended_says_nothing_of_its_end() -> None
 
 def test_a_machine_says_the_length_that_the_server_has_said_last() -> None:
     processes: Any = Processes()
-    watcher: Any = SimpleNamespace(refusal=None, fails=False, heard_at=0.0)
+    watcher: Any = SimpleNamespace(refusal=None, bundle=MACHINE, fails=False, heard_at=0.0)
     said: list[str] = []
     run = JoinedRun(watcher, processes, said.append)
     for now, length in ((100.0, 0), (200.0, 60), (300.0, 90), (400.0, 0)):
-        watcher.reply = pb.WatchReply(state=pb.JOB_TRAINING, tick=7, length=length)
+        watcher.now = JobNow(state=JobState.TRAINING, tick=7, length=length)
         assert run.advance(now) is None
     # Of a server that was away at the start, and of a job that was edited while it ran.
     assert said == ["tick 7", "tick 7 of 60", "tick 7 of 90", "tick 7 of 90"]
@@ -91,8 +93,8 @@ def test_a_machine_ends_at_once_when_its_learners_have_finished_and_the_server_h
         done=True,
     )
     processes.children = [learner]
-    reply = pb.WatchReply(state=pb.JOB_FINAL, tick=5)
-    watcher: Any = SimpleNamespace(refusal=None, reply=reply, fails=False, heard_at=0.0)
+    job = JobNow(state=JobState.FINAL, tick=5)
+    watcher: Any = SimpleNamespace(refusal=None, bundle=MACHINE, now=job, fails=False, heard_at=0.0)
     run = JoinedRun(watcher, processes, lambda _: None)
     assert run.advance(1.0) is None
     watcher.fails = True
@@ -106,10 +108,6 @@ class Machines(Elsewhere):
 
     def __init__(self) -> None:
         self.done: list[str] = []
-
-    def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
-        suspended = seen.status.true_condition("Suspended") is not None
-        self.done.append("suspended" if suspended else "told")
 
     def leaving(self, seen: RunSnapshot) -> bool:
         self.done.append("leaving")
@@ -125,10 +123,18 @@ def test_machines_hear_of_it_and_have_left_before_the_shards_end(
     monkeypatch.setattr(asked.links, "ask", lambda **_: [reply(), reply()])
     training.poller, training.elsewhere = asked, machines
 
+    def word(intent: pb.Intent, why: str = "") -> None:
+        machines.done.append(pb.Intent.Name(intent))
+
+    monkeypatch.setattr(asked.links, "say", word)
+
     def stop(roles: object = "all") -> None:
         machines.done.append(f"stop {roles}")
 
     monkeypatch.setattr(training.supervisor, "stop", stop)
     training._suspend()
     learners = "stop ('learner', 'evaluator')"
-    assert machines.done == ["suspended", learners, *["leaving"] * 3, "stop all"]
+    assert machines.done == ["INTENT_SUSPEND", learners, *["leaving"] * 3, "stop all"]
+    machines.done.clear()
+    training.fail(JobFailedError("QuorumLost", "why"))
+    assert machines.done == ["INTENT_FAIL", learners, *["leaving"] * 3]

@@ -4,7 +4,7 @@ from typing import Any
 
 from atoll_operator.api.job.parsing import from_object
 from atoll_operator.api.job.spec import Spec
-from atoll_operator.sizing.traffic import Given, RegionLink
+from atoll_operator.sizing.needs import Assumptions, RegionLink
 
 BILLION = 10**9
 
@@ -16,9 +16,9 @@ def spec_of(learners: dict[str, int], **more: Any) -> Spec:
     return from_object({"metadata": {"name": "big"}, "spec": spec}).spec
 
 
-def given(links: dict[str, tuple[float, float]] | None = None, seconds: float = 1.0) -> Given:
+def given(links: dict[str, tuple[float, float]] | None = None, seconds: float = 1.0) -> Assumptions:
     """Gbit/s and seconds of a round trip by region."""
-    return Given(
+    return Assumptions(
         parameters=BILLION,
         step_seconds=seconds,
         links={

@@ -12,15 +12,13 @@ from atoll_protos.transfer import arrays
 from atoll_protos.transfer.arrays import F32, Array
 from atoll_protos.transfer.codecs import base_encoding
 from atoll_syncer.checkpoints import copies
-from atoll_syncer.checkpoints.copies import Attempt
-from atoll_syncer.checkpoints.places import FolderPlace, Place
+from atoll_syncer.checkpoints.copies import Attempt, FolderPlace, Place
 from atoll_syncer.model.history import HeadVersion, History
-from atoll_syncer.model.log import Merged, Trained
-from atoll_syncer.model.slices import SliceTensors, round_master
+from atoll_syncer.model.log import Merged, SliceTensors, Trained, round_master
 from atoll_syncer.numbers.values import TensorValues
-from atoll_syncer.storage import data_states
-from atoll_syncer.storage.snapshots import LogSnapshot
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage import versions
+from atoll_syncer.storage.files import FileStore
+from atoll_syncer.storage.journal import LogSnapshot
 from atoll_syncer.storage.versions import VersionOrigin, write_slice
 from unit.syncer.values_side import TENSORS
 
@@ -68,7 +66,7 @@ class Parent:
             history.heads[owned.fragment] = head
         history.cursors = {"a-0": 100 + shard, "a-1": 200 - shard}
         origin = VersionOrigin(run=RUN, shard=shard, slice=0, number=7, epoch=2)
-        name = data_states.write(store, origin, {"a-0": STATE + bytes([shard])})
+        name = versions.write_data_states(store, origin, {"a-0": STATE + bytes([shard])})
         history.data_states = {"a-0": name}
         history.trained = {"a-0": Trained(incarnation=4, before=10, now=5 + shard, said=9)}
         history.merged = {

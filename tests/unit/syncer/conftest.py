@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.files import FileStore
 
 
 @pytest.fixture

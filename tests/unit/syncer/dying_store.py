@@ -20,12 +20,11 @@ from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.model.effects import MergeOffers, Stage, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Entry, Participant, TermBegun
-from atoll_syncer.model.round import momentum
-from atoll_syncer.numbers.arrivals import Arrived
+from atoll_syncer.model.roster import momentum
+from atoll_syncer.numbers.commit import Arrived
 from atoll_syncer.numbers.values import TensorValues
-from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.store import OBJECTS, Store
+from atoll_syncer.storage.files import OBJECTS, Store
+from atoll_syncer.storage.journal import Journal, collect, write
 from atoll_syncer.storage.versions import Collector
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 from unit.syncer.values_side import restore
@@ -118,8 +117,8 @@ def life(store: Store) -> tuple[History, TensorValues]:
         collector.note(history.live_objects())
         collector.remove()
         if history.commits in SNAPSHOTS_AFTER:
-            snapshots.write(store, journal.snapshot_of(history), 7.0)
-            snapshots.collect(store)
+            write(store, journal.snapshot_of(history), 7.0)
+            collect(store)
     Collector(store).sweep(history.live_objects(), history.epoch + 1)
     assert set(store.names(OBJECTS)) == history.live_objects()
     return history, values

@@ -11,14 +11,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from atoll_protos.job.layout import Layout
-from atoll_protos.job.run_file import Recorded, RunFile, Sync
-from atoll_syncer.checkpoints.places import FolderPlace, Place
-from atoll_syncer.duties.keeping_merges import KeepingMerges
+from atoll_protos.job.run_file import RunFile, Sync
 from atoll_syncer.duties.metrics import ShardMetrics
+from atoll_syncer.duties.recording import MergeRecorder
 from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.model.log import Committed, Participant
 from atoll_syncer.numbers.values import StoredVersion
-from atoll_syncer.storage.checksums import with_checksum, without_checksum
+from atoll_syncer.storage.journal import with_checksum, without_checksum
 from unit.syncer.checkpoint_side import table
 from unit.syncer.values_side import LAYOUT, SLOTS, Bench
 
@@ -28,41 +27,35 @@ async def in_no_thread(_: object, work: Callable[[], Any]) -> Any:
 
 
 class RecordedBench(Bench):
-    """`place` has the record of its shard 0 of 1."""
+    """`folder` is of a run, with the record of its shard 0 of 1."""
 
     def __init__(
-        self,
-        folder: Path,
-        sync: Sync,
-        layout: Layout = LAYOUT,
-        commits: int = 100,
-        place: Place | None = None,
+        self, folder: Path, sync: Sync, layout: Layout = LAYOUT, merges: int = 100
     ) -> None:
         super().__init__(folder / "store", sync, layout)
         self.history.run = "run"
-        self.place = place or FolderPlace(folder / "place")
-        self.recorded_in = folder / "place/record/0"
+        self.folder, self.merges = folder, merges
+        self.recorded_in = folder / "record/0"
         self.metrics = ShardMetrics(CollectorRegistry())
-        self.plan = Recorded(url=self.place.url, commits=commits)
         self.begin_process(1)
         self.before_write: Callable[[], None] = lambda: None
 
     def begin_process(self, epoch: int) -> None:
         """Another process of the shard, which knows what the log says."""
         self.history.epoch = epoch
-        run_file = RunFile(job="j", regions=(), steps=1, sync=self.sync, recorded=self.plan)
+        run_file = RunFile(job="j", regions=(), steps=1, sync=self.sync)
         machine: Any = SimpleNamespace(
             run_file=run_file,
             store=self.store,
             metrics=self.metrics,
             journal=SimpleNamespace(clock=lambda: 7.0),
-            open_place=lambda url: self.place,
+            record=(self.folder / "record", self.merges),
         )
         state: Any = SimpleNamespace(
             run_file=run_file, history=self.history, number=0, layout=self.layout
         )
         background: Any = SimpleNamespace(run=in_no_thread)
-        self.keeping = KeepingMerges(state, machine, background)
+        self.recorder = MergeRecorder(state, machine, background)
 
     def seed(self) -> list[Any]:
         seeds = super().seed()
@@ -70,10 +63,10 @@ class RecordedBench(Bench):
         return seeds
 
     def make(self, merge: MergeOffers) -> StoredVersion:
-        self.keeping.take(self.values, merge)
+        self.recorder.take(self.values, merge)
         made = super().make(merge)
         self.before_write()
-        asyncio.run(self.keeping.write(made))
+        asyncio.run(self.recorder.write(made))
         return made
 
     def commit(

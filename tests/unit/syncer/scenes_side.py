@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.companion import PART_BYTES, part_bytes
-from atoll_protos.job.expected import Expected
 from atoll_protos.job.layout import TensorSpec, build_layout
+from atoll_protos.job.run_file import Expected
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import EndSession
-from atoll_syncer.rules import companions
 from unit.syncer import shard_side
 from unit.syncer.scenes_words import Words
 from unit.syncer.shard_side import RUN, version
 
 FOLDER = Path(__file__).parent / "scenes"
-TWO_PARTS = PART_BYTES + 5
 
 
 def scenes() -> dict[str, str]:
@@ -157,27 +154,6 @@ class Play(Words):
         self.one.sent("welcome")
         self.join("a-0", "new", **{"starting": True, **fields})
         self.sent("welcome", "a-0")
-
-    def havers(self, *slots: str) -> None:
-        """Version 0 is durable; these learners have a companion."""
-        self.process()
-        for slot in slots:
-            self.join(slot, has_companion=True)
-        self.model(slots[0])
-        self.seed(slots[0])
-
-    def part_of(self, number: int, total: int = TWO_PARTS, *, changed: bool = False) -> pb.Transfer:
-        """The head of a part of a companion."""
-        head = pb.Companion(changed=changed, part=number, companion_bytes=total)
-        return pb.Transfer(companion=head, byte_count=part_bytes(total, number))
-
-    def stores(self, slot: str, name: str, *part: int, changed: bool = False) -> None:
-        """A part comes, and is stored as the driver does it."""
-        one, transfer = self.one, self.part_of(*(part or (0,)), changed=changed)
-        self.starts(slot, transfer)
-        wanted = companions.wants(one.state, self.s[slot], transfer.companion)
-        stored = name if wanted else ""
-        one.feed(one.shard.part_stored(self.s[slot], transfer, stored, one.now))
 
     def at_end(self) -> None:
         self.clear()

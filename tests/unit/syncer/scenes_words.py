@@ -11,17 +11,15 @@ from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.expected import NOBODY, Expected, Limit, ListedMachine
-from atoll_protos.job.length import Length
-from atoll_protos.job.run_file import Fragments, Region
+from atoll_protos.job.run_file import NOBODY, Expected, Fragments, Limit, ListedMachine, Region
+from atoll_protos.job.schedule import Length
 from atoll_protos.means import MovingMean
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.model import effects, log
 from atoll_syncer.model.history import History
-from atoll_syncer.model.roster import CallCredit, Certificate
-from atoll_syncer.model.round import MergeFindings, Timings
+from atoll_syncer.model.roster import CallCredit, Certificate, MergeFindings, Timings
+from atoll_syncer.rules import offers as records
 from atoll_syncer.rules import seeding
-from atoll_syncer.rules.rounds import records
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.rules.status import status, why_no_export
 from unit.syncer import recovery_side, shard_side
@@ -266,7 +264,7 @@ class Words:
         self.one.feed(self.one.shard.lost(set(fragments), self.one.now))
 
     def owner(self, slot: str, uid: str, word: int = 0) -> None:
-        self.call(pb.SetOwnerRequest(slot=slot, uid=uid, word=word))
+        self.call(pb.SetOwnerRequest(slot=slot, uid=uid, generation=word))
 
     def hello(self, shard: int = 1, **fields: Any) -> None:
         """Another shard's Hello."""

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from atoll_protos.job.expected import Expected
+from atoll_protos.job.run_file import Expected
 from atoll_protos.network.channels import SECRET_METADATA, SESSION_METADATA
 from atoll_syncer.duties.port import SessionPort
 from atoll_syncer.duties.recording import LinkEnd

@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.expected import NOBODY, Expected
 from atoll_protos.job.layout import TensorSpec, build_layout
-from atoll_protos.job.length import Length
-from atoll_protos.job.run_file import Region, RunFile, Sync
+from atoll_protos.job.run_file import NOBODY, Expected, Region, RunFile, Sync
+from atoll_protos.job.schedule import Length
 from atoll_protos.names import PROTOCOL
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import (
@@ -21,10 +20,9 @@ from atoll_syncer.model.effects import (
 )
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Entry
-from atoll_syncer.model.roster import PLAIN_TEXT, Certificate
-from atoll_syncer.model.round import NOTHING_FOUND
+from atoll_syncer.model.roster import NOTHING_FOUND, PLAIN_TEXT, Certificate
 from atoll_syncer.model.state import Beginning, ShardState
-from atoll_syncer.rules import incarnations
+from atoll_syncer.rules import runs
 from atoll_syncer.rules.shard import Shard
 
 RUN = "run-new"
@@ -246,7 +244,7 @@ class Side:
 
 def proof(join: pb.Join, key: str = KEY, run: str = RUN) -> str:
     """What the registrar's Welcome gives for the Joins at other shards."""
-    return incarnations.made(key, run, join, join.incarnation)
+    return runs.made(key, run, join, join.incarnation)
 
 
 def side(

@@ -7,7 +7,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import REFUSALS, ExitCode, exit_code_of
-from atoll_protos.network.identity import Identity, JobIdentity, Role
+from atoll_protos.network.credentials import Identity, JobIdentity, Role
 from atoll_syncer.edges import admission
 from atoll_syncer.edges.admission import CallRefusal, Reason
 from unit.certificate_values import OWNER, identity
@@ -74,23 +74,6 @@ def test_the_bulk_stream_of_a_session_is_not_for_another_machine_of_its_region()
     for other in (there, identity()):
         assert reason(admission.of_bulk(other, here)) is Reason.OTHER_PEER
         assert reason(admission.of_bulk(here, other)) is Reason.OTHER_PEER
-
-
-def test_the_bulk_stream_of_a_session_is_for_all_machines_of_its_slot() -> None:
-    """The hosts of one learner, each with a certificate of its own."""
-    here, there = (replace(identity(), machine=each) for each in ("ws-3", "ws-4"))
-    given = {"ws-3": {"us-east-0"}, "ws-4": {"us-east-0"}, "ws-5": {"us-east-1"}}
-
-    def found(peer: Identity, session: Identity = here) -> CallRefusal | None:
-        return admission.of_bulk(peer, session, "us-east-0", given)
-
-    assert found(here) is found(there) is found(replace(there, generation=2)) is None
-    for name in ("ws-5", "ws-6", ""):
-        assert reason(found(replace(there, machine=name))) is Reason.OTHER_PEER
-    assert reason(found(replace(there, region="eu-west"))) is Reason.OTHER_PEER
-    assert reason(found(there, identity())) is Reason.OTHER_PEER  # of any machine of its region
-    gone = admission.of_bulk(there, here, "us-east-0", {"ws-3": {"us-east-0"}})
-    assert reason(gone) is Reason.OTHER_PEER
 
 
 def another(namespace: str = "team", job: str = "bytes", uid: str = "0b-1") -> tuple[str]:

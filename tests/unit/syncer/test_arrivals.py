@@ -12,7 +12,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.transfer import arrays, codecs
 from atoll_protos.transfer.arrays import F32, Array
-from atoll_syncer.numbers.arrivals import Arrived, TransferError, examine
+from atoll_syncer.numbers.commit import Arrived, TransferError, examine
 from atoll_syncer.numbers.merge import weighted_mean
 from atoll_syncer.numbers.workers import ROWS, Scratch, Workers
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from atoll_syncer.duties import background
 from atoll_syncer.duties.background import Background, Thread, start_threads
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.storage.store import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from atoll_syncer.storage.files import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
 
 def failing(*kinds: type[StoreError]) -> Callable[[], str]:

@@ -10,12 +10,9 @@ import pytest
 import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.network.channels import LANE_METADATA
-from atoll_protos.network.identity import Identity, Role
-from atoll_protos.transfer.division import part_spans, span_bytes
+from atoll_protos.network.credentials import Identity, Role
 from atoll_protos.transfer.frames import decode_frame, transfer_frames
-from atoll_syncer.duties.port import Lane, SessionPort
 from atoll_syncer.duties.recording import LinkEnd
 from atoll_syncer.edges.service import SyncerService
 from atoll_syncer.numbers.values import Payload
@@ -48,7 +45,7 @@ async def test_only_who_knows_the_secret_of_a_session_opens_its_bulk_stream_rule
     with pytest.raises(AbortedError) as refused:
         await service.bulk(None, BulkContext(session, secret))
     assert refused.value.args[0] == code
-    assert not port.lanes[0].opened
+    assert not port.streams
 
 
 @pytest.mark.parametrize("lane", [1, -1, "x", "9" * 500])
@@ -85,20 +82,16 @@ def publishing(publish: pb.Publish, payload: Payload, **session: Any) -> tuple[A
     return service, port, asked
 
 
-async def test_what_goes_over_a_stream_counts_for_the_machine_of_its_certificate(
+async def test_what_goes_over_a_stream_counts_for_the_machine_of_its_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     payload = Payload(encoding=pb.BF16, data=bytes(8), difference=False)
     service, port, _ = publishing(pb.Publish(version=pb.SliceVersion(slice=3)), payload)
     counted: asyncio.Queue[LinkEnd] = asyncio.Queue()
     monkeypatch.setattr(service.driver.recording, "sent", lambda _, end: counted.put_nowait(end))
-
-    async def admit(*_: object) -> Identity:
-        return Identity(
-            namespace="n", job="j", uid="u", region="a", role=Role.LEARNER, machine="house"
-        )
-
-    monkeypatch.setattr(service.streams.door, "admit", admit)
+    port.peer = Identity(
+        namespace="n", job="j", uid="u", region="a", role=Role.LEARNER, machine="house"
+    )
     port.publish(3)
     async with running(service.bulk(None, stream())):
         end = await asyncio.wait_for(counted.get(), 60)
@@ -137,7 +130,6 @@ def rejecting(byte_count: int, **service: Any) -> tuple[SyncerService, Any, list
     made, port = serving(
         transfer_started=nothing,
         transfer_rejected=transfer_rejected,
-        lane_opened=nothing,
         **service,
     )
     made.driver.accepted[7] = byte_count
@@ -148,13 +140,14 @@ async def test_a_transfer_that_does_not_go_on_ends_its_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     service, port, rejected = rejecting(8)
-    monkeypatch.setattr("atoll_syncer.edges.bulk.STALLED_SECONDS", 0.05)
+    monkeypatch.setattr("atoll_syncer.edges.service.STALLED_SECONDS", 0.05)
     head, chunk, _ = transfer_frames(1, pb.Transfer(byte_count=8), bytes(8))
     async with running(service.bulk(None, stream())) as idle:
         _, pending = await asyncio.wait([idle], timeout=0.2)
         assert pending  # between two transfers a stream may be silent
         assert rejected == []
-        port.lanes[0].opened = False
+        port.streams.clear()
+        port.incoming = None
         await service.bulk(None, stream(head, chunk))
     ((session, reason),) = rejected
     assert session == 7
@@ -162,17 +155,15 @@ async def test_a_transfer_that_does_not_go_on_ends_its_session(
 
 
 @pytest.mark.parametrize("begun", [True, False])
-async def test_a_lane_whose_part_does_not_come_ends_its_session_rule_34(
+async def test_a_lane_whose_stripe_does_not_come_ends_its_session_rule_34(
     begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it one lane that is silent holds a slice for ever; otherwise it may be silent."""
-    layout = build_layout([TensorSpec(name="t", shape=(600,), dtype="float32", merge="rda")], 1, 1)
-    service, port, rejected = rejecting(2400, layout=layout)
-    port.lanes.append(Lane())
-    monkeypatch.setattr("atoll_syncer.edges.bulk.STALLED_SECONDS", 0.02)
-    spans = part_spans(layout.slices[0].form, pb.F32, 2)[0]
-    head = pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.F32, byte_count=span_bytes(spans))
-    part = list(transfer_frames(1, head, bytes(2400), spans)) if begun else []
+    service, port, rejected = rejecting(2400)
+    port.lanes = 2
+    monkeypatch.setattr("atoll_syncer.edges.service.STALLED_SECONDS", 0.02)
+    head = pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.F32, byte_count=2400)
+    part = list(transfer_frames(1, head, bytes(2400), 2, 0)) if begun else []
     async with (
         running(service.bulk(None, stream(lane=1))) as silent,
         running(service.bulk(None, stream(*part, lane=0))),
@@ -182,12 +173,31 @@ async def test_a_lane_whose_part_does_not_come_ends_its_session_rule_34(
     assert len(rejected) == begun
 
 
+async def test_a_version_goes_over_all_lanes_once_they_are_open_rule_34() -> None:
+    payload = Payload(encoding=pb.BF16, data=bytes(range(9)), difference=False)
+    service, port, asked = publishing(pb.Publish(version=pb.SliceVersion(slice=3)), payload)
+    port.lanes, lanes = 2, [stream(lane=0), stream(lane=1)]
+    frames: list[asyncio.Queue[Any]] = [asyncio.Queue(), asyncio.Queue()]
+    for context, queue in zip(lanes, frames, strict=True):
+        context.write = queue.put  # type: ignore[method-assign,assignment]
+    port.publish(3)
+    async with running(service.bulk(None, lanes[1])):
+        await asyncio.sleep(0)
+        assert not asked
+        async with running(service.bulk(None, lanes[0])):
+            sent = [[decode_frame(await queue.get()) for _ in range(3)] for queue in frames]
+    (head, first, _), (other, second, _) = sent
+    assert head.payload == other.payload
+    assert bytes(first.payload) + bytes(second.payload) == payload.data
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1_000.0])
 async def test_the_streams_of_a_session_that_is_over_end_a_moment_after_its_end_rule_41(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who reads its End closes them itself; nobody else keeps one, and none carries values."""
-    monkeypatch.setattr("atoll_syncer.edges.bulk.CLOSE_SECONDS", seconds)
+    monkeypatch.setattr("atoll_syncer.edges.service.CLOSE_SECONDS", seconds)
     asked: list[int] = []
     service, port = serving(publish=lambda _, fragment: asked.append(fragment))
     async with running(service.bulk(None, stream())) as lane:
@@ -201,22 +211,6 @@ async def test_the_streams_of_a_session_that_is_over_end_a_moment_after_its_end_
         await asyncio.sleep(0)
         assert lane.done() == (seconds == 0.0)
     assert asked == [0]
-
-
-async def test_a_session_whose_lanes_do_not_come_ends_rule_34(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("atoll_syncer.edges.service.LANES_SECONDS_MAX", 0.0)
-    port, whole = SessionPort("secret", lanes=3), SessionPort("secret")
-    port.lanes[1].opened = True
-    port.welcomed.set()
-    whole.welcomed.set()
-    service = SyncerService(SimpleNamespace())  # type: ignore[arg-type]
-    for each in (port, whole):
-        await service._lanes_come(each)
-    assert port.control[0].end.code == pb.BAD_TRANSFER
-    assert "lane 0, 2 of 3" in port.control[0].end.reason
-    assert not whole.ended  # whose learner is not waited for, as it cannot train
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,16 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
-from atoll_protos.job.expected import NOBODY, Expected
-from atoll_protos.job.run_file import Checkpoints, RunFile
+from atoll_protos.job.run_file import NOBODY, Checkpoints, Expected, RunFile
 from atoll_syncer.checkpoints import copies
-from atoll_syncer.checkpoints.places import FolderPlace
+from atoll_syncer.checkpoints.copies import FolderPlace
 from atoll_syncer.duties import checkpointing
 from atoll_syncer.duties.background import Background, start_threads
 from atoll_syncer.duties.checkpointing import Checkpointing
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.journal import Journal
+from atoll_syncer.storage.files import FileStore, Store, StoreUnavailable, read_object
+from atoll_syncer.storage.journal import Journal, LogSnapshot, read_newest
 from atoll_syncer.storage.objects import decode
-from atoll_syncer.storage.snapshots import LogSnapshot
-from atoll_syncer.storage.store import FileStore, Store, StoreUnavailable, read_object
 from atoll_syncer.storage.versions import Collector
 from unit.syncer.checkpoint_side import RUN, Parent, a_place
 
@@ -40,7 +37,7 @@ def test_a_part_holds_the_newest_version_of_each_slice_and_what_the_history_name
     parent, place = Parent(tmp_path), a_place(tmp_path)
     taken = parent.take(place, 1, 40)
     part = place.part(copies.part_name(40, 1))
-    found = snapshots.read_newest(part)
+    found = read_newest(part)
     assert found is not None
     assert found.position == taken.snapshot.position
     assert found.history.heads == parent.histories[1].heads

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atoll_syncer.storage.checksums import DamagedError, with_checksum, without_checksum
+from atoll_syncer.storage.journal import DamagedError, with_checksum, without_checksum
 
 DOCUMENT = {"seq": 7, "run": "r", "tick": 24, "names": ["a", "ü"]}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atoll_syncer.model.clock import JobClock
+from atoll_syncer.model.roster import JobClock
 
 
 def clock(tick: int, positions: dict[str, int]) -> JobClock:

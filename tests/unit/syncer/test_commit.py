@@ -13,9 +13,8 @@ from atoll_protos.transfer import arrays
 from atoll_protos.transfer.arrays import F32, Array
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.model.effects import StoreHeld
-from atoll_syncer.model.slices import SliceTensors, round_master
-from atoll_syncer.numbers.arrivals import examine
-from atoll_syncer.numbers.commit import advance, advance_finite, recipe
+from atoll_syncer.model.log import SliceTensors, round_master
+from atoll_syncer.numbers.commit import advance, advance_finite, examine, recipe
 from atoll_syncer.numbers.workers import Workers
 from unit.syncer.values_side import LAYOUT, Bench
 

@@ -17,10 +17,15 @@ from atoll_syncer.model.log import (
     TermBegun,
     to_document,
 )
-from atoll_syncer.storage.checksums import checksum_of, with_checksum, without_checksum
-from atoll_syncer.storage.journal import DeposedError, Journal
-from atoll_syncer.storage.snapshots import entry_name
-from atoll_syncer.storage.store import LOG, FileStore, StoreCorrupt
+from atoll_syncer.storage.files import LOG, FileStore, StoreCorrupt
+from atoll_syncer.storage.journal import (
+    DeposedError,
+    Journal,
+    checksum_of,
+    entry_name,
+    with_checksum,
+    without_checksum,
+)
 
 
 def commit(fragment: int, number: int, *, capture: int = 0, recovered: bool = False) -> Committed:

@@ -8,8 +8,8 @@ from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_syncer.model import log
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Committed
-from atoll_syncer.storage import data_states
-from atoll_syncer.storage.store import FileStore, StoreCorrupt, StoreMissing
+from atoll_syncer.storage import versions
+from atoll_syncer.storage.files import FileStore, StoreCorrupt, StoreMissing
 from atoll_syncer.storage.versions import Collector, VersionOrigin
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 
@@ -21,30 +21,32 @@ ORIGIN = VersionOrigin(run="r", shard=0, slice=1, number=2, epoch=3)
 
 def test_the_bytes_of_every_slot_come_back_as_they_were(store: FileStore) -> None:
     states = {"a-0": b"", "a-1": bytes(range(256)), "b-0": bytes(DATA_STATE_BYTES_MAX)}
-    name = data_states.write(store, ORIGIN, states)
-    assert data_states.read(store, name) == states
-    assert data_states.write(store, ORIGIN, states) == name
+    name = versions.write_data_states(store, ORIGIN, states)
+    assert versions.read_data_states(store, name) == states
+    assert versions.write_data_states(store, ORIGIN, states) == name
 
 
 def test_damage_and_loss_are_told_apart_from_data_states(store: FileStore) -> None:
     later = dataclasses.replace(ORIGIN, number=3)
-    name, other = (data_states.write(store, each, {"a-0": b"some"}) for each in (ORIGIN, later))
+    name, other = (
+        versions.write_data_states(store, each, {"a-0": b"some"}) for each in (ORIGIN, later)
+    )
     assert name != other  # two commits share no object
     path = store.root / name
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(StoreCorrupt, match="its bytes have changed"):
-        data_states.read(store, name)
+        versions.read_data_states(store, name)
     path.unlink()
     with pytest.raises(StoreMissing):
-        data_states.read(store, name)
+        versions.read_data_states(store, name)
     with pytest.raises(StoreCorrupt, match="not data states"):
-        data_states.read(store, store.put([b"something else"], 1))
+        versions.read_data_states(store, store.put([b"something else"], 1))
 
 
 def test_what_a_killed_process_left_goes_however_many_slots_it_names(store: FileStore) -> None:
     states = {f"some-region-{n}": b"x" for n in range(5000)}
-    name = data_states.write(store, ORIGIN, states)
+    name = versions.write_data_states(store, ORIGIN, states)
     assert Collector(store).sweep(live={name}, epoch=9) == 0
     assert Collector(store).sweep(live=set(), epoch=ORIGIN.epoch) == 0
     assert Collector(store).sweep(live=set(), epoch=ORIGIN.epoch + 1) == 1

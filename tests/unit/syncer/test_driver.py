@@ -11,9 +11,10 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_syncer.driver import Driver
-from atoll_syncer.duties.log_queue import LogQueue
+from atoll_syncer.duties.storing import LogQueue
 from atoll_syncer.model import log
 from atoll_syncer.model.effects import Append, Effect, EndProcess, SendReply
+from unit.syncer.shard_side import begun, version
 
 SESSION = 3
 
@@ -23,8 +24,10 @@ class Kept:
 
     def __init__(self) -> None:
         self.sessions: set[int] = set()
+        self.steps: list[int] = []
 
-    def examine(self, head: pb.Transfer, payload: bytearray) -> str:
+    def examine(self, head: pb.Transfer, payload: bytearray, steps: int) -> str:
+        self.steps.append(steps)
         return "examined"
 
     def keep(self, session: int, slice_: int, arrived: str) -> None:
@@ -57,7 +60,7 @@ def a_driver(**parts: Any) -> Any:
 
 
 def of_sessions(*numbers: int) -> SimpleNamespace:
-    return SimpleNamespace(sessions=SimpleNamespace(open=dict.fromkeys(numbers)))
+    return SimpleNamespace(sessions=SimpleNamespace(open=dict.fromkeys(numbers)), recovery=None)
 
 
 SEED = pb.Transfer(seed=pb.Seed(slice=0))
@@ -73,6 +76,19 @@ async def test_what_is_examined_when_its_session_ends_is_forgotten(head: pb.Tran
     assert driver.values.sessions == {SESSION}
     driver.session_closed(SESSION)
     assert driver.values.sessions == set()
+
+
+async def test_a_held_version_is_measured_by_the_steps_that_the_rules_name_rule_47() -> None:
+    """Slice 0 is at version 0, and nothing but a learner's claim shows that 3 was there."""
+    one, (session, _, _) = begun("a-0", "a-1", "b-0", steps=100_000)
+    claim = pb.SliceProgress(slice=0, held=3, digest="f" * 16)
+    one.report(session, 1, slices=[claim])
+    one.wait(1)
+    head = pb.Transfer(held=pb.Held(version=version(0, 3, name="f" * 64)))
+    driver = a_driver(state=one.state)
+    await driver.transferred(session, head, bytearray())
+    await driver.transferred(session, SEED, bytearray())
+    assert driver.values.steps == [3, 0]
 
 
 async def test_a_registrar_answers_when_the_entry_is_durable_and_not_before_rule_19() -> None:

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.duties.background import Background, start_threads
+from atoll_syncer.duties.checkpointing import Restoring
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.duties.restoring import Restoring
 from atoll_syncer.model.effects import Effect, StorePrevious
 from atoll_syncer.numbers.values import TensorValues
 from unit.syncer.values_side import Bench, restore

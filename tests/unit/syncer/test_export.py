@@ -8,16 +8,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from atoll_protos.job.companion import ADAPTER, FILE, METADATA, TENSOR, ExportTable
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout
 from atoll_protos.transfer.arrays import BF16, Array
-from atoll_syncer.storage import companions, export, files
-from atoll_syncer.storage.export import FILE_BYTES_MAX, INDEXES, Export, ExportPart
+from atoll_syncer.storage import export, files
+from atoll_syncer.storage.export import FILE_BYTES_MAX, INDEX, Export, ExportPart
+from atoll_syncer.storage.files import StoreCorrupt, StoreFull
 from atoll_syncer.storage.objects import read_header
-from atoll_syncer.storage.store import OBJECTS, FileStore, StoreCorrupt, StoreFull
-from atoll_syncer.storage.versions import Collector
-
-INDEX = INDEXES[0]
 
 TENSORS = [
     TensorSpec(name="embedding", shape=(1001, 13), dtype="float32", merge="mean"),
@@ -59,12 +55,10 @@ def written_parts(folder: Path, run: str = "r1") -> list[ExportPart]:
     ]
 
 
-def assembled(
-    folder: Path, *companion: list[bytes], run: str = "r1", limit: int = FILE_BYTES_MAX
-) -> dict[str, Any]:
+def assembled(folder: Path, run: str = "r1", limit: int = FILE_BYTES_MAX) -> dict[str, Any]:
     """Make an export of it all; returns the metadata of its index."""
     parts = written_parts(folder, run)
-    index = Export(folder, limit).assemble(run, LAYOUT, parts, companion)
+    index = Export(folder, limit).assemble(run, LAYOUT, parts)
     metadata: dict[str, Any] = json.loads(index.read_text())["metadata"]
     return metadata
 
@@ -174,108 +168,8 @@ def test_a_full_disk_leaves_what_was_there(small_disk: Path) -> None:
     assert [p.name for p in small_disk.iterdir()] == ["file"]
 
 
-# ------------------------------------------------------------ with a companion
-
-
-def companion(table: ExportTable, tensors: dict[str, torch.Tensor]) -> list[bytes]:
-    """A companion in parts, as it lies in the store."""
-    data = safetensors.torch.save(tensors, {METADATA: table.to_json()})
-    return [data[:100], data[100:]]
-
-
-def text(content: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-KEYS = {"tied.weight": "embedding", **{spec.name: spec.name for spec in TENSORS}}
-KEPT = {
-    f"{TENSOR}counter": torch.tensor(3),
-    f"{TENSOR}frozen": torch.randn(3, 5),
-    f"{TENSOR}spectrum": torch.fft.fft(torch.arange(5.0)),
-    f"{TENSOR}mask": torch.triu(torch.full((3, 3), -torch.inf), 1),
-    f"{TENSOR}empty": torch.zeros(0, 3),
-    f"{FILE}config.json": text(b"{}"),
-    f"{FILE}sub/words.txt": text(b"a b"),
-}
-
-
-def test_a_companion_brings_tied_keys_what_does_not_travel_and_files(tmp_path: Path) -> None:
-    table = ExportTable(keys=KEYS, absent={"extra": "is no tensor"})
-    later = companion(ExportTable(), {f"{TENSOR}counter": torch.tensor(9)})
-    metadata = assembled(tmp_path, companion(table, KEPT), later)
-    found = exported(tmp_path)
-    kept = {key.removeprefix(TENSOR) for key in KEPT if key.startswith(TENSOR)}
-    assert found.keys() == KEYS.keys() | kept
-    assert torch.equal(found["tied.weight"], found["embedding"])
-    assert found["counter"] == 9, "what training has changed replaces what was first"
-    for name in kept - {"counter"}:
-        assert torch.equal(found[name], KEPT[f"{TENSOR}{name}"])
-    assert (tmp_path / "config.json").read_bytes() == b"{}"
-    assert (tmp_path / "sub" / "words.txt").read_bytes() == b"a b"
-    assert metadata["absent"] == {"extra": "is no tensor"}
-    assert metadata["files"] == ["config.json", "sub/words.txt"]
-    assert not (tmp_path / "parts").exists()
-
-
-def test_another_runs_model_is_replaced_and_an_adapter_is_one_file_as_peft_reads_it(
-    tmp_path: Path,
-) -> None:
+def test_another_runs_model_is_replaced(tmp_path: Path) -> None:
     assembled(tmp_path, run="r0")
-    assert assembled(tmp_path, limit=10_000)["run"] == "r1"
+    assert assembled(tmp_path, run="r1", limit=10_000)["run"] == "r1"
     assert len(exported(tmp_path)) == len(TENSORS)
     assert not (tmp_path / "model.safetensors").exists()
-    table = ExportTable(stem=ADAPTER, keys={f"base.{name}": name for name in KEYS.values()})
-    assembled(tmp_path, companion(table, {}), run="r2", limit=10_000)
-    found = safetensors.torch.load_file(tmp_path / "adapter_model.safetensors")
-    assert found.keys() == {f"base.{name}" for name in KEYS.values()}
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["adapter_model.safetensors", "adapter_model.safetensors.index.json"]
-
-
-def test_a_tensor_that_no_key_names_is_exported_under_its_own(tmp_path: Path) -> None:
-    table = ExportTable(keys={"other": "norm", "nothing": "unknown"})
-    assembled(tmp_path, companion(table, {}))
-    assert exported(tmp_path).keys() == {spec.name for spec in TENSORS} - {"norm"} | {"other"}
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        [b"nonsense"],
-        *(
-            companion(ExportTable(), {f"{FILE}{name}": text(b"x") for name in names})
-            for names in (
-                ("../../escape",),  # another folder
-                ("model.safetensors.index.json",),
-                ("x", "x/y"),  # a file that is a folder too
-                ("parts",),  # the export's own
-                ("x" * 300,),
-            )
-        ),
-        [safetensors.torch.save({}, {METADATA: "{}"})],  # without a table
-        companion(ExportTable(), KEPT)[:1],
-    ],
-    ids=range(8),
-)
-def test_what_is_no_companion_costs_no_export(tmp_path: Path, damaged: list[bytes]) -> None:
-    folder = tmp_path / "export"
-    assert assembled(folder, damaged)["absent"]
-    assert exported(folder).keys() == {spec.name for spec in TENSORS}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
-
-
-def test_what_stands_in_the_way_of_a_file_costs_that_file_alone_rule_36(tmp_path: Path) -> None:
-    (tmp_path / "notes" / "of the user").mkdir(parents=True)
-    files = {f"{FILE}notes": text(b"x"), f"{FILE}notes.txt": text(b"y")}
-    about = assembled(tmp_path, companion(ExportTable(), files))
-    assert about["files"] == ["notes.txt"]
-    assert "notes" in about["absent"]
-
-
-def test_the_parts_of_a_companion_come_back_from_the_store_as_they_were(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
-    store.open()
-    names = [companions.write_part(store, "r", 3, 0, data) for data in (b"one", b"two")]
-    assert list(companions.read_parts(store, names)) == [b"one", b"two"]
-    Collector(store).sweep({names[0]}, epoch=4)
-    assert store.names(OBJECTS) == [names[0]], "what no entry names goes with its term"

@@ -12,17 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 from safetensors.numpy import load_file
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.companion import METADATA, TENSOR, ExportTable
 from atoll_protos.job.run_file import Region, RunFile, Sync
 from atoll_protos.transfer.arrays import BF16, F32
-from atoll_syncer.duties.keeping import PIECE_BYTES, Keeping
+from atoll_syncer.duties.storing import PIECE_BYTES, Keeping
 from atoll_syncer.edges.exporting import Received, assemble
-from atoll_syncer.storage import companions
-from atoll_syncer.storage.store import StoreCorrupt
+from atoll_syncer.storage.files import StoreCorrupt
 from unit.syncer.values_side import LAYOUT, TENSORS, Bench
 
 SYNC = Sync(fragments=2)
@@ -30,16 +27,11 @@ JOB = RunFile(job="x", regions=(Region(name="a", learners=1),), steps=20, sync=S
 
 
 def pieces(folder: Path) -> tuple[Bench, list[pb.ExportPiece]]:
-    """What a shard sends whose slice 1 has had its last version, and whose companion is 1.2 MiB."""
+    """What a shard sends whose slice 1 has had its last version."""
     bench = Bench(folder, SYNC)
     bench.seed()
     bench.commit(1, [bench.offer(1, "a-0", 1)], last=True)
-    kept = {f"{TENSOR}frozen": np.arange(3 << 17, dtype=F32)}
-    table = ExportTable(keys={spec.name: spec.name for spec in TENSORS})
-    data = bytearray(safetensors.numpy.save(kept, {METADATA: table.to_json()}))
-    halves = enumerate((data[: 1 << 20], data[1 << 20 :]))
-    names = tuple(companions.write_part(bench.store, "run", 1, n, half) for n, half in halves)
-    bench.history.run, bench.history.companion = "run", names
+    bench.history.run = "run"
     state: Any = SimpleNamespace(history=bench.history, number=0, layout=LAYOUT)
     state.clock = SimpleNamespace(tick=7)
     machine: Any = SimpleNamespace(store=bench.store)
@@ -54,15 +46,21 @@ def received(folder: Path, sent: Sequence[pb.ExportPiece]) -> Received:
     return shard
 
 
-def test_an_export_has_the_values_that_learners_hold_and_the_companion(tmp_path: Path) -> None:
-    """Near the end of a job some slices have had their last version, and others not."""
+def test_an_export_has_the_values_that_learners_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near the end of a job some slices have had their last version, and others not.
+
+    The folder is named as a person names it, from where the person is.
+    """
+    monkeypatch.chdir(tmp_path)
     bench, sent = pieces(tmp_path / "store")
-    shard = received(tmp_path / "export", sent)
+    shard = received(Path("export"), sent)
     assert (shard.first.run, shard.first.tick) == ("run", 7)
-    assert max(len(piece.data) for piece in sent) == PIECE_BYTES
+    assert max(len(piece.data) for piece in sent) <= PIECE_BYTES
     assemble(JOB, [shard], 7)
     found = load_file(tmp_path / "export" / "model.safetensors")
-    assert found.keys() == {"frozen", *(spec.name for spec in TENSORS)}
+    assert found.keys() == {spec.name for spec in TENSORS}
     assert [path.name for path in (tmp_path / "export").iterdir() if path.is_dir()] == []
     exported = bench.values.exported()
     assert not np.array_equal(exported[1], exported[1].astype(BF16).astype(F32))

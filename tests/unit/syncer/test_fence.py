@@ -1,6 +1,6 @@
 """The fence of the log (rules 19, 20), searched: all interleavings of three processes of one shard.
 
-A small model of storage/journal and storage/snapshots: a log of three positions, processes that
+A small model of storage/journal: a log of three positions, processes that
 read, create, look, take snapshots and delete, each request by itself, so that a process can sleep
 for ever between any two of them. Wrong is one thing alone: two appends that their processes believe
 (after the create, and the look where there is one) on histories that differ. What the real journal

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.job.expected import Expected
-from atoll_protos.job.run_file import Fragments, Region
+from atoll_protos.job.run_file import Expected, Fragments, Region
 from atoll_protos.names import split_slot
 from atoll_syncer.model.effects import Ask, EndProcess, Send, SendReply, StorePrevious
 from atoll_syncer.model.log import Committed, from_document, to_document
-from atoll_syncer.rules import companions
 from atoll_syncer.rules.status import status
 from unit.syncer.peer_side import fields, messages
 from unit.syncer.shard_side import KEY, RUN, Side, begun, digest, run_file, side, step_all, version
@@ -96,7 +94,6 @@ JOIN = {
     "held": [version(0, 0), version(1, 1)],
     "epochs_seen": [1],
     "tick_seen": 9,
-    "has_companion": True,
 }
 NAMES_A_RUN = {"run", "held", "incarnation"}
 HONEST = {"protocol", "run_hash"}  # with others a Join is refused before it is read
@@ -156,11 +153,7 @@ class Peer:
         before = len(one.effects)
         one.feed(one.shard.transfer_started(self.session, transfer, one.now))
         if any(type(each).__name__ == "Accept" for each in one.effects[before:]):
-            if transfer.HasField("companion"):
-                companions.wants(one.state, self.session, transfer.companion)
-                one.feed(one.shard.part_stored(self.session, transfer, "part", one.now))
-            else:
-                one.feed(one.shard.transfer_verified(self.session, transfer, one.now))
+            one.feed(one.shard.transfer_verified(self.session, transfer, one.now))
 
 
 def nothing_is_broken(one: Side) -> None:
@@ -286,3 +279,11 @@ def test_whatever_is_called_the_log_still_starts_rule_38(requests: list[Any]) ->
             one.feed(one.shard.registrar_request(token, request, one.now))
         nothing_is_broken(one)
     the_log_starts(one)
+
+
+def test_an_epoch_that_is_named_before_version_0_shows_no_loss_rule_47() -> None:
+    one = BEGINNINGS["no version yet"]()
+    peer = Peer(one)
+    peer.does("join", {**JOIN, "epochs_seen": [2]})
+    peer.does("join", {"held": JOIN["held"], "epochs_seen": [1]})
+    an_honest_learner_commits(one)

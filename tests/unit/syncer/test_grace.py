@@ -6,7 +6,7 @@ import pytest
 
 from atoll_protos.job.run_file import GraceLimit, Sync
 from atoll_protos.means import MovingMean
-from atoll_syncer.model.round import Timings, grace_seconds, step_seconds, too_slow
+from atoll_syncer.model.roster import Timings, grace_seconds, step_seconds, too_slow
 
 SYNC = Sync(period=8, fragments=4, overlap=2, grace_safety=0.8, grace_limit=GraceLimit.OVERLAP)
 

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 import structlog
 
-from atoll_protos.job.length import Length, LengthFile, read
+from atoll_protos.job.schedule import Length, LengthFile, read
 from atoll_syncer.duties.background import Background, Thread, start_threads
 from atoll_syncer.edges import job_files
 from atoll_syncer.edges.job_files import JobFile, follow

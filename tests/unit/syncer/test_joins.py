@@ -9,7 +9,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import PROTOCOL
 from atoll_syncer.model import log
 from atoll_syncer.model.history import History
-from atoll_syncer.rules.incarnations import Admitted, admit
+from atoll_syncer.rules.runs import Admitted, admit
 from atoll_syncer.rules.sessions import check
 from unit.syncer.shard_side import RUN, run_file
 
@@ -29,7 +29,7 @@ def taken(incarnation: int, instance: str, uid: str = "uid") -> log.Taken:
 
 
 def owned(uid: str, word: int = 1) -> log.Owned:
-    return log.Owned(slot="a-0", uid=uid, word=word)
+    return log.Owned(slot="a-0", uid=uid, generation=word)
 
 
 def ask(

@@ -19,15 +19,15 @@ from atoll_syncer.model.log import (
     TermBegun,
     from_document,
 )
+from atoll_syncer.storage.files import FileStore, StoreFull, StoreUnavailable
 from atoll_syncer.storage.journal import DeposedError, Heartbeat, Journal
-from atoll_syncer.storage.store import FileStore, StoreFull, StoreUnavailable
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 
 ENTRIES: list[Entry] = [
     TermBegun(epoch=1, pod="p", instance="p-1"),
     RunStarted(run="r1"),
     Taken(slot="a-0", incarnation=1, uid="u", instance="u-1"),
-    Owned(slot="a-0", uid="u", word=1),
+    Owned(slot="a-0", uid="u", generation=1),
     Begun(shard=0),
     a_seed(("x",), ("o0",)),
     a_commit(1, participants=(a_participant("a-0", 3, cursor=7, weight=27.0),)),

@@ -8,10 +8,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from atoll_syncer.duties.keeping import Keeping
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.model.round import MergeFindings
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.duties.storing import Keeping
+from atoll_syncer.model.roster import MergeFindings
+from atoll_syncer.storage.files import FileStore
 
 
 class Background:

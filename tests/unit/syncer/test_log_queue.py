@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_syncer.duties.log_queue import LogQueue
+from atoll_syncer.duties.storing import LogQueue
 from atoll_syncer.model.effects import SendReply
 from atoll_syncer.model.log import Begun, Entry, RunStarted, TermBegun
 from atoll_syncer.storage.journal import DeposedError

@@ -12,7 +12,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_syncer import __main__ as program
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.storage.store import FileStore, StoreFull, StoreUnavailable
+from atoll_syncer.storage.files import FileStore, StoreFull, StoreUnavailable
 
 
 def trouble(*, permanent: bool) -> StoreUnavailable:

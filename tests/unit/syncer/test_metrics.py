@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.shown_states import SLOT_TEXTS
+from atoll_protos.job.run_file import SLOT_TEXTS
 from atoll_syncer.duties.metrics import (
     OFFER_OUTCOMES,
     PREFIX,

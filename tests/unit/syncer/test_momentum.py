@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_protos.job.length import Length
 from atoll_protos.job.run_file import Merge as MergeKind
 from atoll_protos.job.run_file import Sync
+from atoll_protos.job.schedule import Length
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.model import documents, log
 from atoll_syncer.model.effects import MergeOffers, TapeLine
 from atoll_syncer.model.history import History
-from atoll_syncer.model.round import MOMENTUM_MAX, momentum, ticks_expected
-from atoll_syncer.rules.rounds import records
+from atoll_syncer.model.roster import MOMENTUM_MAX, momentum, ticks_expected
+from atoll_syncer.rules import offers
 from unit.syncer.shard_side import Side, begun, side
 from unit.syncer.values_side import SLOTS, STEPS, bits
 from unit.syncer.values_side import Bench as ValuesBench
@@ -103,7 +103,7 @@ def test_a_shard_counts_merges_of_each_slice_and_writes_what_it_used() -> None:
     ]
     tape = [e.record for e in one.take(TapeLine) if e.record.get("slice") == 0]
     assert [line["momentum"] for line in tape] == used
-    again = [records.commit_again(one.state, each) for each in entries]
+    again = [offers.commit_again(one.state, each) for each in entries]
     assert [line["momentum"] for line in again] == used
 
 

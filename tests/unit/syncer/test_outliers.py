@@ -9,7 +9,7 @@ import pytest
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.model.effects import MergeOffers
-from atoll_syncer.numbers.outliers import PAST_MIN, NormHistory
+from atoll_syncer.numbers.commit import PAST_MIN, NormHistory
 from unit.syncer.values_side import Bench
 
 SLOTS = ("a-0", "a-1", "b-0")

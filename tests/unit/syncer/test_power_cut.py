@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 from atoll_syncer.model.log import Begun, Entry, RunStarted, ShardFinal, TermBegun
-from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.checksums import DamagedError, without_checksum
-from atoll_syncer.storage.files import whole_file
-from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.store import FileStore, StoreError, object_name
+from atoll_syncer.storage.files import FileStore, StoreError, object_name, whole_file
+from atoll_syncer.storage.journal import DamagedError, Journal, collect, without_checksum, write
 from atoll_syncer.storage.tape import Tape
 from unit.syncer.power_cut import PowerCut
 
@@ -55,9 +52,9 @@ class Work:
                 tape.sync()
                 self.files[TAPE] = (self.root / TAPE).read_bytes()
                 taken = journal.snapshot_of(history)
-                snapshots.write(store, taken, 1.0)
+                write(store, taken, 1.0)
                 self.snapshot = taken.position
-                snapshots.collect(store)
+                collect(store)
         tape.close()
 
     def check(self, root: Path) -> None:

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 from atoll_protos.job.run_file import Sync
 from atoll_syncer.duties.background import Background, start_threads
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.duties.reading import ReadingBack
+from atoll_syncer.duties.storing import ReadingBack
 from atoll_syncer.model.effects import Effect
 from atoll_syncer.numbers.values import TensorValues
-from atoll_syncer.rules.rounds import reading
-from atoll_syncer.storage.store import StoreUnavailable
+from atoll_syncer.rules import publishing
+from atoll_syncer.storage.files import StoreUnavailable
 from unit.syncer.shard_side import begun, side, step_all
 from unit.syncer.values_side import Bench, bits
 
@@ -101,7 +101,7 @@ def test_a_store_that_is_away_is_asked_again_rule_23(
 def test_few_rounds_of_unread_slices_are_open_since_their_offers_wait_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "OPEN_MAX", 1)
+    monkeypatch.setattr(publishing, "OPEN_MAX", 1)
     before, _ = begun("a-0")
     held = [before.state.head(fragment) for fragment in (0, 1)]
     one = side(entries=tuple(before.entries), job=before.job)

@@ -12,15 +12,11 @@ from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.arrays import DTYPES, F32
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.checkpoints import copies
-from atoll_syncer.checkpoints.places import FolderPlace
-from atoll_syncer.checkpoints.rendering import render
-from atoll_syncer.storage import companions
-from atoll_syncer.storage.export import INDEXES
-from atoll_syncer.storage.files import files_in_order
-from atoll_syncer.storage.store import StoreCorrupt, StoreUnavailable
+from atoll_syncer.checkpoints.copies import FolderPlace
+from atoll_syncer.checkpoints.restoring import render
+from atoll_syncer.storage.export import INDEX
+from atoll_syncer.storage.files import StoreCorrupt, StoreUnavailable, files_in_order
 from unit.syncer.checkpoint_side import RUN, Parent, a_place
-
-INDEX = INDEXES[0]
 
 
 def rendered(parent: Parent, place: FolderPlace, folder: Path, step: int = 40) -> Path:
@@ -45,15 +41,6 @@ def test_the_model_has_what_learners_hold_of_every_tensor(tmp_path: Path, wire: 
             assert wire is not Wire.F32 or np.array_equal(
                 values, master.astype(DTYPES[tensor.dtype]).astype(F32)
             )
-
-
-def test_what_came_with_the_run_s_companion_is_in_it(tmp_path: Path) -> None:
-    parent, place = Parent(tmp_path), a_place(tmp_path)
-    name = companions.write_part(parent.stores[0], RUN, 2, 0, bytearray(b"no companion"))
-    parent.histories[0].companion = (name,)
-    parent.checkpoint(place)
-    about = json.loads((rendered(parent, place, tmp_path) / INDEX).read_text())["metadata"]
-    assert about["absent"].keys() == {"what does not travel"}
 
 
 def test_a_model_that_is_there_stays_and_one_that_was_cut_short_is_made_anew(

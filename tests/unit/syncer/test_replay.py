@@ -14,19 +14,18 @@ from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.job.run_file import Merge as MergeKind
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
-from atoll_syncer.checkpoints.places import FolderPlace
-from atoll_syncer.edges import replaying
-from atoll_syncer.edges.replaying import Replayed, replayed
+from atoll_syncer.edges import replay
+from atoll_syncer.edges.replay import SliceReplay
 from atoll_syncer.model.effects import StoreHeld
-from atoll_syncer.storage.store import StoreFull
+from atoll_syncer.storage.files import FileStore, StoreFull
 from unit.syncer.record_side import RecordedBench, rewrite
 from unit.syncer.values_side import SLOTS, WIRES
 
 SYNC = Sync(fragments=2)
 
 
-def outcome(bench: RecordedBench) -> list[Replayed]:
-    return list(replayed(0, bench.place.part("record/0")))
+def outcome(bench: RecordedBench) -> list[SliceReplay]:
+    return list(replay.replayed(0, FileStore(bench.recorded_in)))
 
 
 def differs(bench: RecordedBench) -> tuple[int | None, str]:
@@ -74,8 +73,8 @@ def test_another_number_of_threads_gives_the_same_bits(
 
 def test_what_is_recorded_changes_no_bit(tmp_path: Path) -> None:
     entries = []
-    for commits in (1, 100):
-        bench = RecordedBench(tmp_path / str(commits), SYNC, commits=commits)
+    for merges in (1, 100):
+        bench = RecordedBench(tmp_path / str(merges), SYNC, merges=merges)
         bench.seed()
         bench.rounds(3)
         entries.append(bench.entries)
@@ -107,10 +106,6 @@ def lose_one(document: dict[str, Any]) -> None:
     del document["offers"][1]
 
 
-def follow_another(document: dict[str, Any]) -> None:
-    document["before"] = "0"
-
-
 def encode_otherwise(document: dict[str, Any]) -> None:
     document["offers"][0]["encoding"] = 1e308
 
@@ -127,7 +122,6 @@ def store_another(document: dict[str, Any]) -> None:
         (train_more_as_the_weight_says, "merged were the offers of a-0, a-1, b-0"),
         (move_more, "was published with"),
         (lose_one, "merged were the offers of a-0, b-0"),
-        (follow_another, "was made from one with the digest 0"),
         (encode_otherwise, "the offer of a-0: "),
         (store_another, "has another master or momentum"),
     ],
@@ -172,7 +166,7 @@ def test_a_damaged_file_of_a_version_is_named(tmp_path: Path) -> None:
     number, reason = differs(bench)
     assert (number, "its checksum is wrong" in reason) == (2, True)
     path.write_bytes(bench.file(0, 3).read_bytes())
-    assert "it is of another version" in differs(bench)[1]
+    assert differs(bench)[0] == 2
     path.unlink()
     assert differs(bench) == (2, "is not in the record, and version 3 is")
 
@@ -190,28 +184,18 @@ def test_the_values_of_the_beginning_are_read_by_their_digest(tmp_path: Path) ->
     assert (number, "its bytes have changed" in reason) == (0, True)
 
 
-def test_on_another_kind_of_processor_it_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = RecordedBench(tmp_path, SYNC)
-    bench.seed()
-    bench.rounds(1)
-    rewrite(bench.file(0, 1), lambda document: document.update(digest="0", rounding="other"))
-    assert differs(bench)[1].endswith("on a processor whose sums round otherwise than here")
-
-
 # ------------------------------------------------------------ what is recorded
 
 
 def test_it_ends_by_itself_and_another_process_continues_it(tmp_path: Path) -> None:
-    bench = RecordedBench(tmp_path, SYNC, commits=3)
+    bench = RecordedBench(tmp_path, SYNC, merges=3)
     bench.seed()
     bench.rounds(2)
     bench.begin_process(2)
     bench.rounds(3)
     assert [each.count for each in outcome(bench)] == [3]
     assert not bench.file(0, 4, 2).exists()
-    assert bench.keeping._taken == {}
+    assert bench.recorder._under_way == {}
 
 
 def test_of_a_version_that_was_made_twice_the_durable_one_counts(tmp_path: Path) -> None:
@@ -220,13 +204,36 @@ def test_of_a_version_that_was_made_twice_the_durable_one_counts(tmp_path: Path)
     bench.seed()
     bench.rounds(1)
     state = bench.history.copy()
+    bench.rounds(2)
+    bench.history = state
+    bench.values = bench.restored()
+    bench.begin_process(2)
+    for count in (2, 3, 4):
+        bench.rounds(1)
+        assert bench.file(0, count, 2).exists()
+        assert [(each.count, each.reason) for each in outcome(bench)] == [(count, "")]
+    assert bench.file(0, 3, 1).exists()
+
+
+def test_a_record_does_not_continue_from_a_version_of_a_process_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The durable version of that number was made with other offers, and could not be recorded."""
+    bench = RecordedBench(tmp_path, SYNC)
+    bench.seed()
+    bench.rounds(1)
+    state = bench.history.copy()
     bench.rounds(1)
     bench.history = state
     bench.values = bench.restored()
     bench.begin_process(2)
-    bench.rounds(2)
-    assert bench.file(0, 2, 1).exists()
-    assert [(each.count, each.reason) for each in outcome(bench)] == [(3, "")]
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1000, free=49))
+        bench.rounds(1)
+    bench.begin_process(3)
+    bench.rounds(1)
+    assert [(each.count, each.reason) for each in outcome(bench)] == [(2, "")]
+    assert not bench.file(0, 3, 3).exists()
 
 
 def test_a_version_that_was_taken_back_from_a_learner_ends_it(tmp_path: Path) -> None:
@@ -262,7 +269,7 @@ def test_a_full_disk_ends_it_after_one_try_and_delays_nothing(
 
     with monkeypatch.context() as patched:
         bench.before_write = lambda: patched.setattr(
-            "atoll_syncer.storage.store.FileStore.create", create
+            "atoll_syncer.storage.files.FileStore.create", create
         )
         bench.rounds(1)
         bench.before_write = lambda: None
@@ -310,8 +317,7 @@ def test_a_damaged_beginning_ends_the_replay_of_its_slice_alone(tmp_path: Path) 
     bench.rounds(1, 1)
     start = bench.recorded_in / "snapshots/0.json"
     for change, words in (
-        ({"slice": 1}, "it is of another slice"),
-        ({"fragments": 0}, "it is of another slice"),
+        ({"fragments": 0}, "its beginning is of another slice"),
         ({"layout_digest": "0"}, "layout: is as only another version of Atoll cuts it"),
         ({"sync": {"fragments": 0}}, "sync.fragments: 0 is below 1"),
         ({"tensors": 5}, "it is damaged"),
@@ -327,33 +333,24 @@ def test_a_damaged_beginning_ends_the_replay_of_its_slice_alone(tmp_path: Path) 
 # ------------------------------------------------------------ the command
 
 
-def replay_of(url: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
-    stores = replaying.records(url, lambda each: FolderPlace(Path(each)))
-    code = replaying.report(stores)
-    return code, capsys.readouterr().out.splitlines()
-
-
-def test_the_command_finds_a_record_and_names_the_first_that_differs(
+def test_the_command_names_the_first_version_that_differs_by_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = RecordedBench(tmp_path, SYNC)
     bench.seed()
     bench.rounds(2)
     bench.rounds(3, 1)
-    (tmp_path / "checkpoints").symlink_to(tmp_path / "place")
-    places = ("place", "place/record", "place/record/0", "")
-    lines = [
-        "shard 0 slice 0: versions 1 to 2 have equal bits",
-        "shard 0 slice 1: versions 1 to 3 have equal bits",
+    assert replay.report(replay.records(tmp_path)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "shard 0 slice 0 version 2: the last of 2 with equal bits",
+        "shard 0 slice 1 version 3: the last of 3 with equal bits",
         "5 versions of 2 slices have equal bits",
     ]
-    for each in places:
-        assert replay_of(str(tmp_path / each), capsys) == (0, lines)
     rewrite(bench.file(1, 3), lambda document: document.update(time=9.0, digest="0"))
     rewrite(bench.file(0, 2), lambda document: document.update(time=8.0, digest="0"))
     rewrite(bench.file(1, 2), lambda document: document.update(time=8.5))
-    code, lines = replay_of(str(tmp_path / "place"), capsys)
-    assert code == replaying.DIFFERS
+    assert replay.report(replay.records(tmp_path)) == replay.DIFFERS
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("shard 0 slice 0 version 2: has the digest")
     assert lines[1].startswith("shard 0 slice 1 version 3: has the digest")
     assert lines[2] == "3 versions of 2 slices have equal bits"
@@ -362,4 +359,4 @@ def test_the_command_finds_a_record_and_names_the_first_that_differs(
 
 def test_without_a_record_it_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="holds no record; give the folder of a run"):
-        replaying.records(str(tmp_path), lambda each: FolderPlace(Path(each)))
+        replay.records(tmp_path)

@@ -16,13 +16,12 @@ from atoll_protos.job.layout import Layout, TensorSpec, build_layout
 from atoll_protos.job.run_file import Checkpoints, RunFile, Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.checkpoints import restoring
-from atoll_syncer.checkpoints.places import FILE, FolderPlace
+from atoll_syncer.checkpoints.copies import FILE, FolderPlace
 from atoll_syncer.checkpoints.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.duties.background import Background, start_threads
+from atoll_syncer.duties.checkpointing import Restoring
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.duties.restoring import Restoring
 from atoll_syncer.model import log
-from atoll_syncer.model.checkpoint import FoundCheckpoint
 from atoll_syncer.model.effects import (
     Effect,
     EndProcess,
@@ -32,11 +31,11 @@ from atoll_syncer.model.effects import (
     SendReply,
 )
 from atoll_syncer.model.history import History
-from atoll_syncer.model.log import Trained
+from atoll_syncer.model.log import FoundCheckpoint, Trained
 from atoll_syncer.numbers.values import TensorValues
 from atoll_syncer.rules.status import status
-from atoll_syncer.storage import data_states
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage import versions
+from atoll_syncer.storage.files import FileStore
 from unit.syncer.checkpoint_side import RUN, STATE, Parent, a_place, gathered
 from unit.syncer.shard_side import RUN as NEW_RUN
 from unit.syncer.shard_side import Side, digest, run_file, side
@@ -240,7 +239,7 @@ def test_a_shard_writes_version_0_and_the_data_states_into_its_store(tmp_path: P
     assert asyncio.run(perform(rules, store, FindCheckpoint(place.url, NEW_RUN))) == []
     assert rules.found is not None
     name = rules.found.data_states["a-0"]
-    assert data_states.read(store, name) == rules.found.kept == {"a-0": STATE + b"\1"}
+    assert versions.read_data_states(store, name) == rules.found.kept == {"a-0": STATE + b"\1"}
     rules.state.history.checkpoint = rules.found.url
     layout, sync = build_layout(TENSORS, 2, 1), Sync().with_fragments(2)
     values = TensorValues.allocate(layout, 0, sync)

@@ -12,9 +12,9 @@ SLOW = FAST | {"step_seconds": 4.0}
 WAITS = FAST | {"waiting": True}
 
 
-def slot(*reports: tuple[float, dict[str, Any]], lanes: int = 1) -> Slot:
+def slot(*reports: tuple[float, dict[str, Any]]) -> Slot:
     one = Slot(name="a-0")
-    one.open(1, now=0.0, lanes=lanes)
+    one.open(1, now=0.0)
     for now, report in reports:
         one.take(pb.Report(**report), now=now)
     return one
@@ -39,14 +39,6 @@ def test_a_slot_trains_while_it_steps_or_waits_for_a_publish_rules_6_and_40(
     reports: list[tuple[float, dict[str, Any]]], at: float, state: int
 ) -> None:
     assert slot(*reports).state(at) == state
-
-
-def test_one_that_lacks_a_lane_does_not_train_whatever_it_reports_rule_34() -> None:
-    one = slot((0.0, FAST), lanes=2)
-    assert one.state(0.0) == pb.SLOT_RECOVERING
-    for state in (pb.SLOT_RECOVERING, pb.SLOT_TRAINING):
-        one.lanes_missing -= 1
-        assert one.state(0.0) == state
 
 
 def test_without_a_session_it_is_lost_or_has_left_and_a_new_session_begins_its_own_count() -> None:

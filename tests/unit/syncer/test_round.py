@@ -3,7 +3,7 @@
 import pytest
 
 from atoll_protos.means import MovingMean
-from atoll_syncer.model.round import Round, closes, weight
+from atoll_syncer.model.roster import Round, closes, weight
 from unit.syncer.log_side import a_participant
 
 GRACE_SECONDS = 2.0

@@ -12,6 +12,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.duties.port import SessionPort
 from atoll_syncer.duties.recording import LinkEnd
+from atoll_syncer.edges import service as service_module
 from unit.syncer.service_side import AbortedError, BulkContext, Context, running, serving
 from unit.syncer.shard_side import begun
 
@@ -135,3 +136,19 @@ async def test_status_tells_the_operators_last_word_and_what_must_be_equal() -> 
             pb.LinkBytes(region="a", machine="house", received=5, sent=7),
         ]
         assert [*reply.links] == links
+
+
+@pytest.mark.parametrize(("files", "most"), [(160, 80), (1 << 20, 1000 + 4 * 257)])
+async def test_connections_of_a_shard_leave_half_of_its_open_files(
+    files: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: dict[str, Any] = {}
+
+    def options(**given: Any) -> list[Any]:
+        limits.update(given)
+        return []
+
+    monkeypatch.setattr(service_module, "raise_file_limit", lambda: files)
+    monkeypatch.setattr(service_module, "server_options", options)
+    service_module.make_server(4)
+    assert limits == {"connections": most}

@@ -13,7 +13,7 @@ from atoll_protos.exits import ExitCode
 from atoll_syncer import serving
 from atoll_syncer.model.effects import EndProcess
 from atoll_syncer.model.history import History
-from atoll_syncer.storage.store import StoreCorrupt
+from atoll_syncer.storage.files import StoreCorrupt
 
 NEWER = StoreCorrupt("log/7", "an entry of the unknown kind X", "use the version that wrote it")
 FASTER = EndProcess(ExitCode.SUPERSEDED, "another process has taken this shard over")
@@ -45,8 +45,6 @@ class Drivers:
         driver.abandon = lambda: self.did.append("gives up")
         ending = SimpleNamespace(complete=self.complete)
         driver.state = SimpleNamespace(ending=ending, history=SimpleNamespace(epoch=1))
-        away, back = asyncio.Event(), asyncio.Event()
-        driver.beating = SimpleNamespace(store_away=away, store_back=back, unheard=False)
         return driver
 
 
@@ -148,10 +146,9 @@ class Listener:
         self.did.append(f"closes in {grace:g} s")
 
 
-async def test_a_shard_whose_store_is_away_listens_no_more_until_it_is_back_rule_20(
+async def test_a_shard_is_ready_while_it_listens_which_it_does_until_its_end(
     monkeypatch: pytest.MonkeyPatch, machine: Any
 ) -> None:
-    """Where another process waits, learners are to find that one."""
     drivers, stopping = Drivers(True), asyncio.Event()
     driver = drivers.make(machine, None, waited=False)
     driver.begun.set_result(None)
@@ -167,18 +164,9 @@ async def test_a_shard_whose_store_is_away_listens_no_more_until_it_is_back_rule
     served = asyncio.create_task(serving.serve(machine, driver, health, stop))
     await asyncio.sleep(0.01)
     assert (drivers.did, await status()) == (["listens"], serving.SERVING)
-    driver.beating.store_away.set()
-    await asyncio.sleep(0.01)
-    assert drivers.did[1:] == ["closes in 0 s"]
-    assert await status() == serving.NOT_SERVING
-    driver.beating.store_away.clear()
-    driver.beating.store_back.set()
-    await asyncio.sleep(0.01)
-    assert (drivers.did[2:], await status()) == (["listens"], serving.SERVING)
-    driver.beating.unheard = True
-    driver.exit.set_result(EndProcess(ExitCode.TRY_AGAIN, "no learner was heard"))
+    driver.exit.set_result(EndProcess(ExitCode.TRY_AGAIN, "its store was emptied"))
     await served
-    assert drivers.did[3:] == ["closes in 0 s"]
+    assert drivers.did[1:] == ["closes in 1 s"]
     assert await status() == serving.NOT_SERVING
     stop.cancel()
 

@@ -6,10 +6,16 @@ import pytest
 
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Begun, Entry, RunStarted, Taken, TermBegun
-from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.journal import DeposedError, Journal
-from atoll_syncer.storage.snapshots import entry_name, positions, snapshot_name
-from atoll_syncer.storage.store import LOG, SNAPSHOTS, FileStore
+from atoll_syncer.storage.files import LOG, SNAPSHOTS, FileStore
+from atoll_syncer.storage.journal import (
+    DeposedError,
+    Journal,
+    collect,
+    entry_name,
+    positions,
+    snapshot_name,
+    write,
+)
 
 
 class Owner:
@@ -33,7 +39,7 @@ class Owner:
             self.append(Taken(slot="a-0", incarnation=incarnation, uid=name, instance=name))
 
     def snapshot(self) -> None:
-        snapshots.write(self.store, self.journal.snapshot_of(self.history), 7.0)
+        write(self.store, self.journal.snapshot_of(self.history), 7.0)
 
 
 def read(store: FileStore) -> tuple[History, int]:
@@ -61,11 +67,11 @@ def test_entries_that_two_snapshots_hold_are_removed(store: FileStore) -> None:
     for known, left in (([5], 5), ([5, 9], 4), ([9, 13], 4)):  # one lets no entry go
         owner.take_slots(4)
         owner.snapshot()
-        snapshots.collect(store)
+        collect(store)
         assert positions(store, SNAPSHOTS) == known
         assert positions(store, LOG) == [*range(known[-1] + 1 - left, known[-1] + 1)]
     assert read(store) == (owner.history, 13)
-    assert snapshots.collect(store) == 0
+    assert collect(store) == 0
 
 
 def test_an_entry_behind_a_snapshot_follows_the_last_one_in_it(store: FileStore) -> None:
@@ -89,7 +95,7 @@ def test_a_damaged_snapshot_costs_nothing(store: FileStore, damage: bytes) -> No
     for _ in range(2):
         owner.take_slots(4)
         owner.snapshot()
-    snapshots.collect(store)
+    collect(store)
     owner.take_slots(1)
     store.replace(snapshot_name(9), damage)
     assert read(store) == (owner.history, 10)
@@ -109,7 +115,7 @@ def test_a_deposed_process_does_not_append_where_an_entry_was_removed(store: Fil
         for _ in range(2):
             new.take_slots(5)
             new.snapshot()
-        snapshots.collect(store)
+        collect(store)
         gone = old.journal.position + 1
         assert gone not in positions(store, LOG)
         assert old.journal.is_deposed()
@@ -118,7 +124,7 @@ def test_a_deposed_process_does_not_append_where_an_entry_was_removed(store: Fil
         assert old.journal.is_deposed()
         assert read(store) == (new.history, new.journal.position)
         new.take_slots(1)
-        snapshots.collect(store)
+        collect(store)
         assert gone not in positions(store, LOG)
 
 
@@ -131,7 +137,7 @@ def test_a_newcomer_that_slept_does_not_begin_a_term_where_an_entry_was_removed(
     for _ in range(2):
         owner.take_slots(5)
         owner.snapshot()
-    snapshots.collect(store)
+    collect(store)
     with pytest.raises(DeposedError):
         newcomer.append(TermBegun(epoch=2, pod="q", instance="q"))
     assert newcomer.read() == owner.history
@@ -154,7 +160,7 @@ def test_an_answer_that_was_lost_before_a_removal_is_no_success(store: FileStore
     class Collecting(FileStore):
         def create(self, name: str, data: bytes) -> bool:
             made = super().create(name, data)
-            snapshots.collect(store)  # between the create and the look at what is there
+            collect(store)  # between the create and the look at what is there
             return made
 
     for journal in (old.journal, tried):
@@ -173,7 +179,7 @@ def test_where_entries_are_kept_only_older_snapshots_go(
         owner.take_slots(3)
         owner.snapshot()
     before = positions(store, LOG)
-    assert snapshots.collect(store) == 0
+    assert collect(store) == 0
     assert positions(store, LOG) == before
     assert len(positions(store, SNAPSHOTS)) == 2
 
@@ -191,7 +197,7 @@ def test_a_reader_goes_on_while_entries_are_removed(store: FileStore) -> None:
                 for _ in range(2):
                     owner.take_slots(3)
                     owner.snapshot()
-                snapshots.collect(store)
+                collect(store)
             return found
 
     owner.take_slots(5)
@@ -219,7 +225,7 @@ def test_a_reader_that_slept_does_not_take_a_sleepers_entry_for_history(
                 for _ in range(2):
                     owner.take_slots(2)
                     owner.snapshot()
-                snapshots.collect(store, position)  # up to the entry at hand, and it is not done
+                collect(store, position)  # up to the entry at hand, and it is not done
                 with pytest.raises(DeposedError, match="is in a snapshot"):
                     sleeper.append(Taken(slot="b-0", incarnation=1, uid="u", instance="i"))
             return super().read(name)
@@ -239,8 +245,8 @@ def test_a_snapshot_of_a_deposed_process_changes_nothing(store: FileStore) -> No
     for _ in range(2):
         new.take_slots(3)
         new.snapshot()
-        snapshots.collect(store)
-    snapshots.write(store, late, 9.0)
-    snapshots.collect(store)
+        collect(store)
+    write(store, late, 9.0)
+    collect(store)
     assert read(store) == (new.history, new.journal.position)
     assert late.position not in positions(store, SNAPSHOTS)

@@ -1,12 +1,9 @@
-"""What a person asks shards for: their answers, and the lines of the tape that hold losses."""
+"""What a person asks shards for: their answers."""
 
 import asyncio
-import json
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.network.channels import PLAIN_TEXT
@@ -39,30 +36,3 @@ def test_every_shard_answers_or_is_said_to_be_silent() -> None:
     assert "must_equal" not in first
     assert second["shard"] == 1
     assert "127.0.0.1:1 does not answer (UNAVAILABLE" in second["problem"]
-
-
-def test_of_a_tape_the_whole_lines_with_losses_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tape = tmp_path / "tape.jsonl"
-    lines = [
-        {"event": "seeded"},
-        {"event": "commit", "tick": 3, "losses": [{"slot": "a-0", "loss": 2.0}]},
-        {"event": "evaluation", "tick": 4, "loss": 1.5},
-    ]
-    whole = [json.dumps(line) + "\n" for line in lines]
-    (tmp_path / "tape.jsonl.1").write_text("".join(whole[:2]))  # the tape has rotated
-    tape.write_text(whole[2] + whole[1][:-5])  # a kill has cut the last one
-    monkeypatch.setattr("sys.argv", ["status_lines", "--curves", "--tape", str(tape)])
-    status_lines.main()
-    assert capsys.readouterr().out == "".join(whole[1:])
-
-
-def test_a_tape_that_is_not_there_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["status_lines", "--curves", "--tape", str(tmp_path / "no")])
-    with pytest.raises(SystemExit) as ended:
-        status_lines.main()
-    assert ended.value.code == 75
-    assert capsys.readouterr().err.count("\n") == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_syncer.storage.store import (
+from atoll_syncer.storage.files import (
     FileStore,
     StoreError,
     StoreFull,
@@ -61,7 +61,7 @@ def test_a_folder_that_is_gone_is_trouble_not_an_empty_log(store: FileStore) -> 
 HOLDER = """
 import sys
 from pathlib import Path
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.files import FileStore
 store = FileStore(Path(sys.argv[1]))
 with store._temporary([b"half a version"]) as path:
     print(path.name, flush=True)
@@ -157,7 +157,7 @@ def test_a_full_disk_loses_nothing_and_is_usable_once_there_is_room(small_disk: 
 RACER = """
 import sys
 from pathlib import Path
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.files import FileStore
 store = FileStore(Path(sys.argv[1]))
 me = sys.argv[2]
 print("ready", flush=True)
@@ -193,7 +193,7 @@ def test_of_processes_that_race_for_a_name_exactly_one_wins(store: FileStore) ->
 WRITER = """
 import hashlib, json, sys
 from pathlib import Path
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.files import FileStore
 store = FileStore(Path(sys.argv[1]))
 store.open()
 n = len(store.names("log/"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_syncer.storage.store import StoreFull, StoreUnavailable
+from atoll_syncer.storage.files import StoreFull, StoreUnavailable
 from atoll_syncer.storage.tape import BYTES_MAX, GIVEN_BYTES_MIN, WAITING_LINES_MAX, Tape
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from atoll_syncer.duties import storing
 from atoll_syncer.duties.background import Background, start_threads
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.duties.tidying import PATIENCE_ENTRIES, Tidying
+from atoll_syncer.duties.storing import PATIENCE_ENTRIES, Tidying
 from atoll_syncer.model.log import Entry, Taken, TermBegun
-from atoll_syncer.storage import snapshots
-from atoll_syncer.storage.journal import Journal
-from atoll_syncer.storage.snapshots import positions
-from atoll_syncer.storage.store import LOG, OBJECTS, SNAPSHOTS, FileStore, StoreFull
+from atoll_syncer.storage import journal
+from atoll_syncer.storage.files import LOG, OBJECTS, SNAPSHOTS, FileStore, StoreFull
+from atoll_syncer.storage.journal import Journal, positions
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 
 
@@ -157,7 +157,7 @@ def test_a_snapshot_is_taken_every_so_many_entries_and_old_ones_go(store: FileSt
 def test_a_very_long_log_goes_some_entries_at_a_time(
     store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "collect", partial(snapshots.collect, most=10))
+    monkeypatch.setattr(storing, "collect", partial(journal.collect, most=10))
     side = Side(store)
     side.take_slots(50)
     side.tidying._machine.snapshot_entries = 5  # type: ignore[misc]
@@ -177,7 +177,7 @@ def test_a_start_that_found_damage_takes_a_snapshot_at_once(store: FileStore) ->
     first = Side(store)
     first.seed()
     first.commit()
-    store.replace(snapshots.entry_name(1), b"garbage")
+    store.replace(journal.entry_name(1), b"garbage")
     second = Side(store)
     assert second.journal.lost_entries == 1
     second.tidy()
@@ -213,7 +213,7 @@ def test_a_full_disk_takes_no_snapshot_and_objects_go_all_the_same(
         if len(seen) < 3:
             raise StoreFull("disk", "the disk is full", "make room there")
 
-    monkeypatch.setattr(snapshots, "write", write)
+    monkeypatch.setattr(storing, "write", write)
     side = Side(store, every=5)
     side.seed()
     for _ in range(9):

@@ -16,9 +16,9 @@ from atoll_protos.transfer.arrays import Array
 from atoll_protos.transfer.codecs import Wire, encoding_of
 from atoll_syncer.model.effects import Drop, MergeOffers, Stage, StoreHeld
 from atoll_syncer.model.log import Participant
-from atoll_syncer.numbers.arrivals import TransferError
+from atoll_syncer.numbers.commit import TransferError
 from atoll_syncer.numbers.values import StoredVersion, TensorValues
-from atoll_syncer.storage.store import FileStore
+from atoll_syncer.storage.files import FileStore
 from unit.syncer.values_side import LAYOUT, SLOTS, Bench, bits, same, whole
 
 torch.set_num_threads(1)
@@ -131,6 +131,40 @@ def test_a_version_taken_back_from_a_learner_has_its_bits_and_no_momentum(tmp_pa
     head.held.version.version.digest = "0" * 64
     with pytest.raises(TransferError, match="digest"):
         values.examine(head, held)
+
+
+def test_a_version_that_nothing_shows_to_be_lost_moves_no_further_than_steps_do_rule_47(
+    tmp_path: Path,
+) -> None:
+    """The store is put back by three versions; an offer of 777 in place of each value is none."""
+    bench = Bench(tmp_path / "now", Sync(fragments=2))
+    bench.seed()
+    bench.round(0, 1)
+    older = bench.restored()
+    for capture in (2, 3, 4):
+        bench.round(0, capture)
+    held = bench.values.bases()[0].data
+
+    def examine(data: bytes, steps: int, values: TensorValues = older) -> None:
+        version = pb.Version(run="run", number=4, digest=codecs.digest(data))
+        name = pb.Held(version=pb.SliceVersion(slice=0, version=version))
+        values.examine(pb.Transfer(held=name, encoding=pb.BF16), bytearray(data), steps)
+
+    form = LAYOUT.slice(0, 0).form
+    far = bytes(arrays.pack(np.full(form.element_count, 777.0, np.float32), pb.BF16, form))
+    examine(bytes(held), 3)
+    with pytest.raises(TransferError, match="times as far"):
+        examine(far, 3)
+    examine(far, 0)  # what the store has lost may be anything
+    bench.sync = replace(bench.sync, norm_limit=0.0)
+    examine(far, 3, bench.restored())
+    bench = Bench(tmp_path / "seeded", Sync(fragments=2))
+    bench.seed()
+    examine(bytes(held), 3, bench.values)  # nothing is known of its steps
+    with pytest.raises(TransferError, match="times as far"):
+        examine(far, 3, bench.values)
+    bench.values.slices[0].master[:] = 0
+    examine(far, 3, bench.values)
 
 
 def test_a_publish_under_way_keeps_its_bytes_through_later_commits(tmp_path: Path) -> None:

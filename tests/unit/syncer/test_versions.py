@@ -9,7 +9,7 @@ from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
 from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.numbers.values import TensorValues
-from atoll_syncer.storage.store import StoreCorrupt, StoreFull, StoreMissing
+from atoll_syncer.storage.files import StoreCorrupt, StoreFull, StoreMissing
 from atoll_syncer.storage.versions import Collector
 from unit.syncer.values_side import LAYOUT, WIRES, Bench, bits, committed, restore
 

@@ -15,10 +15,10 @@ from atoll_protos.transfer.codecs import Wire, encoding_of
 from atoll_syncer.model.effects import MergeOffers, Stage, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Committed, Participant, TermBegun
-from atoll_syncer.model.round import momentum
-from atoll_syncer.numbers.arrivals import Arrived
+from atoll_syncer.model.roster import momentum
+from atoll_syncer.numbers.commit import Arrived
 from atoll_syncer.numbers.values import StoredVersion, TensorValues
-from atoll_syncer.storage.store import FileStore, Store, StoreCorrupt, StoreMissing
+from atoll_syncer.storage.files import FileStore, Store, StoreCorrupt, StoreMissing
 from unit.syncer.log_side import a_commit, a_participant, a_seed
 
 WIRES = list(Wire)

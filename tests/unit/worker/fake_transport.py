@@ -20,8 +20,8 @@ from atoll_protos.transfer.codecs import Wire
 from atoll_worker.job import Job
 from atoll_worker.link.messages import Adopt, Boundary, Leaving, Message, Start
 from atoll_worker.link.socket import Link, TransportEnd, open_transport_end
-from atoll_worker.model.tensors import from_bytes
-from atoll_worker.training import process
+from atoll_worker.model.parameters import from_bytes
+from atoll_worker.training import owner
 
 SECONDS_MAX = 60.0
 RUN_FILE = RunFile(
@@ -171,7 +171,7 @@ def playing(
         return FakeProcess(thread), Link(ours)
 
     try:
-        with patch.object(process, "start", start):
+        with patch.object(owner, "start", start):
             yield threads
     finally:
         for thread in threads:

@@ -18,12 +18,14 @@ from atoll_worker.link.messages import (
     Start,
     Tick,
 )
-from atoll_worker.rules.effects import (
+from atoll_worker.rules.exchange import Exchange
+from atoll_worker.rules.learner_state import (
     Command,
     Dial,
     Discard,
     Effect,
     HangUp,
+    LearnerState,
     PlaceValue,
     Promote,
     SendHeld,
@@ -31,8 +33,6 @@ from atoll_worker.rules.effects import (
     SendOffer,
     SendSeed,
 )
-from atoll_worker.rules.exchange import Exchange
-from atoll_worker.rules.learner_state import LearnerState
 from unit.worker.link_side import CONFIGURE
 
 RUN = "run-1"

@@ -13,7 +13,7 @@ from atoll_worker.link.messages import Boundary, Configure
 from atoll_worker.link.shared_memory import MemoryPlan, SharedMemory
 from atoll_worker.link.socket import Link
 from atoll_worker.model.staging import DirectStaging
-from atoll_worker.training.owner import TrainingOwner
+from atoll_worker.training.owner import TrainingOwner, TransportProcess
 from unit.worker.fake_transport import FakeProcess
 
 TENSORS = tuple(
@@ -70,12 +70,8 @@ def owner_of(plan: MemoryPlan, staging: DirectStaging) -> Iterator[tuple[Trainin
     ours, theirs = (Link(each) for each in socket.socketpair())
     ended = threading.Thread()
     ended.start()
-    owner = TrainingOwner(
-        memory=both_ends(plan)[0],
-        staging=staging,
-        link=ours,
-        process=FakeProcess(ended),  # type: ignore[arg-type]
-    )
+    child = TransportProcess(link=ours, process=FakeProcess(ended))  # type: ignore[arg-type]
+    owner = TrainingOwner(child=child, memory=both_ends(plan)[0], staging=staging)
     try:
         yield owner, theirs
     finally:

@@ -9,21 +9,16 @@ from typing import Any
 import numpy as np
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.companion import part_bytes
 from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.job.run_file import Region, RunFile, Sync
 from atoll_protos.transfer import arrays
 from atoll_protos.transfer.codecs import Form, Wire
-from atoll_worker.hosts.head import Head
 from atoll_worker.link import shared_memory
 from atoll_worker.link.messages import Configure
 from atoll_worker.link.shared_memory import memory_plan
-from atoll_worker.rules.effects import (
-    SendOffer,
-)
-from atoll_worker.transport.bulk import Outgoing, Payload
-from atoll_worker.transport.carrier import Carrier
-from atoll_worker.transport.numbers import Numbers
+from atoll_worker.rules.learner_state import SendOffer
+from atoll_worker.transport.carrier import Numbers
+from atoll_worker.transport.control_stream import Outgoing, Payload
 from atoll_worker.transport.transport import Transport
 
 COUNT = 256
@@ -56,16 +51,6 @@ class End:
     def attach(self, *_: Any) -> None: ...
 
     def send(self, command: Any) -> None: ...
-
-    def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
-        return part_of_a_companion(part, byte_count)
-
-    def companion_sent(self) -> None:
-        self.sent = True
-
-
-def part_of_a_companion(part: int, byte_count: int) -> bytes:
-    return bytes([part]) * part_bytes(byte_count, part)
 
 
 class Telemetry:
@@ -107,7 +92,6 @@ class Rig:
         )
         end = End(run_file)
         end.configure = replace(end.configure, **configure)
-        carrier: Any = Head if end.configure.lanes > 1 else Carrier
         plan = memory_plan(end.configure.layout, sync, observer=False)
         descriptor = shared_memory.create()
         shared_memory.resize(descriptor, plan)
@@ -118,7 +102,6 @@ class Rig:
             end=end,  # type: ignore[arg-type]
             numbers=self.numbers,
             telemetry=Telemetry(),  # type: ignore[arg-type]
-            carried_by=carrier,
             open_channel=lambda *_: None,  # type: ignore[arg-type]
             now=lambda: 0.0,
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from atoll_worker.link.messages import Adopt
-from atoll_worker.rules.effects import PlaceValue
+from atoll_worker.rules.learner_state import PlaceValue
 from unit.worker.learner_side import learner_side
 
 

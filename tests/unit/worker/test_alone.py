@@ -11,7 +11,7 @@ import atoll
 from atoll_protos.environment import VARIABLES
 from atoll_protos.errors import SpecError
 from atoll_worker import job, learner, presence
-from atoll_worker.training import process
+from atoll_worker.training import owner
 from unit.worker.alone import learn, tiny_model, train
 
 torch.set_num_threads(1)
@@ -77,7 +77,7 @@ def test_a_loop_over_epochs_begins_with_that_of_the_cursor_and_ends_with_the_job
                 learner.step(tokens=4)
         assert numbers == [0, 1, 2]
         assert learner._replica is not None
-        learner._replica.finished = False
+        learner._replica.state.finished = False
         learner._counts.cursor = 7  # as after a restart
         assert next(learner.epochs(3)) == 2
 
@@ -85,7 +85,7 @@ def test_a_loop_over_epochs_begins_with_that_of_the_cursor_and_ends_with_the_job
 def test_alone_no_process_is_started_and_the_model_is_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process, "begin", lambda: pytest.fail("a transport process was started"))
+    monkeypatch.setattr(owner, "begin", lambda: pytest.fail("a transport process was started"))
     model = tiny_model()
     before = model.weight.detach().clone()
     with atoll.Learner(model) as learner:

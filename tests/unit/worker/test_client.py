@@ -16,14 +16,24 @@ import structlog.testing
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import issue, make_authorities
 from atoll_protos.errors import SpecError
-from atoll_protos.network.channels import Folder, Options, bulk_options, control_options
-from atoll_protos.network.credentials import OutOfDateError
-from atoll_protos.network.diagnosis import RefusedError
-from atoll_protos.network.identity import Identity, JobIdentity, Role
+from atoll_protos.network.channels import (
+    Folder,
+    Options,
+    RefusedError,
+    bulk_options,
+    control_options,
+)
+from atoll_protos.network.credentials import Identity, JobIdentity, OutOfDateError, Role
 from atoll_worker.rules.validation import TEXT_LETTERS_MAX
-from atoll_worker.transport import bulk, transport
-from atoll_worker.transport.bulk import Bulk, Numbered, Outgoing
-from atoll_worker.transport.control_stream import Dialler, Outbox, ShardClient
+from atoll_worker.transport import transport
+from atoll_worker.transport.control_stream import (
+    Bulk,
+    Dialler,
+    Outbox,
+    Outgoing,
+    ShardClient,
+    once,
+)
 from unit.worker.rig import Rig
 
 SECONDS_MAX = 60.0
@@ -83,8 +93,8 @@ class Listener:
             open_channel=self.open_channel,
             session=welcome.session,
             secret=welcome.secret,
-            next_frames=Numbered(payloads).next_frames,
-            take=lambda frame: None,
+            payloads=payloads,
+            admit=lambda head: None,
             whole=lambda whole: asyncio.sleep(0),
         )
 
@@ -167,7 +177,7 @@ def test_a_session_carries_a_data_state_once_and_another_session_again_rule_28()
         heads, last = [], None
         for each in states:
             head = pb.Transfer(offer=pb.Offer(data_state=each))
-            last = bulk.once(head, last)
+            last = once(head, last)
             offer = head.offer
             heads.append((offer.HasField("data_state"), offer.data_state, offer.same_data_state))
         return heads
@@ -177,7 +187,7 @@ def test_a_session_carries_a_data_state_once_and_another_session_again_rule_28()
     assert sent([b"1", b"2", b"1"]) == [said, (True, b"2", False), said]
     assert sent([b"", b""]) == [(True, b"", False), same]
     seed = pb.Transfer(seed=pb.Seed(slice=1))
-    assert bulk.once(seed, b"1") == b"1"
+    assert once(seed, b"1") == b"1"
     assert seed == pb.Transfer(seed=pb.Seed(slice=1))
 
 
@@ -248,7 +258,6 @@ async def test_a_shard_without_a_session_delays_no_leaving(
 
 
 async def test_streams_that_are_being_closed_are_closed_to_the_end_whoever_else_hangs_up() -> None:
-    """Of a learner of several hosts each lane process says that its lanes are lost."""
     listener, closed = Listener(), list[bool]()
     may_close = asyncio.Event()
 
@@ -265,14 +274,14 @@ async def test_streams_that_are_being_closed_are_closed_to_the_end_whoever_else_
     dialled = client._task
     assert dialled is not None
     await turns()
-    client.hang_up("lanes 1 .. 1: UNAVAILABLE")
+    client.hang_up("the first reason")
     await turns()
-    client.hang_up("lanes 2 .. 2: UNAVAILABLE")
+    client.hang_up("another one")
     await turns()
     may_close.set()
     await asyncio.wait_for(dialled, SECONDS_MAX)
     assert closed == [True]
-    assert listener.reasons == ["lanes 1 .. 1: UNAVAILABLE"]
+    assert listener.reasons == ["the first reason"]
 
 
 async def test_an_address_without_an_answer_soon_fails_and_in_later_dials_it_has_more_time(
@@ -317,22 +326,20 @@ async def test_a_look_at_why_a_dial_fails_does_not_hold_it_up(
         looks.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("atoll_protos.network.diagnosis.look", look)
+    monkeypatch.setattr("atoll_protos.network.channels.probe", look)
     failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
     channel: Any = SimpleNamespace(get_state=lambda: failed, channel_ready=looks.wait)
     await asyncio.wait_for(Dialler(Folder(path="")).ready("nowhere:1", channel), SECONDS_MAX)
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-async def test_bytes_of_a_value_are_a_word_of_its_shard_rule_44(lanes: int) -> None:
+async def test_bytes_of_a_value_are_a_word_of_its_shard_rule_44() -> None:
     """On a slow link a long value may hold up the ticks beside it."""
-    rig, comes = Rig(lanes=lanes), Stream(b"frame")
+    rig, comes = Rig(), Stream(b"frame")
     comes.answer.set()
     rig.transport.carrier.now = lambda: 5.0
-    streams = rig.transport.opened(0, pb.Welcome(lanes=lanes), asyncio.Queue())
-    one: Bulk = streams if lanes == 1 else streams._stream(0)
-    one.take = lambda _: None
-    await one._read(comes)
+    bulk = rig.transport.opened(0, pb.Welcome(), asyncio.Queue())
+    gathering: Any = SimpleNamespace(feed=lambda *_: None, turn=lambda _: asyncio.sleep(0))
+    await bulk._read(gathering, 0, comes)
     assert rig.transport.exchange.state.shards[0].heard_at == 5.0
 
 
@@ -350,34 +357,6 @@ def test_all_shards_are_told_at_once_that_a_learner_leaves() -> None:
     rig.transport.over.set()
     asyncio.run(asyncio.wait_for(rig.transport.run(), SECONDS_MAX))
     assert limits == [transport.LEAVE_SECONDS_MAX] * SHARDS
-
-
-def test_a_finished_learner_stays_until_the_registrar_has_what_the_export_needs_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """However long that takes on a slow network or disk: Leaves have a limit of their own."""
-    rig, left = Rig(), list[float]()
-
-    async def leave(seconds_max: float) -> None:
-        left.append(seconds_max)
-
-    async def acknowledged() -> None:
-        rig.transport.exchange.state.companion_owed = True
-        rig.transport.feed([])
-        rig.transport.over.set()
-        life = asyncio.create_task(rig.transport.run())
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not left
-        rig.transport.exchange.state.companion_owed = False
-        rig.transport.feed([])
-        await asyncio.wait_for(life, SECONDS_MAX)
-
-    monkeypatch.setattr(transport, "LEAVE_SECONDS_MAX", 0.0)
-    leaves: Any = SimpleNamespace(leave=leave, dial=lambda: None)
-    rig.transport.clients = [leaves]
-    asyncio.run(acknowledged())
-    assert left == [0.0]
 
 
 # ------------------------------------------------------------ credentials

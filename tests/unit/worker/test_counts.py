@@ -1,8 +1,7 @@
 """What a step counts, on the head of a learner and on its other ranks (rule 35)."""
 
 from atoll_worker.link.messages import JobLength
-from atoll_worker.training.boundary import BoundaryWork
-from atoll_worker.training.counts import Counts
+from atoll_worker.training.boundary import BoundaryWork, Counts
 
 
 def test_on_the_head_the_scripts_numbers_count_and_its_state_is_kept() -> None:

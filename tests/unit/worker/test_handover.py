@@ -1,13 +1,12 @@
 """Hand-overs in lock-step modes, and what the end of a job does to them (rules 15 and 27)."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.link.messages import Finished, GiveCompanion, JobLength
-from atoll_worker.rules import handover
+from atoll_worker.link.messages import Finished, JobLength
+from atoll_worker.rules import joining
 from unit.worker.learner_side import LearnerSide, learner_side, told
 
 HANDED = "pace 3; step; again"  # over, at position 4 where H is 4
@@ -87,7 +86,7 @@ def test_an_absence_of_more_than_a_round_moves_the_position_and_nothing_else(
     state = diloco().begin().play("pace 2").exchange.state
     before = (state.progress.own_steps, state.progress.tokens, state.slices[0, 0].steps)
     state.clock.tick = tick
-    handover.catch_up(state)
+    joining.catch_up(state)
     assert state.progress.position == position
     assert before == (state.progress.own_steps, state.progress.tokens, state.slices[0, 0].steps)
 
@@ -144,23 +143,6 @@ def test_a_learner_hands_over_and_waits_as_the_end_of_the_job_asks_rules_15_and_
 def test_a_finished_learner_takes_all_final_values_once_more_rule_27() -> None:
     side = diloco(steps=4).begin().play(f"{HANDED}; value 0/0 1; again; final 0 1")
     assert side.take(Finished) == [Finished(again=((0, 0),))]
-
-
-def test_a_learner_is_finished_by_the_command_that_takes_its_companion_rule_36() -> None:
-    """Between two commands it could leave."""
-    side = diloco(steps=4)
-    state = side.exchange.state
-    state.configure = replace(state.configure, has_companion=True)
-    side.begin().play(f"{HANDED}; value 0/0 1; again")
-    side.receive(0, send_companion=pb.SendCompanion(changed=True))
-    assert not side.take(GiveCompanion), "training may change it still"
-    side.play("final 0 1")
-    assert side.take(Finished) == [Finished(again=((0, 0),), companion=True)]
-    assert state.companion_owed
-    side.receive(0, companion_taken=pb.CompanionTaken())
-    assert not state.companion_owed
-    side.receive(0, send_companion=pb.SendCompanion(changed=True))  # of another session
-    assert side.take(GiveCompanion) == [GiveCompanion(changed=True)]
 
 
 def test_of_two_lengths_that_of_the_higher_revision_counts_also_of_a_welcome_rule_27() -> None:

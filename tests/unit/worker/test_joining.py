@@ -9,8 +9,8 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import Layout, TensorSpec
 from atoll_worker.link.messages import Fail, Start
-from atoll_worker.rules.effects import SendHeld
 from atoll_worker.rules.joining import backoff_seconds, difference
+from atoll_worker.rules.learner_state import SendHeld
 from unit.worker.learner_side import RUN, learner_side
 
 Known: TypeAlias = tuple[int, bytes | None]  # a cursor and its data state

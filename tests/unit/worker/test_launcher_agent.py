@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousHandler
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 from atoll_protos.environment import Env
 from atoll_protos.exits import RANK_ENDED
-from atoll_worker.launcher import agent, rendezvous
-from atoll_worker.launcher.command import configuration
-from atoll_worker.launcher.lines import Lines
+from atoll_worker.launcher import meeting
+from atoll_worker.launcher.launch import configuration, run
+from atoll_worker.launcher.meeting import Lines, OneHost
+
+# torch leaves the pipes of ranks to the garbage collector
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -37,7 +39,8 @@ def told() -> Iterator[list[Any]]:
 
 def launch(script: str, *options: str) -> int:
     """Two ranks of a shell script."""
-    return agent.run(configuration(["--nproc-per-node", "2", *options]), ["sh", "-c", script])
+    config, host = configuration(["--nproc-per-node", "2", *options])
+    return run(config, ["sh", "-c", script], host)
 
 
 def test_all_ranks_to_their_end_is_success(capfd: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +82,7 @@ def test_a_rank_that_had_ended_before_the_failure_is_named(tmp_path: Path, told:
     assert launch(script) == 3
     assert [each["event"] for each in told] == [
         f"rank 0 on {socket.gethostname()} has ended (exit code 3), and all ranks with it; "
-        "rank 1 had ended before it (exit code 0)"
+        "1 of this host ended with exit code 0"
     ]
 
 
@@ -94,17 +97,8 @@ def test_a_rank_that_is_killed_is_named_as_cause(
     assert [(each.get(RANK_ENDED), each.get("rank")) for each in told] == [(1, None), (None, 1)]
 
 
-def test_a_broken_gpu_is_not_tried_again_in_place_and_ends_all_ranks_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent, "STOP_SECONDS", 3600.0)
-    monkeypatch.setattr(agent, "AGAIN_STOP_SECONDS", 0.2)
-    script = f"""
-        cd {tmp_path}; echo start >> $RANK
-        [ $RANK = 0 ] && trap '' TERM && touch deaf && while :; do sleep 0.02; done
-        while [ ! -e deaf ]; do sleep 0.02; done
-        exit 74
-    """
+def test_a_broken_gpu_is_not_tried_again_in_place(tmp_path: Path) -> None:
+    script = f"cd {tmp_path}; echo start >> $RANK; [ $RANK = 1 ] && exit 74; exec sleep 600"
     assert launch(script, "--max-restarts", "5") == 74
     assert (tmp_path / "1").read_text() == "start\n"
 
@@ -117,7 +111,7 @@ def test_what_may_pass_begins_again_here(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = f"""
         cd {tmp_path}
@@ -127,20 +121,13 @@ def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
         while :; do sleep 0.02; done
     """
 
-    def started(lines: Lines) -> None:
-        start(lines)
-        (tmp_path / "ready-agent").touch()  # it knows its processes only after both have begun
-
     def terminate() -> None:
-        while len([*tmp_path.glob("ready-*")]) < 3 and not over.wait(0.02):
+        while len([*tmp_path.glob("ready-*")]) < 2 and not over.wait(0.02):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
-    start = Lines.start
-    monkeypatch.setattr(Lines, "start", started)
     over = threading.Event()
     thread = threading.Thread(target=terminate)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the agent takes it
     thread.start()
     try:
         assert launch(script) == 0
@@ -150,42 +137,41 @@ def test_a_signal_reaches_the_ranks_alone_and_is_waited_for(
     assert sorted(capfd.readouterr().out.splitlines()) == ["[rank0]: left", "[rank1]: left"]
 
 
+def test_ranks_that_a_signal_does_not_end_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "STOP_SECONDS", 0.2)
+    waiting = OneHost.num_nodes_waiting
+
+    def waiting_late(self: OneHost) -> int:
+        if len([*tmp_path.iterdir()]) == 2 and not self.ranks.signal:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return waiting(self)
+
+    monkeypatch.setattr(OneHost, "num_nodes_waiting", waiting_late)
+    deaf = f"trap '' TERM; touch {tmp_path}/$RANK; while :; do sleep 0.05; done"
+    assert launch(deaf) == -signal.SIGTERM
+
+
 def test_a_late_signal_does_not_change_how_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = Lines.finish
 
-    def again() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
     def finish_late(lines: Lines) -> None:
-        if any(each.ident for each in lines.threads):  # its processes have begun
-            again()
+        if lines.thread is not None:
+            os.kill(os.getpid(), signal.SIGTERM)
         finish(lines)
 
-    def leave_late(handler: RendezvousHandler) -> None:
-        again()
-        rendezvous.leave(handler)
-
-    def terminated(*_: object) -> Any:
-        raise SignalException("told to end", sigval=signal.SIGTERM)
-
-    with monkeypatch.context() as late:
-        late.setattr(Lines, "finish", finish_late)
-        assert launch("exit 0") == 0
-    monkeypatch.setattr(agent, "leave", leave_late)
-    monkeypatch.setattr(agent.Agent, "_monitor_workers", terminated)
-    assert launch("exec sleep 600") == -signal.SIGTERM
+    monkeypatch.setattr(Lines, "finish", finish_late)
+    assert launch("exit 0") == 0
 
 
-def test_ranks_without_host_0_end_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "STOP_SECONDS", 600.0)
-    monkeypatch.setattr(agent, "AGAIN_STOP_SECONDS", 0.1)
-
-    def gone(self: agent.Agent, group: object) -> Any:
+def test_ranks_without_a_store_of_host_0_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(self: OneHost) -> int:
         if len(list(tmp_path.iterdir())) == 2:
             raise RendezvousConnectionError("the store of host 0 is gone")
-        return monitored(self, group)
+        return 0
 
-    monitored: Any = agent.Agent._monitor_workers
-    monkeypatch.setattr(agent.Agent, "_monitor_workers", gone)
-    deaf = f"trap '' TERM; touch {tmp_path}/$RANK; while :; do sleep 0.05; done"
-    assert launch(deaf) == 75
+    monkeypatch.setattr(OneHost, "num_nodes_waiting", gone)
+    assert launch(f"touch {tmp_path}/$RANK; exec sleep 600") == 75

@@ -11,7 +11,7 @@ ABORTED_BY_TORCH = "terminate called"
 
 @pytest.mark.parametrize("code", [0, 64, -int(signal.SIGKILL), -int(signal.SIGTERM)])
 def test_the_launcher_ends_as_its_process_did(code: int) -> None:
-    script = "from atoll_worker.launcher.exiting import end_as"
+    script = "from atoll_worker.launcher.launch import end_as"
     done = subprocess.run([sys.executable, "-c", f"{script}; end_as({code})"], check=False)
     assert done.returncode == code
 
@@ -19,7 +19,7 @@ def test_the_launcher_ends_as_its_process_did(code: int) -> None:
 IN_THE_STORE = """
 import threading
 from torch.distributed import TCPStore
-from atoll_worker.launcher.exiting import end_as
+from atoll_worker.launcher.launch import end_as
 here = TCPStore("127.0.0.1", 0, is_master=True)
 asked = threading.Semaphore(0)
 def ask():

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.local.supervision.ports import free_ports
+from atoll_operator.local.startable import free_ports
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.names import STARTED_PATH
-from atoll_worker.launcher import command, probes
+from atoll_worker.launcher import launch, probes
 from atoll_worker.launcher.probes import ANSWER, answer_probes
 
 ANSWER_SECONDS_MAX = 60.0  # of a process that runs
@@ -99,12 +99,12 @@ def test_who_asks_whether_it_has_started_hears_when_it_has(monkeypatch: pytest.M
     (port,) = free_ports(1)
     monkeypatch.setattr(probes, "START_SECONDS_MAX", 0.0)
     monkeypatch.setattr(probes, "begun", begun := threading.Event())
-    monkeypatch.setattr(command, "begun", begun)
+    monkeypatch.setattr(launch, "begun", begun)
     answer_probes({Env.HEALTH_PORT: str(port)})
     with pytest.raises(AssertionError, match="503"):
         asked(port, path=STARTED_PATH)
     with pytest.raises(SpecError, match="names no command"):
-        command.main([])
+        launch.main([])
     assert asked(port, path=STARTED_PATH) == ANSWER
 
 

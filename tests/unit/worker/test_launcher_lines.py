@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_worker.launcher.lines import LINE_CHARACTERS_MAX, Lines
+from atoll_worker.launcher.meeting import LINE_BYTES_MAX, Lines
 
 
 class Told:
@@ -63,10 +63,10 @@ def test_errors_stay_errors_and_a_rank_is_named_once(lines: Lines, told: Told) -
 def test_a_line_without_an_end_is_passed_on_in_pieces(lines: Lines, told: Told) -> None:
     with open(lines.open(0, 1), "wb", 0) as out:
         lines.start()
-        out.write(b"x" * (3 * LINE_CHARACTERS_MAX))
+        out.write(b"x" * (3 * LINE_BYTES_MAX))
     lines.finish()
-    assert told.text[1].count(b"x") == 3 * LINE_CHARACTERS_MAX
-    assert max(map(len, told.text[1].splitlines())) <= LINE_CHARACTERS_MAX + 10
+    assert told.text[1].count(b"x") == 3 * LINE_BYTES_MAX
+    assert max(map(len, told.text[1].splitlines())) <= LINE_BYTES_MAX + 10
 
 
 def test_a_process_that_a_rank_has_left_behind_is_not_waited_for(lines: Lines, told: Told) -> None:
@@ -85,9 +85,9 @@ def test_the_last_lines_of_a_rank_are_said_again_only_under_those_of_others(told
         told.until(2, b"cause\n")
         first.write(b"lost rank 1\n")
     lines.finish()
-    lines.say_again(0, "again:")
+    lines.repeat(0, "again:")
     assert b"again:" not in told.text[2]
-    lines.say_again(1, "again:")
+    lines.repeat(1, "again:")
     assert told.text[2].endswith(b"lost rank 1\nagain:\n[rank1]: the cause\n")
 
 

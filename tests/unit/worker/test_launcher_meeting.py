@@ -1,182 +1,259 @@
 """How the hosts of a learner meet: host 0 comes first, and who is gone is known."""
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from signal import Signals
 
 import pytest
 from structlog.testing import capture_logs
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousInfo,
+)
 
-from atoll_operator.local.supervision.ports import free_ports
-from atoll_protos.environment import Env
-from atoll_protos.errors import SpecError
-from atoll_protos.torchrun import of_hosts
-from atoll_worker.launcher import rendezvous
-from atoll_worker.launcher.command import configuration
-from atoll_worker.launcher.rendezvous import Host, Meeting, not_needed, number_of, open_meeting
+from atoll_operator.local.startable import free_ports
+from atoll_worker.launcher import meeting
+from atoll_worker.launcher.launch import configuration
+from atoll_worker.launcher.meeting import LocalRanks, Meeting, OneHost, RoundOverError
 
 HOSTS = 2
-FIRST, BEFORE_IT = "127.0.0.1", "0.0.0.0"
+FIRST = "127.0.0.1"
+BESIDE = "127.0.0.2"  # another address of this machine
 SECONDS_MAX = 60.0
-LOOK_SECONDS = 0.1
-HASTY, PATIENT = 1, 60  # seconds that a host which begins a round waits for the others
+LOOK_SECONDS = 0.01
+BOTH, ONE = "2", "1:2"  # the hosts that a learner needs
+
+
+class Stopped(LocalRanks):
+    """Ranks that are none, and the signals that they get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signals: list[Signals] = []
+
+    def stop(self, number: Signals, seconds: float) -> None:
+        """Keep the signal."""
+        self.signals.append(number)
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(rendezvous, "LEAVE_SECONDS_MAX", SECONDS_MAX)
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Where the hosts meet; a second goes by only where a test says so."""
+    monkeypatch.setattr(meeting, "LOOK_SECONDS", LOOK_SECONDS)
     before = dict(os.environ)
-    given = of_hosts(
-        slot="us-0",
-        hosts=HOSTS,
-        hosts_min=HOSTS,
-        processes=1,
-        first_host=f"{FIRST}:{free_ports(1)[0]}",
-        host=None,
-    )
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    yield
+    (number,) = free_ports(1)
+    yield number
     os.environ.clear()
     os.environ.update(before)
 
 
-def host(number: int, *options: str) -> Meeting:
-    """One host of two, connected to the store of host 0."""
-    opened = open_meeting(configuration(options), {Env.HOST: str(number)})
-    assert isinstance(opened, Meeting)
-    return opened
+@pytest.fixture
+def host(port: int) -> Iterator[Callable[..., Meeting]]:
+    """Make a host of two."""
+    made: list[Meeting] = []
 
+    def make(number: int, nodes: str = BOTH, conf: str = "", join: str = "600") -> Meeting:
+        options = (f"--nnodes={nodes}", f"--node-rank={number}", "--rdzv-id=us-0")
+        address = f"--rdzv-endpoint={FIRST}:{port}"
+        conf = f"--rdzv-conf=join_timeout={join},keep_alive_interval=0.05{conf}"
+        config, _ = configuration([*options, address, conf])
+        made.append(Meeting(config, number, (FIRST, port), Stopped()))
+        return made[-1]
 
-def few(number: int, patience: int, nodes: str = "1:2") -> Meeting:
-    """One host of a learner that needs fewer."""
-    return host(number, "--nnodes", nodes, "--rdzv-conf", f"last_call_timeout={patience}")
-
-
-def met(hosts: list[Meeting]) -> list[RendezvousInfo]:
-    """What each of them gets from the next round, which the last of them begins."""
-    found: dict[int, RendezvousInfo] = {}
-
-    def meet(index: int) -> None:
-        found[index] = hosts[index].next_rendezvous()
-
-    threads = [threading.Thread(target=meet, args=(index,)) for index in range(len(hosts))]
-    for index, thread in reversed([*enumerate(threads)]):
-        thread.start()
-        until(lambda index=index: hosts[index]._state_holder.state.participants)  # type: ignore[misc]
-    for thread in threads:
-        thread.join(SECONDS_MAX)
-    return [found[index] for index in range(len(hosts))]
-
-
-def until(look: Callable[[], object]) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(LOOK_SECONDS)
-
-
-def missed(hosts: list[Meeting]) -> None:
-    """The second host goes, and the first has heard of it."""
-    hosts[1].leave()
-    until(lambda: hosts[0].present == 1)
-
-
-def test_host_0_comes_first_whatever_its_address_and_one_that_leaves_is_missed_at_once() -> None:
-    hosts = [host(0), host(1, "--local-addr", BEFORE_IT)]
-    found = met(hosts)
-    assert [each.rank for each in found] == [0, 1]
-    stores = [each.bootstrap_store_info for each in found]
-    assert [store.master_addr for store in stores if store] == [FIRST, FIRST]
-    assert hosts[0].present == HOSTS
-    missed(hosts)
-    assert hosts[0].num_nodes_waiting() == 0
-    hosts[0].leave()
-
-
-def test_where_one_host_is_enough_it_is_host_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = [few(0, PATIENT), few(1, HASTY)]
-    alone = threading.Event()
-    monkeypatch.setattr(rendezvous, "pause", alone.set)
-    found: list[RendezvousInfo] = []
-    second = threading.Thread(target=lambda: found.append(hosts[1].next_rendezvous()))
-    second.start()
-    assert alone.wait(SECONDS_MAX)
-    assert not found
-    found += met(hosts[:1])
-    second.join(SECONDS_MAX)
-    first = [each for each in found if each.rank == 0]
-    assert len(first) == 1
-    assert {each.world_size for each in found} == {HOSTS}
-    for each in hosts:
+    yield make
+    for each in reversed(made):
         each.leave()
 
 
-@pytest.mark.parametrize("nodes", ["1:2", "2"])
-def test_where_fewer_are_enough_others_meet(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = [few(0, HASTY, nodes), few(1, PATIENT, nodes)]
-    assert {each.world_size for each in met(hosts)} == {HOSTS}
+def met(*hosts: Meeting) -> list[RendezvousInfo]:
+    """What they get from the next round; host 0 comes last."""
+    infos: dict[int, RendezvousInfo] = {}
+
+    def meet(index: int) -> None:
+        infos[index] = hosts[index].next_rendezvous()
+
+    threads = [threading.Thread(target=meet, args=(index,)) for index in range(len(hosts))]
+    for thread in reversed(threads):
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS_MAX)
+    return [infos[index] for index in range(len(hosts))]
+
+
+def until_over(host: Meeting) -> None:
+    """Wait until its round is over."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while time.monotonic() < deadline:
+        try:
+            assert host.num_nodes_waiting() == 0
+        except RoundOverError:
+            return
+        time.sleep(LOOK_SECONDS)
+    raise AssertionError("the round goes on")
+
+
+def answers(address: str, port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_connection((address, port), SECONDS_MAX).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def address_of_ranks(info: RendezvousInfo) -> tuple[str, int]:
+    """Where the ranks of this round find their store."""
+    assert info.bootstrap_store_info is not None
+    return info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port
+
+
+def test_the_store_of_one_host_is_on_the_loopback_interface_alone_and_new_for_each_start() -> None:
+    opened = OneHost("us-0", LocalRanks())
+    assert opened.use_agent_store
+    first, again = opened.next_rendezvous(), opened.next_rendezvous()
+    (address, port), (_, next_port) = address_of_ranks(first), address_of_ranks(again)
+    assert port != next_port
+    assert answers(address, next_port)
+    assert not answers(BESIDE, next_port)
+
+
+def test_the_stores_of_several_hosts_are_on_the_address_of_host_0_alone(
+    host: Callable[..., Meeting], port: int
+) -> None:
+    hosts = host(0), host(1)
+    first = [address_of_ranks(info) for info in met(*hosts)]
+    again = [address_of_ranks(info) for info in met(*hosts)]
+    assert first[0] == first[1] != again[0] == again[1]
+    for number in (port, again[0][1]):
+        assert answers(FIRST, number)
+        assert not answers(BESIDE, number)
+
+
+@pytest.mark.parametrize("resolved", ["127.0.1.1", "203.0.113.1"])  # the second is another's
+def test_a_store_whose_name_others_resolve_in_another_way_is_on_all_addresses(
+    resolved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (resolved, 0))]
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+        listener = meeting.store_listener("this-machine", 0)
+    with listener:
+        number = listener.getsockname()[1]
+        assert answers(FIRST, number)
+        assert answers(BESIDE, number)
+
+
+def test_rank_0_is_on_host_0_and_a_host_that_meets_again_ends_the_round_of_the_others(
+    host: Callable[..., Meeting],
+) -> None:
+    hosts = host(0), host(1)
+    for _ in range(2):
+        infos = met(*hosts)
+        assert [info.rank for info in infos] == [0, 1]
+        assert {info.world_size for info in infos} == {HOSTS}
+        assert [each.num_nodes_waiting() for each in hosts] == [0, 0]
+    again = threading.Thread(target=hosts[1].next_rendezvous)
+    again.start()
+    until_over(hosts[0])
+    assert isinstance(hosts[0].ranks, Stopped)
+    assert hosts[0].ranks.signals == [Signals.SIGTERM]
+    hosts[0].next_rendezvous()
+    again.join(SECONDS_MAX)
+    assert not again.is_alive()
+
+
+def test_a_host_that_starts_again_is_waited_for_by_all_others(host: Callable[..., Meeting]) -> None:
+    hosts = host(0), host(1)
+    met(*hosts)
+    hosts[1].leave()
     assert hosts[0].num_nodes_waiting() == 0
-    clock = 0.0
-    monkeypatch.setattr(rendezvous, "now", lambda: clock)
-    missed(hosts)
-    assert hosts[0].num_nodes_waiting() == 0  # it may come back in a moment
-    clock = hosts[0].seconds_to_notice
-    assert hosts[0].num_nodes_waiting() == (1 if nodes == "1:2" else 0)
-    if nodes == "1:2":
-        assert [each.world_size for each in met(hosts[:1])] == [1]
-        assert hosts[0].num_nodes_waiting() == 0
-    hosts[0].leave()
+    new = threading.Thread(target=(second := host(1)).next_rendezvous)
+    new.start()
+    until_over(hosts[0])
+    assert hosts[0].next_rendezvous().world_size == HOSTS
+    new.join(SECONDS_MAX)
+    assert second.round.hosts[1].startswith(second.me)
 
 
-def test_hosts_are_left_behind_only_where_those_that_are_heard_are_enough() -> None:
-    zero, one, two = (Host(number, "a", number, 0) for number in range(3))
-    met = {zero, one, two}
-    assert not_needed(met, met, 1) == set()
-    assert not_needed(met, {zero, two}, 2) == {one}
-    assert not_needed(met, {zero}, 2) == set()
-    assert not_needed({zero}, {zero, one}, 1) == set()  # it waits to join
+@pytest.mark.parametrize("left", [True, False])
+def test_where_fewer_are_enough_the_others_go_on_without_one_that_is_silent(
+    host: Callable[..., Meeting], left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zero, one = host(0, ONE, ",last_call_timeout=60"), host(1, ONE)
+    assert {info.world_size for info in met(zero, one)} == {HOSTS}
+    zero.last_call = 0.0
+    if left:
+        one.leave()
+    else:
+        one.gone.set()  # it is stopped
+    with capture_logs() as logs:
+        until_over(zero)
+    assert [line["event"] for line in logs] == [
+        "nothing comes from host 1 of this learner: the others continue without it"
+    ]
+    assert met(zero)[0].world_size == 1
+    assert zero.num_nodes_waiting() == 0
+    came = threading.Thread(target=host(1, ONE).next_rendezvous)
+    came.start()
+    until_over(zero)
+    zero.last_call = SECONDS_MAX
+    assert zero.next_rendezvous().world_size == HOSTS
+    came.join(SECONDS_MAX)
 
 
-def test_hosts_that_have_finished_are_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = [few(0, HASTY), few(1, PATIENT)]
-    met(hosts)
-    clock = 0.0
-    monkeypatch.setattr(rendezvous, "now", lambda: clock)
-    hosts[1].shutdown()
-    missed(hosts)
-    assert hosts[0].num_nodes_waiting() == 0
-    clock = hosts[0].seconds_to_notice
-    assert hosts[0].num_nodes_waiting() == 0
-    hosts[0].leave()
+def test_hosts_that_have_finished_are_not_silent_and_meet_nobody(
+    host: Callable[..., Meeting],
+) -> None:
+    zero, one = host(0, ONE), host(1, ONE)
+    met(zero, one)
+    one.close()
+    one.leave()
+    assert zero.num_nodes_waiting() == 0
+    with pytest.raises(RendezvousClosedError):
+        host(1, ONE).next_rendezvous()
 
 
-def test_hosts_sort_by_their_numbers_alone() -> None:
-    assert Host(2, "b", 2, 0) < Host(10, "a", 1, 0)
+def test_a_failure_began_on_the_host_that_marks_it_first_unless_another_is_gone(
+    host: Callable[..., Meeting],
+) -> None:
+    zero, one = host(0), host(1)
+    met(zero, one)
+    assert one.began_here(wait=True)
+    assert not zero.began_here(wait=True)
+    met(zero, one)
+    one.gone.set()
+    assert not zero.began_here(wait=True)
 
 
-def test_a_host_waits_for_host_0_in_place_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_waits_for_host_0_in_place(
+    host: Callable[..., Meeting], port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first: list[Meeting] = []
-    monkeypatch.setattr(rendezvous, "pause", lambda: first.append(host(0)))
-    with capture_logs() as said:
-        assert host(1).get_run_id() == "us-0"
-    words = f"waiting for host 0 of this learner at {os.environ['PET_RDZV_ENDPOINT']}"
-    assert [(each["event"], each["host"]) for each in said] == [(words, 1)]
+
+    def pause(_: Meeting) -> None:
+        first.append(host(0))
+        assert first[0].store.port == port
+
+    monkeypatch.setattr(Meeting, "pause", pause)
+    with capture_logs() as logs:
+        assert host(1).read("round") == ""
+    words = f"waiting for host 0 of this learner at {FIRST}:{port}"
+    assert [(line["event"], line["host"]) for line in logs] == [(words, 1)]
     assert len(first) == 1
 
 
-def test_a_host_that_host_0_does_not_join_in_time_ends() -> None:
+def test_a_host_that_host_0_does_not_join_in_time_ends(host: Callable[..., Meeting]) -> None:
     with pytest.raises(RendezvousConnectionError, match="Connection refused"):
-        host(1, "--rdzv-conf", "join_timeout=-1")
+        host(1, join="-1").next_rendezvous()
 
 
-def test_a_number_that_is_no_hosts_is_refused() -> None:
-    assert number_of({Env.HOST: "1"}, HOSTS) == 1
-    assert number_of({}, HOSTS) is None
-    assert number_of({Env.HOST: "0"}, 1) is None
-    for given in ("2", "-1", "first"):
-        with pytest.raises(SpecError, match="from 0 to 1"):
-            number_of({Env.HOST: given}, HOSTS)
+def test_a_signal_ends_a_host_that_waits(host: Callable[..., Meeting]) -> None:
+    waiting = host(0)
+    waiting.ranks.signal = Signals.SIGTERM
+    with pytest.raises(SignalException):
+        waiting.next_rendezvous()

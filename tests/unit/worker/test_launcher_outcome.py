@@ -2,13 +2,13 @@
 
 import pytest
 
-from atoll_worker.launcher import first_cause
+from atoll_worker.launcher.launch import ends_launcher, first_cause, in_words
+from atoll_worker.launcher.meeting import LocalRanks, OneHost
 
 
 @pytest.mark.parametrize(
     ("codes", "rank"),
     [
-        ({0: 0, 1: 0}, None),
         ({0: 75, 1: 1}, 1),  # who has noticed it ended before who has failed
         ({0: 75, 1: -9}, 1),
         ({1: -9, 0: 1}, 1),  # a kill, and an error of torch in a collective
@@ -19,18 +19,23 @@ from atoll_worker.launcher import first_cause
         ({0: 74, 1: 65}, 1),
         ({1: 75, 0: 77}, 0),
         ({1: 75, 0: -15}, 1),
-        ({0: 0, 1: 75}, 1),
     ],
 )
-def test_a_code_says_more_than_who_ended_first(codes: dict[int, int], rank: int | None) -> None:
-    assert first_cause.first_cause(codes) == rank
-    assert first_cause.code_of(codes) == (0 if rank is None else codes[rank])
+def test_a_code_says_more_than_who_ended_first(codes: dict[int, int], rank: int) -> None:
+    assert first_cause(codes) == rank
 
 
-def test_a_launcher_that_was_told_to_end_has_ended_in_order_if_any_process_has() -> None:
-    assert first_cause.code_after_signal(15, {0: 0, 1: 75}) == 0
-    assert first_cause.code_after_signal(15, {0: -15, 1: -15}) == -15
-    assert first_cause.code_after_signal(2, {}) == -2
+class Host(OneHost):
+    """One of several hosts, which knows where the failure began."""
+
+    def __init__(self, began_here: bool) -> None:
+        super().__init__("us-0", LocalRanks())
+        self.here = began_here
+
+    def began_here(self, *, wait: bool) -> bool:
+        """As it was made."""
+        del wait
+        return self.here
 
 
 @pytest.mark.parametrize(
@@ -48,13 +53,9 @@ def test_a_launcher_that_was_told_to_end_has_ended_in_order_if_any_process_has()
     ],
 )
 def test_a_host_ends_with_its_own_failure_alone(code: int, began_here: bool, ends: bool) -> None:
-    assert first_cause.ends_launcher(code, began_here) is ends
+    assert ends_launcher(code, Host(began_here)) is ends
 
 
 def test_ends_are_told_in_words() -> None:
-    words = [first_cause.words(code) for code in (64, -9, -36)]
+    words = [in_words(code) for code in (64, -9, -36)]
     assert words == ["exit code 64", "SIGKILL", "signal 36"]
-    assert first_cause.ended_before([]) == ""
-    assert first_cause.ended_before([3]) == "; rank 3 had ended before it (exit code 0)"
-    more = "; rank 1 and 2 more had ended before it (exit code 0)"
-    assert first_cause.ended_before([4, 1, 2]) == more

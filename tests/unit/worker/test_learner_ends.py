@@ -13,13 +13,13 @@ import torch
 
 import atoll
 from atoll_protos.exits import FINISHED, TERMINATED, ExitCode
-from atoll_protos.job.companion import WAITS_SECONDS
+from atoll_worker import learner as learners
 from atoll_worker.errors import LearnerError, TransportLostError
 from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Boundary, Fail, Finished, Proceed, Tick
-from atoll_worker.ranks.peers import lost_error
-from atoll_worker.script.termination import Termination
-from atoll_worker.training import loop, process
+from atoll_worker.ranks.lifeline import lost_error
+from atoll_worker.script.termination import REPEAT_SECONDS, Termination
+from atoll_worker.training import owner
 from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.replica import Replica
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
@@ -37,24 +37,12 @@ def test_a_transport_that_has_not_read_for_very_long_is_given_up(
 
     done = Gate()
     monkeypatch.setattr(links, "UNSENT_BYTES_MAX", 10_000)
-    monkeypatch.setattr(process, "LEAVE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(owner, "LEAVE_SECONDS_MAX", 0.0)
     with playing(script):
         learner = learner_of(*model_and_optimizer())
         with pytest.raises(TransportLostError, match="unread"), learner:
             train_for_ever(learner)
         done.open()
-
-
-def test_the_transport_of_a_finished_learner_may_serve_the_export_for_as_long_as_that_waits() -> (
-    None
-):
-    limits: list[float] = []
-    child: Any = SimpleNamespace(wait=limits.append)
-    link: Any = SimpleNamespace(unsent=b"", closed=False, close=lambda: None)
-    for finished in (False, True):
-        process.stop(child, link, finished=finished)
-    brief, long = limits
-    assert brief <= process.LEAVE_SECONDS_MAX < WAITS_SECONDS < long
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -102,7 +90,7 @@ def test_it_leaves_also_where_nobody_reads_its_output(monkeypatch: pytest.Monkey
             raise BrokenPipeError
 
     learner = learner_of(*model_and_optimizer())
-    monkeypatch.setattr(loop, "log", SimpleNamespace(info=broken_later))
+    monkeypatch.setattr(learners, "log", SimpleNamespace(info=broken_later))
     with pytest.raises(BrokenPipeError), entered(learner, "terminated"):
         signal.raise_signal(signal.SIGTERM)
 
@@ -222,7 +210,7 @@ def test_the_kubelet_is_told_whether_a_learner_has_finished_or_has_returned_too_
     early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "termination-log"
-    monkeypatch.setattr("atoll_worker.script.last_words.TERMINATION_LOG", log)
+    monkeypatch.setattr("atoll_worker.script.termination.TERMINATION_LOG", log)
     for exists in (False, True):  # outside of a pod there is no such file, and none is made
         if exists:
             log.touch()
@@ -243,8 +231,38 @@ def test_of_a_learner_that_an_error_ends_the_kubelet_keeps_the_log(
 ) -> None:
     log = tmp_path / "termination-log"
     log.write_text("of an earlier Learner of this process")
-    monkeypatch.setattr("atoll_worker.script.last_words.TERMINATION_LOG", log)
+    monkeypatch.setattr("atoll_worker.script.termination.TERMINATION_LOG", log)
 
     with pytest.raises(type(error)), entered(learner_of(*model_and_optimizer())):
         raise error
     assert log.read_text() == words
+
+
+def test_the_first_sigterm_ends_no_script_that_has_the_final_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pods of a complete job are removed while the first slot's script may save."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        first, second = Termination(), Termination()
+        first.install()
+        first.over = True
+        os.kill(os.getpid(), signal.SIGTERM)
+        with first.leaving():
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        first.check()
+        ended: list[int] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(signal, "raise_signal", ended.append)
+            assert first.ignored_at is not None
+            first._ignore_once(first.ignored_at + REPEAT_SECONDS / 2)
+            assert not ended
+            first._ignore_once(first.ignored_at + REPEAT_SECONDS)
+        assert ended == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        second.install()
+        with pytest.raises(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

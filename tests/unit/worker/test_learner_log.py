@@ -9,7 +9,7 @@ from atoll_protos.errors import SpecError
 from atoll_worker.learner import Learner
 from atoll_worker.link.messages import LoggedValues
 from atoll_worker.model.staging import Scalar
-from atoll_worker.rules.effects import TelemetryRecord
+from atoll_worker.rules.learner_state import TelemetryRecord
 from atoll_worker.training.logged_values import CHARACTERS_MAX, NAMES_MAX, Logged
 from unit.worker.fake_transport import job_of
 from unit.worker.learner_side import learner_side

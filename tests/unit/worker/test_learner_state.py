@@ -6,7 +6,7 @@ import pytest
 
 from atoll_protos.errors import SpecError
 from atoll_worker.link.messages import Capture, Proceed
-from atoll_worker.training import data_state
+from atoll_worker.training import boundary
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, playing
 from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
 
@@ -59,7 +59,7 @@ def test_in_lock_step_the_data_state_is_that_of_the_step_that_waits() -> None:
         assert next(states) == b"3"
 
 
-def give(kept: data_state.KeptDataState, state: Any) -> None:
+def give(kept: boundary.KeptDataState, state: Any) -> None:
     """As the first step of a script does."""
     kept.give(state)
     kept.try_once()
@@ -69,8 +69,8 @@ def give(kept: data_state.KeptDataState, state: Any) -> None:
 def test_what_is_no_data_state_is_refused_in_the_step_that_gives_it(
     state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_state, "DATA_STATE_BYTES_MAX", 16)
-    kept = data_state.KeptDataState()
+    monkeypatch.setattr(boundary, "DATA_STATE_BYTES_MAX", 16)
+    kept = boundary.KeptDataState()
     kept.give(b"0123456789abcdef")
     assert kept.take() == b"0123456789abcdef"
     with pytest.raises(SpecError, match="state"):

@@ -7,10 +7,9 @@ from atoll_protos.job.layout import TensorSpec, build_layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer import arrays
 from atoll_protos.transfer.codecs import Wire
-from atoll_protos.transfer.division import Share
 from atoll_worker.link import shared_memory
 from atoll_worker.link.shared_memory import ALIGN_BYTES
-from atoll_worker.model.tensors import from_bytes
+from atoll_worker.model.parameters import from_bytes
 from unit.worker.link_side import both_ends
 
 LAYOUT = build_layout(
@@ -59,20 +58,3 @@ def test_regions_begin_on_pages_and_there_is_none_that_nothing_needs() -> None:
         plan = shared_memory.memory_plan(layout, SYNC, observer=True)
         assert plan.final_encodings == (final,) * 4
         assert (plan.capture_offsets, len(plan.adopt_offsets)) == ((), 4)  # as of an observer
-
-
-def test_the_memory_of_a_share_has_the_size_of_what_is_held_also_of_nothing() -> None:
-    shares = [Share(lane, lane + 1, 64) for lane in range(64)]
-    plans = [shared_memory.memory_plan(LAYOUT, SYNC, share=s) for s in shares]
-    for index, form in enumerate(PLAN.forms):
-        held = [plan.forms[index].element_count for plan in plans]
-        assert (sum(held), min(held)) == (form.element_count, 0)
-    for plan in plans:
-        ours, theirs = both_ends(plan)
-        for number, key in enumerate(plan.slices):
-            form = ours.form(*key)
-            assert len(ours.capture(*key)) == 4 * form.element_count
-            data = memoryview(bytes([number + 1]) * form.byte_count(pb.BF16))
-            ours.place(*key, pb.BF16, data)
-            assert theirs.adopt(*key) == data
-            arrays.packed(theirs.adopt(*key), pb.BF16, form)  # also of nothing

@@ -8,8 +8,8 @@ from torch.optim import SGD, Optimizer
 from torch.optim import optimizer as optimizer_module
 
 from atoll_worker.learner import Learner
-from atoll_worker.script import misuse
-from atoll_worker.script.misuse import CALLS_SURE, StepWatch
+from atoll_worker.script import refusals
+from atoll_worker.script.refusals import CALLS_SURE, StepWatch
 from unit.worker.alone import learn, tiny_model
 
 Watched = Callable[..., StepWatch]
@@ -74,14 +74,14 @@ def test_a_call_without_any_optimizer_step_is_told_where_one_would_have_been_see
     said: list[str], watch_of: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model()
-    monkeypatch.setattr(misuse, "COMPILER", "no such module")
+    monkeypatch.setattr(refusals, "COMPILER", "no such module")
     for given in ((), (stepper(model),)):  # what was not given may be none of torch's
         watch = watch_of(model, *given)
         for _ in range(3):
             watch.called()
         assert len(said) == len(given)
     said.clear()
-    monkeypatch.setattr(misuse, "COMPILER", "torch")  # a compiled step is not seen
+    monkeypatch.setattr(refusals, "COMPILER", "torch")  # a compiled step is not seen
     watch = watch_of(model, stepper(model))
     for _ in range(50):
         watch.called()

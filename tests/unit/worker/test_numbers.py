@@ -17,9 +17,8 @@ from atoll_protos.transfer.codecs import (
     encoded_size,
     encoding_of,
 )
-from atoll_protos.transfer.division import ALL, Share, part_spans
 from atoll_worker.link.shared_memory import SharedMemory, memory_plan
-from atoll_worker.transport.numbers import Numbers
+from atoll_worker.transport.carrier import Numbers
 from unit.worker.link_side import both_ends
 
 COUNT = 64
@@ -39,10 +38,10 @@ def layout(*tensors: tuple[int, str, str]) -> Layout:
 ONE = layout((COUNT, "float32", "rda"))
 
 
-def numbers(wire: Wire, of: Layout = ONE, share: Share = ALL) -> tuple[Numbers, SharedMemory]:
+def numbers(wire: Wire, of: Layout = ONE) -> tuple[Numbers, SharedMemory]:
     down = wire if wire in WIRES_DOWN else Wire.INT4
     sync = Sync(fragments=1, period=4, wire_up=wire, wire_down=down)
-    shared, _ = both_ends(memory_plan(of, sync, observer=False, share=share))
+    shared, _ = both_ends(memory_plan(of, sync, observer=False))
     return Numbers(shared, sync, of), shared
 
 
@@ -134,30 +133,3 @@ def test_a_difference_brings_buffers_whole_so_that_no_sum_rounds_them_rule_17(wi
     data, held = bytearray(comes.tobytes()), based(random(0), wire, of)
     found = made.decode(0, DIFFERENCE, encoding_of(wire), data, held)
     assert found.exact.tobytes() == found.data == comes.tobytes()
-
-
-@pytest.mark.parametrize("wire", [Wire.F32, Wire.INT8, Wire.INT4, Wire.INT2])
-def test_numbers_of_a_share_are_its_piece_of_the_numbers_of_the_slice(wire: Wire) -> None:
-    of = layout((40, "float32", "average"), (600, "float16", "rda"), (500, "float32", "rda"))
-    form, encoding = of.slice(0, 0).form, base_encoding(wire)
-    theta, values = random(7, form.element_count), random(8, form.element_count)
-    theta[500] = np.inf
-    held = arrays.pack(values, encoding, form)
-    whole, shared = numbers(wire, of)
-    shared.capture(0, 0)[:] = theta.tobytes()
-    expected = whole.difference(0, 0, arrays.packed(held, encoding, form))
-    names: list[str] = []
-    for lane in range(3):
-        share = Share(lane, lane + 1, 3)
-        made, own = numbers(wire, of, share)
-        span = share.elements(form)
-        own.capture(0, 0)[:] = theta[span.start : span.stop].tobytes()
-        spans = part_spans(form, encoding, 3)[lane]
-        part = bytearray(b"".join(held[each.start : each.stop] for each in spans))
-        found = made.decode(0, pb.Publish(), encoding, part, None)
-        difference = made.difference(0, 0, found)
-        assert difference.tobytes() == expected[span.start : span.stop].tobytes()
-        names += made.not_finite(0, 0, difference)
-        coded, data = made.encode_difference(0, 0, difference)
-        assert len(data) == share.form(form).byte_count(coded)
-    assert names == ["b"]

@@ -6,9 +6,15 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import Layout, Slice, build_layout
 from atoll_protos.transfer.codecs import Packed
-from atoll_worker.model.parameters import device_of, pairs, travelling, travelling_of
-from atoll_worker.model.tensors import byte_view, packed
-from atoll_worker.ranks.boxes import TravellingTensor
+from atoll_worker.model.parameters import (
+    byte_view,
+    device_of,
+    packed,
+    pairs,
+    travelling,
+    travelling_of,
+)
+from atoll_worker.ranks.redistribution import TravellingTensor
 
 
 class Everything(nn.Module):

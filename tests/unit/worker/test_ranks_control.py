@@ -14,8 +14,8 @@ from typing import Any
 import torch.distributed as dist
 
 from atoll_worker.link.messages import Adopt, Capture, Finished, Message, Start, Tick
-from atoll_worker.ranks.broadcasts import WORD_BYTES, Broadcast
 from atoll_worker.ranks.control import Control
+from atoll_worker.ranks.group import WORD_BYTES, Broadcast
 
 RANKS = 3
 BOUNDARIES = 150
@@ -94,7 +94,7 @@ def test_every_rank_obeys_commands_in_their_order_at_one_boundary(tmp_path: Path
     (head, given), *others = [pickle.loads(path.read_bytes()) for path in files]
     assert all(heard == head for heard, _ in others)
     assert len(head) == 2 * BOUNDARIES
-    obeyed = [commands for commands, _ in head[::2]]
+    obeyed = [list(commands) for commands, _ in head[::2]]
     assert obeyed[:-1] == given[: BOUNDARIES - 1], "some are lost, or in another order"
     assert obeyed[-1] == given[BOUNDARIES]
     assert sum(map(len, obeyed)) > BOUNDARIES

@@ -9,8 +9,7 @@ from atoll_worker.errors import LearnerError, ToldToEndError
 from atoll_worker.ranks import group as groups
 from atoll_worker.ranks.control import HEAD, Control, Word
 from atoll_worker.ranks.group import Group
-from atoll_worker.ranks.lifeline import Lifeline
-from atoll_worker.ranks.peers import Peers
+from atoll_worker.ranks.lifeline import Lifeline, Peers
 
 RESET = "Connection reset by peer"
 

@@ -11,10 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from atoll_protos.errors import SpecError
-from atoll_worker.ranks import lifeline, peers
+from atoll_worker.ranks import lifeline
 from atoll_worker.ranks.group import silence_seconds
-from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
-from atoll_worker.ranks.peers import BEAT, LEFT, LEFT_EARLY, Peers
+from atoll_worker.ranks.lifeline import BEAT, LEFT, LEFT_EARLY, Lifeline, Peers, open_lifeline
 
 SECONDS_MAX = 60.0
 LONG = 1000.0
@@ -32,7 +31,7 @@ def line_of(stream: socket.socket, ended: threading.Event) -> Lifeline:
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     """The head's side; the other rank is the test."""
-    monkeypatch.setattr(peers, "END_SECONDS", LONG)
+    monkeypatch.setattr(lifeline, "END_SECONDS", LONG)
     ours, theirs = socket.socketpair()
     ended = threading.Event()
     line = line_of(ours, ended)
@@ -62,7 +61,7 @@ def test_a_rank_that_has_ended_is_named_to_the_training_thread(pair: Pair) -> No
 def test_a_process_that_has_lost_a_rank_is_ended_unless_that_or_itself_leaves(
     said: bytes, leaves: bool, lost: str, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "END_SECONDS", 0.0)
+    monkeypatch.setattr(lifeline, "END_SECONDS", 0.0)
     line, other, ended = pair
     other.sendall(said)
     other.close()

@@ -1,7 +1,6 @@
-"""Blocks: what the ranks hold makes up a slice exactly, up and down, for every sharding and N."""
+"""Blocks: what the ranks hold makes up a slice exactly, up and down, for every sharding."""
 
 from collections.abc import Sequence
-from itertools import pairwise, product
 from math import prod
 
 import pytest
@@ -10,19 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll_protos.errors import SpecError
-from atoll_protos.job.layout import AVERAGE, Layout, TensorSpec, build_layout
-from atoll_protos.transfer.division import part_edges
-from atoll_worker.ranks.blocks import (
+from atoll_protos.job.layout import AVERAGE, Layout, Piece, TensorSpec, build_layout
+from atoll_worker.ranks.control import HEAD
+from atoll_worker.ranks.redistribution import (
+    Block,
     BlockTable,
     Box,
     Held,
-    Moves,
-    TensorBlock,
-    boxes_between,
-    downwards,
-    strides,
+    plan_of,
     union,
-    upwards,
     whole,
 )
 
@@ -77,105 +72,54 @@ def learners(draw: st.DrawFn) -> tuple[BlockTable, Layout]:
     return table, build_layout(table.specs, fragments, 1)
 
 
-def view(block: TensorBlock, table: BlockTable, part: torch.Tensor) -> torch.Tensor:
-    return part.as_strided(block.box.sizes, strides(table.specs[block.tensor].shape), block.at)
-
-
-def inside(
-    block: TensorBlock, table: BlockTable, rank: int, shards: Sequence[dict[int, torch.Tensor]]
-) -> torch.Tensor:
-    own = table.tilings[block.tensor].of_rank[rank].box
-    found = shards[rank][block.tensor]
-    for dim, (offset, size) in enumerate(zip(block.box.offsets, block.box.sizes, strict=True)):
-        found = found.narrow(dim, offset - own.offsets[dim], size)
-    return found
-
-
 def cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
     for dim, (offset, size) in enumerate(zip(box.offsets, box.sizes, strict=True)):
         tensor = tensor.narrow(dim, offset, size)
-    return tensor.clone()
+    return tensor
 
 
-def shards_of(table: BlockTable, full: Sequence[torch.Tensor]) -> list[dict[int, torch.Tensor]]:
-    return [
-        {
-            number: cut(tensor, table.tilings[number].of_rank[rank].box)
-            for number, tensor in enumerate(full)
-            if rank in table.tilings[number].of_rank
-        }
-        for rank in range(table.ranks)
-    ]
+def blocks(by_rank: Sequence[Sequence[Block]]) -> list[tuple[Piece, Box]]:
+    return [(each.piece, each.box) for theirs in by_rank for each in theirs]
 
 
-def fit(all_moves: Sequence[Moves]) -> None:
-    """What a rank gives to another is what that one takes from it, in the same order."""
-    for giver, taker in product(range(len(all_moves)), repeat=2):
-        assert all_moves[giver].gives[taker] == all_moves[taker].takes[giver]
-
-
-@given(learners(), st.integers(1, 4))
-def test_parts_make_up_a_slice_up_and_down(learner: tuple[BlockTable, Layout], parts: int) -> None:
+@given(learners())
+def test_every_element_goes_up_once_and_down_to_all_who_hold_it(
+    learner: tuple[BlockTable, Layout],
+) -> None:
     table, layout = learner
-    owners = [part % table.ranks for part in range(min(parts, table.ranks))]
     ranks = range(table.ranks)
-    full = [
-        torch.arange(each.element_count).reshape(each.shape) + 1000 * number
-        for number, each in enumerate(table.specs)
-    ]
-    shards = shards_of(table, full)
-    written = [{n: torch.full_like(t, -1) for n, t in held.items()} for held in shards]
     for owned in layout.slices:
-        want = torch.cat([full[p.tensor].flatten()[p.start : p.stop] for p in owned.pieces])
-        edges = part_edges(owned.form, len(owners))
-        up = [upwards(table, owned, owners, rank) for rank in ranks]
-        down = [downwards(table, owned, owners, rank) for rank in ranks]
-        fit(up)
-        fit(down)
-        for owner, (start, stop) in zip(owners, pairwise(edges), strict=True):
-            part = torch.full((stop - start,), -1)
-            for giver in ranks:
-                for block in up[owner].takes[giver]:
-                    assert bool((view(block, table, part) == -1).all())  # nobody gives it twice
-                    view(block, table, part).copy_(inside(block, table, giver, shards))
-            assert torch.equal(part, want[start:stop])
-            for taker in ranks:
-                for block in down[taker].takes[owner]:
-                    inside(block, table, taker, written).copy_(view(block, table, part))
-    for held, now in zip(shards, written, strict=True):
-        assert all(torch.equal(held[number], now[number]) for number in held)
+        plans = [plan_of(table, owned, rank) for rank in ranks]
+        head = plans[HEAD]
+        for rank in ranks[1:]:
+            for ours, theirs in ((head.up, plans[rank].up), (head.down, plans[rank].down)):
+                assert ours[rank] == theirs[HEAD]
+                assert not any(theirs[1:])
+        got = {piece: torch.zeros(table.specs[piece.tensor].shape) for piece in owned.pieces}
+        for piece, box in [*blocks([head.own]), *blocks(head.up)]:
+            cut(got[piece], box).add_(1)
+        for piece, count in got.items():
+            flat = count.flatten()
+            assert bool((flat[piece.start : piece.stop] == 1).all())
+            assert int(flat.sum()) == piece.element_count
+        for rank in ranks:
+            down = blocks([head.own] if rank == HEAD else [head.down[rank]])
+            assert down == blocks([plans[rank].own])
+            for block in plans[rank].own:
+                assert table.holders[block.piece.tensor][block.held] == block.ranks
+                assert rank in block.ranks
 
 
-@given(st.lists(st.integers(1, 6), max_size=4), st.data())
-def test_boxes_between_two_elements_are_in_order(shape: list[int], data: st.DataObject) -> None:
-    count = prod(shape)
-    start = data.draw(st.integers(0, count - 1))
-    stop = data.draw(st.integers(start + 1, count))
-    full = torch.arange(count).reshape(shape)
-    found = list(boxes_between(tuple(shape), start, stop))
-    assert torch.cat([cut(full, box).flatten() for box in found]).tolist() == [*range(start, stop)]
-    assert len(found) <= max(1, 2 * len(shape) - 1)
-
-
-def test_the_nearest_replica_gives_and_the_lowest_rank_gives_buffers() -> None:
+def test_the_head_gives_what_it_holds_and_else_the_lowest_rank() -> None:
     weight, mean = spec("weight", 4, 600), spec("mean", 600, merge=AVERAGE)
     halves = [Box((0, 0), (2, 600)), Box((2, 0), (2, 600))]  # two replicas of two shards
     said = [[Held(weight, halves[rank % 2]), Held(mean, whole((600,)))] for rank in range(4)]
     table = union(said)
-    owned = build_layout(table.specs, 1, 1).slices[0]
-    up = [upwards(table, owned, (3, 0), rank) for rank in range(4)]
-    givers = {
-        (owner, table.specs[block.tensor].name): {
-            giver
-            for giver, blocks in enumerate(up[owner].takes)
-            if any(each.tensor == block.tensor for each in blocks)
-        }
-        for owner in (0, 3)
-        for block in (each for blocks in up[owner].takes for each in blocks)
-    }
-    assert givers == {(3, "mean"): {0}, (3, "weight"): {2}, (0, "weight"): {0, 1}}
-    reached = [rank for rank, blocks in enumerate(downwards(table, owned, (0,), 0).gives) if blocks]
-    assert reached == [0, 1, 2, 3]
+    plan = plan_of(table, build_layout(table.specs, 1, 1).slices[0], HEAD)
+    assert [each.box.sizes for each in plan.own] == [(600,), (2, 600)]
+    assert [len(each) for each in plan.up] == [0, 1, 0, 0]
+    assert [len(each) for each in plan.down] == [0, 2, 2, 2]
+    assert not plan.replicated
 
 
 def test_the_table_has_the_tensors_of_all_stages_by_name() -> None:
@@ -223,17 +167,15 @@ def test_shards_that_do_not_tile_are_refused_by_name(boxes: list[Box | None]) ->
     assert boxes[0] is None or f"(4, 4) ([0:{boxes[0].sizes[0]}, 0:4] on rank 0" in words
 
 
-def test_512_ranks_give_their_blocks_and_tensors_that_are_cut_alike_have_one_tiling() -> None:
+def test_512_ranks_give_their_blocks() -> None:
     ranks, model = 512, [spec(f"h.{number}", 4096, 64, merge="mean") for number in range(8)]
     said = [
         [Held(each, box_of(each.shape, [ranks], [0], rank)) for each in model]
         for rank in range(ranks)
     ]
     table = union(said)
-    assert len({id(tiling) for tiling in table.tilings}) == 1
-    slices = build_layout(table.specs, 32, 1).slices
-    takes = [blocks for owned in slices for blocks in upwards(table, owned, (0,), 0).takes]
-    assert sum(map(len, takes)) == ranks * len(model)
+    plans = [plan_of(table, owned, HEAD) for owned in build_layout(table.specs, 32, 1).slices]
+    assert sum(len(each.own) + sum(map(len, each.up)) for each in plans) == ranks * len(model)
 
 
 def test_a_rank_may_hold_nothing_but_not_all_of_them() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from atoll_protos.exits import TERMINATED, ExitCode
 from atoll_worker.errors import reason_of
-from atoll_worker.ranks.peers import (
+from atoll_worker.ranks.lifeline import (
     BEAT,
     END_SECONDS,
     LEFT,

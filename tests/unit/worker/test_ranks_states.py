@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll_worker.ranks.data_states import NONE, joined, share
+from atoll_worker.ranks.group import NONE, join_states, share
 
 STATES = st.lists(st.none() | st.binary(max_size=4), min_size=2, max_size=6)
 
@@ -12,7 +12,9 @@ STATES = st.lists(st.none() | st.binary(max_size=4), min_size=2, max_size=6)
 def kept_of(given: list[bytes | None]) -> bytes | None:
     """As `gather` numbers them."""
     different = list(dict.fromkeys(each for each in given if each is not None))
-    return joined([NONE if each is None else different.index(each) for each in given], different)
+    return join_states(
+        [NONE if each is None else different.index(each) for each in given], different
+    )
 
 
 @given(STATES)
@@ -38,12 +40,12 @@ def test_another_number_of_ranks_gets_what_is_common(given: list[bytes | None], 
 
 @pytest.mark.parametrize("ranks", [1, 2, 64])
 def test_a_state_of_one_process_is_kept_as_it_is(ranks: int) -> None:
-    assert joined([0], [b"place"]) == b"place"
+    assert join_states([0], [b"place"]) == b"place"
     assert share(b"place", ranks - 1, ranks) == (b"place", "")
     assert share(None, ranks - 1, ranks) == (None, "")
 
 
 def test_equal_states_are_kept_once() -> None:
-    kept = joined([0, 0, 1, 1], [b"a" * 1000, b"b" * 1000])
+    kept = join_states([0, 0, 1, 1], [b"a" * 1000, b"b" * 1000])
     assert kept is not None
     assert len(kept) < 2100

@@ -1,5 +1,4 @@
 import dataclasses
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,30 +12,22 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import build_layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Wire
-from atoll_worker.link import shared_memory
 from atoll_worker.link.messages import (
     Adopt,
     Boundary,
     Capture,
     Finished,
-    GiveCompanion,
     JobLength,
     Leaving,
     Tick,
-    Warned,
 )
-from atoll_worker.link.messages import CompanionReady as Told
-from atoll_worker.link.shared_memory import memory_plan
+from atoll_worker.link.shared_memory import SharedMemory, memory_plan
 from atoll_worker.link.socket import Link
-from atoll_worker.model.companion import Companion
-from atoll_worker.model.parameters import pairs, travelling
+from atoll_worker.model.parameters import FLOATS, from_bytes, packed, pairs, travelling
 from atoll_worker.model.staging import DirectStaging, Pairs
-from atoll_worker.model.tensor_sums import PLAIN_READER
-from atoll_worker.model.tensors import FLOATS, from_bytes, packed
 from atoll_worker.model.tickets import Ticket
-from atoll_worker.ranks.whole_tensors import Reader
-from atoll_worker.training import process
-from atoll_worker.training.replica import Replica
+from atoll_worker.training import owner as process
+from atoll_worker.training.replica import Replica, state_of
 from unit.worker.fake_transport import RUN_FILE
 from unit.worker.link_side import BOUNDARY, owner_of
 
@@ -77,8 +68,7 @@ def replica_of(model: nn.Module, sync: Sync = RUN_FILE.sync) -> Iterator[Made]:
     layout = build_layout([place.spec for place in places], 2, 2)
     staging = SlowStaging()
     with owner_of(memory_plan(layout, sync, observer=False), staging) as (owner, transport):
-        slices = {(each.shard, each.fragment): each for each in layout.slices}
-        replica = Replica(places=places, specs=layout.tensors, slices=slices, owner=owner)
+        replica = Replica(places=places, state=state_of(layout), owner=owner)
         yield replica, transport, staging
 
 
@@ -87,6 +77,11 @@ def slow() -> Iterator[Made]:
     """See `replica_of`."""
     with replica_of(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2))) as made:
         yield made
+
+
+def memory_of(replica: Replica) -> SharedMemory:
+    assert replica.owner is not None
+    return replica.owner.memory
 
 
 def step(replica: Replica, own_steps: int) -> None:
@@ -109,13 +104,13 @@ def test_a_boundary_leaves_when_the_device_has_done_its_work_and_in_order(slow: 
     step(replica, 1)
     step(replica, 2)
     assert other.receive() == []
-    assert replica.owner.memory.counter(1, 0) == 1
+    assert memory_of(replica).counter(1, 0) == 1
     staging.tickets[0].over = True
     step(replica, 3)
     received = boundaries(other)
     assert [each.own_steps for each in received] == [1, 2, 3]
     assert [each.captured for each in received] == [((1, 0),), (), ()]
-    assert replica.owner.memory.counter(1, 0) == 2
+    assert memory_of(replica).counter(1, 0) == 2
 
 
 def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(slow: Made) -> None:
@@ -126,11 +121,11 @@ def test_a_region_is_whole_only_when_no_copy_into_it_is_under_way(slow: Made) ->
     staging.tickets[0].over = True
     replica.settle()
     assert [each.own_steps for each in boundaries(other)] == [1]
-    assert replica.owner.memory.counter(0, 1) == 1, "the second copy is under way"
+    assert memory_of(replica).counter(0, 1) == 1, "the second copy is under way"
     staging.tickets[1].over = True
     replica.settle()
     assert [each.own_steps for each in boundaries(other)] == [2]
-    assert replica.owner.memory.counter(0, 1) == 2
+    assert memory_of(replica).counter(0, 1) == 2
 
 
 def test_with_wait_the_device_is_waited_for(slow: Made) -> None:
@@ -144,7 +139,7 @@ def test_with_wait_the_device_is_waited_for(slow: Made) -> None:
 
 def test_a_boundary_carries_out_what_was_asked_for_once(slow: Made) -> None:
     replica, other, staging = slow
-    assert replica.length is None
+    assert replica.state.length is None
     other.send(Capture(slices=((0, 1), (0, 0))))
     other.send(Capture(slices=((0, 1),)))
     for tick, steps in ((4, 200), (3, 300)):
@@ -154,16 +149,16 @@ def test_a_boundary_carries_out_what_was_asked_for_once(slow: Made) -> None:
     work = replica.apply_commands()
     assert (work.captured, len(staging.tickets)) == ([(0, 1), (0, 0)], 2)
     assert (work.adopted, replica.held) == ([(1, 1, 3)], {(1, 1)})
-    assert replica.tick == 4, "ticks only grow"
-    assert replica.length == JobLength(steps=300, tokens=None), "the newest counts"
+    assert replica.state.tick == 4, "ticks only grow"
+    assert replica.state.length == JobLength(steps=300, tokens=None), "the newest counts"
     assert all(torch.isfinite(place.tensor).all() for place in replica.places)
 
 
 def test_a_finished_model_has_the_final_values_though_it_was_trained_on(slow: Made) -> None:
     replica, other, _ = slow
-    for number, key in enumerate(replica.slices):
+    for number, key in enumerate(replica.state.slices):
         region = from_bytes(
-            replica.owner.memory.adopt(*key), FLOATS[replica.owner.memory.plan.adopt_encoding]
+            memory_of(replica).adopt(*key), FLOATS[memory_of(replica).plan.adopt_encoding]
         )
         region.fill_(float(number))
         other.send(Adopt(shard=key[0], fragment=key[1], number=9, blend=0.0))
@@ -171,9 +166,9 @@ def test_a_finished_model_has_the_final_values_though_it_was_trained_on(slow: Ma
     final = {place.spec.name: place.tensor.clone() for place in replica.places}
     for place in replica.places:
         place.tensor.add_(0.5)  # a step of the optimizer
-    other.send(Finished(again=tuple(replica.slices)))
+    other.send(Finished(again=tuple(replica.state.slices)))
     assert not replica.apply_commands().adopted
-    assert replica.finished
+    assert replica.state.finished
     for place in replica.places:
         assert torch.equal(place.tensor, final[place.spec.name])
 
@@ -185,9 +180,9 @@ def test_parameters_take_the_base_and_buffers_take_it_in_f32_bit_for_bit_rule_18
     sync = dataclasses.replace(RUN_FILE.sync, wire_down=Wire.BF16)
     with replica_of(model, sync) as (replica, other, _):
         own = {place.spec.name: place.tensor.clone() for place in replica.places}
-        for key in replica.slices:
-            owned = replica.slices[key]
-            region = packed(replica.owner.memory.adopt(*key), pb.BF16, owned.form)
+        for key in replica.state.slices:
+            owned = replica.state.slices[key]
+            region = packed(memory_of(replica).adopt(*key), pb.BF16, owned.form)
             for theta, part in pairs(replica.places, owned, region):
                 part.copy_(theta)
             other.send(Adopt(shard=key[0], fragment=key[1], number=1, blend=0.0))
@@ -210,58 +205,9 @@ def test_a_device_that_has_failed_does_not_keep_the_job_from_hearing_why_a_learn
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(Later, "wait", fail)
-    monkeypatch.setattr(process, "stop", lambda *_, finished: None)
+    monkeypatch.setattr(process, "stop", lambda *_: None)
     replica.leave("RuntimeError: CUDA error: device-side assert triggered")
     first, second = other.receive()
     assert isinstance(first, Boundary)
     assert isinstance(second, Leaving)
     assert "device-side assert" in second.reason
-
-
-class Given(Companion):
-    """A companion whose writing goes as the test says."""
-
-    fails = False
-
-    def write(
-        self, descriptor: int, offset: int, *, changed: bool, reader: Reader = PLAIN_READER
-    ) -> int:
-        if self.fails:
-            raise OSError(12, "Cannot allocate memory")
-        return os.pwrite(descriptor, b"changed" if changed else b"whole", offset)
-
-
-WHOLE, CHANGED = Told(changed=False, byte_count=5), Told(changed=True, byte_count=7)
-
-
-@pytest.mark.parametrize(
-    ("fails", "stale", "told", "warned"),
-    [
-        (False, [], [WHOLE, CHANGED], ""),
-        (True, [], [], "Cannot allocate memory"),
-        (False, ["table"], [WHOLE, CHANGED], "first values of tensors that training has changed"),
-    ],
-)
-def test_a_companion_is_given_on_command_and_costs_no_training_when_it_cannot_be(
-    fails: bool, stale: list[str], told: list[Told], warned: str
-) -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    with replica_of(model) as (replica, transport, _):
-        memory = replica.owner.memory_fd = shared_memory.create()
-        given = Given(
-            models=[model], places=(), adapters=("",), files={}, frozen_digest="", stale=stale
-        )
-        given.fails, replica.companion = fails, given
-        for command in (GiveCompanion(changed=False), Finished(companion=True)):
-            transport.send(command)
-        replica.apply_commands()
-        replica.owner.link.flush()
-        transport.wait(1.0)
-        received = transport.receive()
-        assert [each for each in received if isinstance(each, Told)] == told
-        warnings = [each.reason for each in received if isinstance(each, Warned)]
-        assert bool(warnings) == bool(warned)
-        assert all(warned in each and each.endswith("".join(stale)) for each in warnings)
-        for each, content in zip(told, (b"whole", b"changed"), strict=False):
-            offset = shared_memory.companion_offset(replica.owner.memory.plan, changed=each.changed)
-            assert os.pread(memory, each.byte_count, offset) == content

@@ -7,8 +7,7 @@ import pytest
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
-from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.identity import Role
+from atoll_protos.network.credentials import Credentials, Role
 from atoll_worker.errors import LearnerError
 from atoll_worker.job import Job, read_job
 from unit.certificate_values import DAY, authorities, identity, leaf

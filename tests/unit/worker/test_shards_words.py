@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Fail
-from atoll_worker.rules.effects import Dial, HangUp, SendMessage, SendOffer
+from atoll_worker.rules.learner_state import Dial, HangUp, SendMessage, SendOffer
 from unit.worker.learner_side import RUN, learner_side
 
 HONEST, LIAR = 0, 1
@@ -54,8 +54,6 @@ MESSAGES = st.one_of(
     st.builds(pb.ToLearner, send_held=st.builds(pb.SendHeld, version=NAMED)),
     st.builds(pb.ToLearner, final=st.builds(pb.Final, versions=NAMEDS)),
     st.builds(pb.ToLearner, end=END),
-    st.builds(pb.ToLearner, send_companion=st.builds(pb.SendCompanion, changed=st.booleans())),
-    st.just(pb.ToLearner(companion_taken=pb.CompanionTaken())),
     st.just(pb.ToLearner()),
 )
 MERGED = st.builds(pb.Merged, incarnation=LONG, base=LONG, capture=LONG)
@@ -243,7 +241,6 @@ def of_model(**fields: Any) -> pb.End:
         {"final": pb.Final(versions=[pb.SliceVersion(slice=0)])},
         {"send_held": pb.SendHeld(version=pb.SliceVersion(slice=0))},
         {"welcome": pb.Welcome(**WELL)},
-        {"send_companion": pb.SendCompanion()},
         {"end": pb.End(reason="r" * 20_000)},
         {"end": of_model(name="n" * 600)},
         {"end": of_model(dtype="d" * 600)},

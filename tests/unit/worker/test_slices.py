@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_worker.rules.slice_state import CAPTURES_KEPT, Offered, SliceState, outcome
+from atoll_worker.rules.learner_state import CAPTURES_KEPT, Offered, SliceState, outcome
 
 ME = 4
 

@@ -3,8 +3,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from atoll_worker.transport import telemetry as module
-from atoll_worker.transport.telemetry import Telemetry
+from atoll_worker.transport import transport as module
+from atoll_worker.transport.transport import Telemetry
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -7,20 +7,14 @@ import weakref
 import pytest
 import torch
 
-from atoll_syncer.storage.objects import ITEM_BYTES
-from atoll_worker.model import tensors
-from atoll_worker.model.tensors import SAFETENSORS
-
-
-def test_a_shard_knows_the_size_of_every_type_that_a_learner_names() -> None:
-    assert {name: dtype.itemsize for dtype, name in SAFETENSORS.items()} == ITEM_BYTES
+from atoll_worker.model import parameters
 
 
 def test_a_view_keeps_its_tensor_alive() -> None:
     values = torch.randn(1000)
     expected, alive = values.tolist(), weakref.ref(values)
-    assert len(tensors.byte_view(torch.empty(0))) == 0
-    view = tensors.byte_view(values)
+    assert len(parameters.byte_view(torch.empty(0))) == 0
+    view = parameters.byte_view(values)
     del values
     gc.collect()
     assert alive() is not None
@@ -32,13 +26,13 @@ def test_a_view_keeps_its_tensor_alive() -> None:
 
 def test_views_share_memory_and_begin_at_their_part() -> None:
     values = torch.arange(8, dtype=torch.bfloat16)
-    assert tensors.byte_view(values[4:]) == bytes(tensors.byte_view(values))[8:]
-    view = tensors.byte_view(values)
+    assert parameters.byte_view(values[4:]) == bytes(parameters.byte_view(values))[8:]
+    view = parameters.byte_view(values)
     values[0] = 1.0
     assert bytes(view[:2]) == b"\x80\x3f"
     with pytest.raises(AssertionError):
-        tensors.byte_view(torch.zeros(4, 4).t()[1:])
+        parameters.byte_view(torch.zeros(4, 4).t()[1:])
     data = bytearray(8)
-    tensors.from_bytes(data, torch.float32)[1] = 1.0
+    parameters.from_bytes(data, torch.float32)[1] = 1.0
     assert data == struct.pack("<2f", 0, 1)
-    assert tensors.from_bytes(bytearray(), torch.float32).shape == (0,)
+    assert parameters.from_bytes(bytearray(), torch.float32).shape == (0,)

@@ -16,8 +16,9 @@ from atoll_protos.transfer import arrays
 from atoll_protos.transfer.codecs import Form, Wire
 from atoll_protos.transfer.frames import FrameError, Whole
 from atoll_worker.link.messages import Evaluated, Finished
-from atoll_worker.rules.effects import (
+from atoll_worker.rules.learner_state import (
     Command,
+    Connection,
     Effect,
     PlaceValue,
     Promote,
@@ -25,9 +26,8 @@ from atoll_worker.rules.effects import (
     SendSeed,
     TelemetryRecord,
 )
-from atoll_worker.rules.learner_state import Connection
-from atoll_worker.transport.bulk import Outgoing
-from atoll_worker.transport.held_values import Values
+from atoll_worker.transport.carrier import Values
+from atoll_worker.transport.control_stream import Outgoing
 from atoll_worker.transport.transport import LOOKED_AT_EACH
 from atoll_worker.transport_process import until_a_bug
 from unit.worker import link_side
@@ -335,5 +335,5 @@ def test_a_bad_transfer_is_no_bug_of_the_transport(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Values, "arrived", bad)
     with pytest.raises(FrameError):
-        rig.transport.carrier._arrived(0, Whole(pb.Transfer(), bytearray()))
+        asyncio.run(rig.transport.carrier._whole(0, Whole(pb.Transfer(), bytearray())))
     assert not rig.transport.over.is_set()

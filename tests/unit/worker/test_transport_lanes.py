@@ -1,24 +1,58 @@
-"""What a learner sends over several lanes: every lane its part of every transfer, in one order."""
+"""What a learner sends over several lanes: every lane its stripe of every transfer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import Region, RunFile
-from atoll_protos.transfer.codecs import Form
-from atoll_protos.transfer.division import Share
+from atoll_protos.network.channels import LANE_METADATA
 from atoll_protos.transfer.frames import Whole
 from atoll_protos.transfer.gathering import Gathering
-from atoll_worker.hosts.lanes import Dividing
 from atoll_worker.job import read_job
-from atoll_worker.transport.bulk import Outgoing, Payload
+from atoll_worker.transport.control_stream import Bulk, Outgoing, Payload
 
-FORM = Form(10, 1000)
-SIZE = FORM.byte_count(pb.INT8)
+SIZE = 1003
+
+
+class Call:
+    """A stream of gRPC on which nothing comes; it takes what is written, one at a time."""
+
+    def __init__(self, written: list[bytes]) -> None:
+        self.written = written
+
+    async def read(self) -> Any:
+        await asyncio.Event().wait()
+
+    async def write(self, frame: bytes) -> None:
+        await asyncio.sleep(0)
+        self.written.append(frame)
+
+
+class Channel:
+    """The connections of one session, of which each has one call."""
+
+    def __init__(self) -> None:
+        self.lanes: list[list[bytes]] = []
+        self.metadata: list[dict[str, str]] = []
+
+    async def __aenter__(self) -> "Channel":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def stream_stream(self, _: str) -> Callable[..., Call]:
+        def call(metadata: Any) -> Call:
+            self.metadata.append(dict(metadata))
+            self.lanes.append([])
+            return Call(self.lanes[-1])
+
+        return call
 
 
 def offer(number: int, data_state: bytes | None = None) -> Outgoing:
@@ -27,69 +61,62 @@ def offer(number: int, data_state: bytes | None = None) -> Outgoing:
     return Outgoing(pb.Transfer(offer=named, encoding=pb.INT8, byte_count=SIZE), data)
 
 
-def companion() -> Outgoing:
-    return Outgoing(pb.Transfer(companion=pb.Companion(), byte_count=5), b"12345")
-
-
-def form(head: pb.Transfer) -> Form | None:
-    return FORM if head.HasField("offer") else None
-
-
-def sent(lanes: int, *outgoing: Outgoing | None) -> tuple[Dividing, list[Whole]]:
-    """What a receiver puts together when the last lane goes first, and each as far as it can."""
+def sent(lanes: int, *outgoing: Outgoing | None) -> tuple[Channel, list[Whole]]:
+    """What a receiver puts together of what a session sends on its lanes."""
     queue: asyncio.Queue[Payload] = asyncio.Queue()
-    dividing = Dividing(Share(0, lanes, lanes), queue, form)
-    gathering = Gathering(lanes, lambda head: SIZE if form(head) else 5, form)
-    wholes: list[Whole] = []
+    channel, gathering, wholes = Channel(), Gathering(lanes, lambda _: SIZE), list[Whole]()
 
-    def payload(each: Outgoing | None) -> Callable[[], Awaitable[Outgoing | None]]:
+    def payload(each: Outgoing | None) -> Payload:
         async def made() -> Outgoing | None:
             return each
 
         return made
 
+    async def read(lane: int) -> None:
+        while len(wholes) < len([*filter(None, outgoing)]):
+            await gathering.turn(lane)
+            while channel.lanes[lane] and (not gathering.head or gathering.owes(lane)):
+                if (whole := gathering.feed(lane, channel.lanes[lane].pop(0))) is not None:
+                    wholes.append(whole)
+            await asyncio.sleep(0)
+
     async def scenario() -> None:
         for each in outgoing:
             queue.put_nowait(payload(each))
-        for lane in reversed(range(lanes)):
-            for _ in filter(None, outgoing):
-                for frame in (await dividing.next(lane)).frames(lane):
-                    if (whole := gathering.feed(lane, frame)) is not None:
-                        wholes.append(whole)
+        bulk = Bulk(
+            endpoint="shard:1",
+            open_channel=lambda *_: cast(Any, channel),
+            session=7,
+            secret="s",
+            payloads=queue,
+            admit=lambda _: None,
+            whole=lambda _: asyncio.sleep(0),
+            lanes=lanes,
+        )
+        running = asyncio.create_task(bulk.run())
+        while len(channel.lanes) < lanes:  # noqa: ASYNC110 - they open in turns of the loop
+            await asyncio.sleep(0)
+        await asyncio.gather(*(read(lane) for lane in range(lanes)))
+        running.cancel()
 
     asyncio.run(scenario())
-    return dividing, wholes
+    return channel, wholes
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 5])
 def test_what_the_lanes_send_is_put_together_again(lanes: int) -> None:
-    outgoing = (offer(1), None, companion(), offer(2))
-    dividing, wholes = sent(lanes, *outgoing)
+    outgoing = (offer(1), None, offer(2))
+    channel, wholes = sent(lanes, *outgoing)
     assert [bytes(whole.payload) for whole in wholes] == [each.data for each in outgoing if each]
     assert [whole.head for whole in wholes] == [each.head for each in outgoing if each]
-    assert not dividing._line  # what all lanes have taken is not kept
+    named = [each.get(LANE_METADATA) for each in channel.metadata]
+    assert named == ([None] if lanes == 1 else [str(lane) for lane in range(lanes)])
 
 
-def test_all_parts_of_an_offer_say_the_same_of_its_data_state_rule_28() -> None:
+def test_all_lanes_say_the_same_of_the_data_state_of_an_offer_rule_28() -> None:
     _, wholes = sent(3, offer(1, b"state"), offer(2, b"state"), offer(3, b"other"))
     said = [(w.head.offer.data_state, w.head.offer.same_data_state) for w in wholes]
     assert said == [(b"state", False), (b"", True), (b"other", False)]
-
-
-def test_lanes_that_wait_for_one_transfer_all_get_it() -> None:
-    queue: asyncio.Queue[Payload] = asyncio.Queue()
-    dividing = Dividing(Share(0, 3, 3), queue, form)
-
-    async def one() -> Outgoing:
-        return offer(1)
-
-    async def scenario() -> list[int]:
-        waiting = [asyncio.create_task(dividing.next(lane)) for lane in range(3)]
-        await asyncio.sleep(0)
-        queue.put_nowait(one)
-        return [(await each).number for each in waiting]
-
-    assert asyncio.run(scenario()) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("given", "lanes"), [(None, 1), ("", 1), ("1", 1), ("256", 256)])

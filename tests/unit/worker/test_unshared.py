@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from atoll_worker.model.parameters import travelling
-from atoll_worker.model.unshared import STEPS_BETWEEN, Unshared
+from atoll_worker.model.parameters import STEPS_BETWEEN, Unshared, travelling
 
 
 @pytest.fixture

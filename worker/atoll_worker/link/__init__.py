@@ -3,6 +3,7 @@
 It imports `atoll_protos` and no other package of the worker.
 
 - messages.py       the messages, as frozen values
+- plain.py          frozen values as JSON, and back
 - socket.py         `Link`, one end of the socket; `TransportEnd`, all that the transport is given
 - shared_memory.py  the shared memory: captured values, values to adopt, counters
 """

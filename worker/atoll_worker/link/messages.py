@@ -4,16 +4,23 @@ A slice is named by (shard, fragment). At one step boundary the step is counted 
 then values are adopted, then slices are captured.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from atoll_protos.job.layout import Layout
+from atoll_protos.job.layout import Layout, Piece, Slice, TensorSpec
 from atoll_protos.job.run_file import RunFile
-from atoll_protos.transfer.division import Share
+from atoll_protos.transfer.codecs import Form
+from atoll_worker.link.plain import known
+
+for part in (Layout, TensorSpec, Slice, Piece, Form):  # of Configure
+    known(part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One of the classes below."""
+
+    def __init_subclass__(cls) -> None:
+        known(cls)
 
 
 # ---------------------------------------------------------------- training -> transport
@@ -28,27 +35,12 @@ class Configure(Message):
     slot: str  # empty for an observer
     uid: str
     instance: str  # this start of the process, and no other's
-    endpoints: tuple[str, ...]  # host:port of every shard
+    endpoints: tuple[str, ...]  # host:port or unix:PATH of every shard
     telemetry_folder: str  # empty: no telemetry is written
     tls_folder: str = ""  # with this process's credentials; empty: plain text
     observer: bool
     frozen_digest: str = ""  # of the frozen parameters (rule 3); empty: not known
-    has_companion: bool = False  # it answers GiveCompanion
     lanes: int = 1  # Bulk streams to each shard (rule 34)
-    own_lanes: tuple[int, int] | None = None  # this process has those from .. to; None: all
-    lane_processes: int = 0  # that the head's transport waits for
-    head: str = ""  # host:port of the side channel; to the head host:0, where to listen
-    secret: str = field(default="", repr=False)  # of the side channel
-    silence_seconds: float = 120.0  # on the side channel, after which the other end is lost
-
-    @property
-    def share(self) -> Share:
-        first, stop = self.own_lanes or (0, self.lanes)
-        return Share(first, stop, self.lanes)
-
-    @property
-    def is_lane_process(self) -> bool:
-        return bool(self.head) and not self.lane_processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +60,7 @@ class Boundary(Message):
     adopted: tuple[tuple[int, int, int], ...]  # (shard, fragment, version number)
     captured: tuple[tuple[int, int], ...]  # (shard, fragment)
     again: bool = False
+    first_losses: int = 0  # their digest (`logged_values.digest_of`)
     data_state: bytes | None = None  # that belongs to `cursor`; only where something is captured
 
 
@@ -103,22 +96,7 @@ class LoggedValues(Message):
     values: tuple[tuple[str, float], ...]  # by their names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompanionReady(Message):
-    """The companion that GiveCompanion has asked for lies in the memory's file."""
-
-    changed: bool
-    byte_count: int
-
-
 # ---------------------------------------------------------------- transport -> training
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listening(Message):
-    """The first message of a head's transport with lane processes: where they may connect to it."""
-
-    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +142,6 @@ class Capture(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GiveCompanion(Message):
-    """Write the companion into the memory's file (rule 36); `changed`: only what is new in it."""
-
-    changed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Proceed(Message):
     """In lock-step modes: `step()` may return."""
 
@@ -180,12 +151,10 @@ class Finished(Message):
     """The final values of every shard are adopted: the training loop may end.
 
     Steps were made on them meanwhile. So the adopt regions of the slices in `again` hold the final
-    values once more, to be taken as they are; no Boundary tells of this. With `companion` it is
-    GiveCompanion of what has changed too.
+    values once more, to be taken as they are; no Boundary tells of this.
     """
 
     again: tuple[tuple[int, int], ...] = ()  # (shard, fragment)
-    companion: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

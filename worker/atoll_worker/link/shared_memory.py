@@ -7,11 +7,6 @@ descriptor and derives the same plan from the layout. Each region begins on a pa
                 encodings   as many: the encoding of each adopt region now; 0: that of `MemoryPlan`
     then        captures    for each slice its values in f32      (none for an observer)
     then        adoptions   for each slice a base, as it travels (codecs.Form): f32 or bf16
-    then        nothing, but for the time in which a companion is sent: first CHANGED_BYTES_MAX for
-                what training has changed of it, then the whole one (neither is mapped)
-
-With lanes on several hosts the first rank of each host has such a memory, with that host's share of
-every slice (atoll_protos.transfer.division), which may be empty.
 
 A capture region has a counter that is odd while the training process writes it (a *seqlock*): where
 it was odd or has changed, what a reader has copied is worthless. An adopt region belongs to the
@@ -24,11 +19,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.companion import CHANGED_BYTES_MAX
 from atoll_protos.job.layout import Layout
 from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.codecs import Form, base_encoding
-from atoll_protos.transfer.division import ALL, Share
 
 ALIGN_BYTES = 4096
 COUNTER_BYTES = 8
@@ -40,8 +33,7 @@ class MemoryPlan:
     """Where each slice's counter and regions lie; both ends derive it from the layout."""
 
     slices: tuple[tuple[int, int], ...]  # (shard, fragment) in order
-    share: Share  # of each slice that is held here
-    forms: tuple[Form, ...]  # of what is held
+    forms: tuple[Form, ...]
     capture_offsets: tuple[int, ...]  # empty for an observer
     adopt_offsets: tuple[int, ...]
     adopt_encoding: pb.Encoding  # F32 or BF16: of all versions but the last one
@@ -49,13 +41,11 @@ class MemoryPlan:
     byte_count: int
 
 
-def memory_plan(
-    layout: Layout, sync: Sync, *, observer: bool = False, share: Share = ALL
-) -> MemoryPlan:
-    """An observer captures nothing; `share` is what this process holds of each slice."""
+def memory_plan(layout: Layout, sync: Sync, *, observer: bool = False) -> MemoryPlan:
+    """Lay out the memory of a process. An observer captures nothing."""
     slices, captures = layout.slices, not observer
     adopt_encoding = base_encoding(sync.wire_down)
-    forms = [share.form(each.form) for each in slices]
+    forms = [each.form for each in slices]
     finals = [layout.final_encoding(each, adopt_encoding) for each in slices]
     sizes = [aligned(2 * COUNTER_BYTES * len(slices))]
     if captures:
@@ -65,7 +55,6 @@ def memory_plan(
     first_adopt = 1 + len(slices) * captures
     return MemoryPlan(
         slices=tuple((each.shard, each.fragment) for each in slices),
-        share=share,
         forms=tuple(forms),
         capture_offsets=tuple(starts[1:first_adopt]),
         adopt_offsets=tuple(starts[first_adopt:-1]),
@@ -126,11 +115,6 @@ class SharedMemory:
         index = self.index[shard, fragment]
         start = offsets[index]
         return self.whole()[start : start + self.plan.forms[index].byte_count(encoding)]
-
-
-def companion_offset(wanted: MemoryPlan, *, changed: bool) -> int:
-    """Where in the memory file a companion lies; the file is only as long as there is one."""
-    return wanted.byte_count + (0 if changed else CHANGED_BYTES_MAX)
 
 
 def create() -> int:

@@ -1,8 +1,8 @@
 """The socket between a learner's two processes: `Link`, one end; `TransportEnd`, the transport's.
 
-Small messages are pickled behind a length of 4 bytes: both processes come from one installation,
-and the socket has no name. A message is sent after the memory that it speaks of was written, and
-that is read after the message was received: the two system calls order the accesses.
+Small messages are JSON (plain.py) behind a length of 4 bytes. A message is sent after the memory
+that it speaks of was written, and that is read after the message was received: the two system calls
+order the accesses.
 
 Neither side ever waits for the other in `send` or `receive`; what the socket does not take is kept
 in a queue. The transport sees the death of the training process by the end of the socket and, since
@@ -11,7 +11,6 @@ a data loader's child process may still hold that open, by a pidfd.
 
 import asyncio
 import os
-import pickle
 import select
 import signal
 import socket
@@ -20,8 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from atoll_protos.job.companion import PART_BYTES, part_bytes
-from atoll_worker.link import shared_memory
+from atoll_worker.link import plain, shared_memory
 from atoll_worker.link.messages import Configure, Message, Tick
 from atoll_worker.link.shared_memory import SharedMemory
 
@@ -63,7 +61,7 @@ class Link:
         last_is_begun = len(self.unsent) == 1 and self.written > 0
         if is_tick and self.unsent and self.unsent[-1][0] and not last_is_begun:
             self.unsent_bytes -= len(self.unsent.pop()[1])
-        body = pickle.dumps(message)
+        body = plain.encode(message)
         data = LENGTH.pack(len(body)) + body
         self.unsent.append((is_tick, data))
         self.unsent_bytes += len(data)
@@ -112,7 +110,7 @@ class Link:
         stop = LENGTH.size + LENGTH.unpack_from(self.received)[0]
         if len(self.received) < stop:
             return None
-        message: Message = pickle.loads(self.received[LENGTH.size : stop])
+        message: Message = plain.decode(self.received[LENGTH.size : stop])
         del self.received[:stop]
         return message
 
@@ -136,21 +134,9 @@ class TransportEnd:
     link: Link
     configure: Configure
     memory: SharedMemory
-    memory_fd: int
     training: int  # a pidfd
     loop: asyncio.AbstractEventLoop | None = None
     on_end: Callable[[], None] | None = None
-
-    def companion_part(self, part: int, byte_count: int, *, changed: bool) -> bytes:
-        offset = (
-            shared_memory.companion_offset(self.memory.plan, changed=changed) + part * PART_BYTES
-        )
-        return os.pread(self.memory_fd, part_bytes(byte_count, part), offset)
-
-    def companion_sent(self) -> None:
-        os.ftruncate(
-            self.memory_fd, shared_memory.companion_offset(self.memory.plan, changed=False)
-        )
 
     def attach(
         self,
@@ -208,16 +194,12 @@ def open_transport_end(link_fd: int, memory_fd: int) -> TransportEnd:
         raise EOFError("the training process is gone") from error
     configure = first_message(link, training)
     plan = shared_memory.memory_plan(
-        configure.layout,
-        configure.run_file.sync,
-        observer=configure.observer,
-        share=configure.share,
+        configure.layout, configure.run_file.sync, observer=configure.observer
     )
     return TransportEnd(
         link=link,
         configure=configure,
         memory=shared_memory.attach(plan, memory_fd),
-        memory_fd=memory_fd,
         training=training,
     )
 

@@ -4,22 +4,125 @@ A tensor *travels* if the learners exchange it. All processes of a job derive th
 same model, in the order of the names, and from it the layout of fragments and slices. Beside what
 the rule names, complex and unsaved buffers stay; the plain mean of embeddings and of heads tied to
 them is as published (arXiv 2604.21428).
+
+Names of a model's tensors as its own state dict has them, without those of wrappers.
+
+A wrapper (torch.compile, activation checkpointing, FSDP, DistributedDataParallel) keeps the user's
+module in an attribute of its own, which would become a part of every name: a learner with
+activation checkpointing could not join one without, and an export would not load into the bare
+model. Other prefixes are names of the user's, such as the `net.` of a LightningModule.
+
+The digest of the frozen parameters: nothing would ever make them equal in all learners (rule 3).
+
+Every Join carries it. Of a model on several ranks the lowest rank that has a parameter, its
+*giver*, sums it, so that the digest does not depend on how the model is cut. Those who hold shards
+put a parameter together (`full_tensor`) in the order of the names, so at most one is whole at a
+time. Buffers are not in it: counters differ by right.
+
+Notices tensors that began to train after the learner was opened: no other learner gets them.
+
+What travels is fixed when a learner opens. Layers that are unfrozen later, modules that are added,
+and parameter groups that come with them train on this learner alone, and are in no export.
+
+Checksums of tensors, whatever they are made of and wherever they lie.
+
+Of a quantised parameter the tensors that it is made of are read.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any, Final, TypeAlias
 
 import torch
+import xxhash
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import AVERAGE, Slice, TensorSpec
-from atoll_protos.transfer.codecs import Packed
-from atoll_worker.model.naming import cleaner
-from atoll_worker.model.tensors import DTYPES
-from atoll_worker.ranks.blocks import untrained
-from atoll_worker.ranks.boxes import TravellingTensor
+from atoll_protos.transfer.codecs import Form, Packed
+from atoll_worker.ranks.redistribution import (
+    TravellingTensor,
+    is_distributed,
+    reshard,
+    sharded_modules,
+    untrained,
+)
+
+WRAPPING = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+PARALLEL_CHILD = "module"
+
+
+def cleaner(model: nn.Module) -> Callable[[str], str]:
+    """A function that takes the wrappers' parts out of a name in `model`."""
+    modules = model.named_modules(remove_duplicate=False)
+    wrappers = [_plain(f"{path}.") for path, module in modules if isinstance(module, PARALLEL)]
+    wrappers.sort(key=len, reverse=True)  # the innermost first: its path has the outer ones' parts
+
+    def clean(name: str) -> str:
+        name = _plain(name)  # first: a state dict may have left these out already
+        for path in wrappers:
+            before = path.removeprefix(".")
+            if name.startswith(f"{before}{PARALLEL_CHILD}."):
+                name = before + name.removeprefix(f"{before}{PARALLEL_CHILD}.")
+        return name
+
+    return clean
+
+
+def _plain(path: str) -> str:
+    return ".".join(part for part in path.split(".") if part not in WRAPPING)
+
+
+def shortened(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+FLOATS: Final[Mapping[pb.Encoding, torch.dtype]] = {
+    pb.F32: torch.float32,
+    pb.BF16: torch.bfloat16,
+}
+DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def byte_view(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy; the view keeps the tensor alive."""
+    assert tensor.is_contiguous(), tensor.shape
+    assert tensor.device.type == "cpu", tensor.device
+    byte_count = tensor.numel() * tensor.element_size()
+    if byte_count == 0:
+        return memoryview(b"")
+    memory = (ctypes.c_ubyte * byte_count).from_address(tensor.data_ptr())
+    memory.owner = tensor  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
+
+
+def from_bytes(data: bytearray | memoryview, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor over writable bytes, without a copy: shape [n] of `dtype`."""
+    return torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
+
+
+def packed(data: bytearray | memoryview, encoding: pb.Encoding, form: Form) -> Packed[torch.Tensor]:
+    """The whole values of a slice over its writable bytes, without a copy: F32 or BF16."""
+    exact, coded = form.cut(data)
+    return Packed(
+        form=form,
+        data=memoryview(data),
+        exact=from_bytes(exact, torch.float32),
+        coded=from_bytes(coded, FLOATS[encoding]),
+    )
+
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -101,19 +204,6 @@ def candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor, 
                     yield clean(name), module, attribute, tensor, is_buffer
 
 
-def travelling_values(build: Callable[[], object]) -> int:
-    """How many values of the model travel that `build` makes, on a device without memory.
-
-    Raises SpecError for what is no model, and for one that has nothing that travels.
-    """
-    with torch.device("meta"):
-        model = build()
-    if not isinstance(model, nn.Module):
-        problem = f"makes {type(model).__name__}, not a torch.nn.Module"
-        raise SpecError("model", problem, "name a function that returns the model")
-    return sum(math.prod(place.spec.shape) for place in travelling(model))
-
-
 def _is_finite(tensor: Tensor) -> bool:
     if tensor.is_meta:
         return True  # it has no values
@@ -151,3 +241,187 @@ def device_of(places: Sequence[TravellingTensor]) -> torch.device:
         problem = f"lies on several devices ({one} on {first}, {other} on {second})"
         raise SpecError("model", problem, "put one learner's model on one device")
     return next(iter(devices))
+
+
+STEPS_BETWEEN = 100
+REMEDY = "freeze and unfreeze before the Learner is opened, the same in every learner"
+
+
+@dataclass(slots=True)
+class Unshared:
+    """Looks at a learner's modules from its opening on; those of FSDP2 then have their shards.
+
+    `known`: the model's parameters, for which FSDP2 may have others at any moment, and what its
+    optimizers stepped at the opening: of f32 masters that the model lacks nothing is said.
+    """
+
+    models: Sequence[nn.Module]
+    places: Sequence[TravellingTensor]
+    optimizers: Sequence[Optimizer] = ()
+    known: set[int] = field(init=False)  # ids
+    told: set[str] = field(default_factory=set)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.known = {id(each) for model in self.models for each in model.parameters()}
+        self.known |= {id(each) for _, _, each in _stepped(self.optimizers)}
+
+    def step_made(self) -> str:
+        """The warning, if a look is due and finds something new; else empty."""
+        self.steps += 1
+        if self.steps % STEPS_BETWEEN:
+            return ""
+        new = [name for name in self._found() if name not in self.told]
+        self.told.update(new)
+        if not new:
+            return ""
+        return f"trained here only, neither merged nor exported: {shortened(new)}; {REMEDY}"
+
+    def _found(self) -> Iterator[str]:
+        travelling = {id(getattr(each.module, each.attribute)) for each in self.places}
+        known = set(self.known)
+        for model in self.models:
+            clean = cleaner(model)
+            for name, parameter in model.named_parameters():
+                known.add(id(parameter))
+                if parameter.requires_grad and id(parameter) not in travelling:
+                    yield clean(name)
+        for optimizer, number, stepped in _stepped(self.optimizers):
+            if id(stepped) not in known and stepped.requires_grad:
+                shape = "x".join(map(str, stepped.shape)) or "one number"
+                yield f"{type(optimizer).__name__}.param_groups[{number}] ({shape})"
+
+
+def _stepped(optimizers: Sequence[Optimizer]) -> Iterator[tuple[Optimizer, int, Tensor]]:
+    for optimizer in optimizers:
+        for number, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                yield optimizer, number, parameter
+
+
+CHUNK_BYTES = 64 << 20
+PLAIN = (Tensor, nn.Parameter)
+NO_BYTES = (RuntimeError, TypeError, AttributeError)  # what a subclass of Tensor may raise
+
+
+def checksum(tensor: Tensor) -> int:
+    """Of its values; of a tensor without plain bytes a number that says nothing (`is_read`)."""
+    if tensor.layout is not torch.strided:  # it has no memory of its own: its parts have
+        return checksum(tensor.to_dense())
+    digest = xxhash.xxh3_64()
+    if is_traceable_wrapper_subclass(tensor):  # likewise
+        for part in _parts_of(tensor):
+            digest.update(checksum(part).to_bytes(8))
+        return digest.intdigest()
+    for chunk in _host_chunks(tensor):
+        digest.update(chunk)
+    return digest.intdigest()
+
+
+def is_read(tensor: Tensor) -> bool:
+    """Whether the values of a tensor are in its checksum."""
+    if tensor.layout is not torch.strided:
+        return True
+    if is_traceable_wrapper_subclass(tensor):
+        return all(is_read(part) for part in _parts_of(tensor))
+    return _bytes_of(tensor) is not None
+
+
+def _host_chunks(tensor: Tensor) -> Iterator[memoryview]:
+    """The bytes of a tensor in order, in pieces of CHUNK_BYTES; none of one without plain bytes."""
+    if tensor.is_meta or not tensor.numel():
+        return
+    flat = _bytes_of(tensor)
+    if flat is None:
+        return
+    for start in range(0, flat.numel(), CHUNK_BYTES):
+        yield byte_view(flat[start : start + CHUNK_BYTES].cpu())
+
+
+def _bytes_of(tensor: Tensor) -> Tensor | None:
+    """Its values as uint8 [n], in place if they lie in order; None of one without plain bytes."""
+    try:
+        return _flat(tensor)
+    except NO_BYTES as error:
+        if type(tensor) in PLAIN or isinstance(error, torch.OutOfMemoryError):
+            raise
+        return None
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    in_order = plain if plain.is_contiguous() else plain.cpu().contiguous()
+    return in_order.reshape(-1).view(torch.uint8)
+
+
+def _parts_of(tensor: Tensor) -> list[Tensor]:
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return [getattr(tensor, name) for name in names]
+
+
+Gather: TypeAlias = Callable[[Callable[[], Any]], list[Any]]  # what it returns on every rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenDigest:
+    """`unread` are the names of parameters whose values cannot be read, so are not in it."""
+
+    digest: str
+    unread: tuple[str, ...]
+
+    @property
+    def warning(self) -> str:
+        if not self.unread:
+            return ""
+        return (
+            "whether these frozen parameters are the same in all learners is not known, since "
+            f"their values cannot be read: {shortened(self.unread)}"
+        )
+
+
+def _alone(make: Callable[[], Any]) -> list[Any]:
+    return [make()]
+
+
+@torch.no_grad()
+def frozen_digest(
+    models: Sequence[nn.Module], gather: Gather = _alone, rank: int = 0
+) -> FrozenDigest:
+    """Collective. Raises SpecError, on every rank, for a parameter that only some have cut."""
+    reshard(sharded_modules(models))
+    mine: dict[str, Any] = {}
+    for model in models:
+        clean = cleaner(model)
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                mine.setdefault(clean(name), parameter)
+    givers = _givers(gather(lambda: {name: is_distributed(each) for name, each in mine.items()}))
+    summed: dict[str, tuple[str, list[int], int, bool]] = {}
+    for name, parameter in sorted(mine.items()):
+        values: Tensor = parameter.detach()
+        if is_distributed(values):
+            values = parameter.detach().full_tensor()
+        if givers[name] == rank:
+            shape = list(parameter.shape)
+            summed[name] = str(parameter.dtype), shape, checksum(values), is_read(values)
+    everything = {
+        name: entry for theirs in gather(lambda: summed) for name, entry in theirs.items()
+    }
+    digest = xxhash.xxh3_128()
+    for name, (dtype, shape, number, _) in sorted(everything.items()):
+        digest.update(json.dumps([name, dtype, list(shape), number]).encode())
+    unread = tuple(sorted(name for name, entry in everything.items() if not entry[-1]))
+    return FrozenDigest(digest=digest.hexdigest(), unread=unread)
+
+
+def _givers(cuts: Sequence[dict[str, bool]]) -> dict[str, int]:
+    """By name the lowest rank that has it."""
+    givers: dict[str, int] = {}
+    for rank, theirs in enumerate(cuts):
+        for name, cut in theirs.items():
+            giver = givers.setdefault(name, rank)
+            if cuts[giver][name] != cut:
+                problem = f"is a DTensor on only one of the ranks {giver} and {rank}"
+                remedy = "shard the model in the same way on every rank"
+                raise SpecError(f"model.{name}", problem, remedy)
+    return givers

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from atoll_worker.model.staging import DirectStaging, Pairs, Scalar
-from atoll_worker.ranks.boxes import shard
+from atoll_worker.ranks.redistribution import shard
 
 ELEMENTS_MIN, ELEMENTS_MAX = 16, 4096  # looked at in an adoption
 UNDONE_MIN, KEPT_MIN = 3, 3

@@ -11,14 +11,20 @@ Later commands are drawn at the next boundary. Where no optimizer has called the
 has skipped the step, the optimizer is not known), `commands` itself draws and waits. Each rank
 draws once per boundary, and begins all words in one order, since nothing else says which is which:
 a drawn word, and after the boundary's commands the counts.
+
+The words of the head, as broadcasts of torch.distributed.
+
+A word is a broadcast of WORD_BYTES with a length in front, and a second broadcast if it is longer
+(a data state). torch matches broadcasts by the order in which each rank begins them, so they have a
+process group of gloo of their own, apart from the gradients.
 """
 
-import pickle
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from atoll_worker.link import plain
 from atoll_worker.link.messages import Message
 
 HEAD: Final = 0  # the rank that has the transport
@@ -63,7 +69,7 @@ class Control:
         self.draw()
         assert self.drawn is not None
         found: Sequence[Message]
-        self.closed, found = pickle.loads(self.drawn.heard())
+        self.closed, found = plain.decode(self.drawn.heard())
         self.drawn = None
         return found
 
@@ -89,4 +95,4 @@ class Control:
 
     def _commands(self) -> bytes:
         received = [] if self.link is None else list(self.link.receive())
-        return pickle.dumps((self.link is not None and self.link.closed, received))
+        return plain.encode((self.link is not None and self.link.closed, received))

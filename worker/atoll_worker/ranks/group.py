@@ -3,39 +3,147 @@
 A rank that has lost another one gets an error of torch from its next collective, or none at all
 where the other is only stopped (lifeline.py). Here it becomes a LearnerError (75): all ranks start
 again, and are the learner's next incarnation (rule 30).
+
+The data states of a learner's ranks as the one data state that the job keeps, and back.
+
+Each rank has a data loader of its own, with a place of its own. Where a slice is captured, what the
+ranks have given for that step comes to the head, which offers it as one (rules 28 and 35).
+
+    what was given                          what the job keeps      who gets it
+    by no rank                              nothing
+    the same by all, or by the head alone   those bytes             every rank, of any learner
+    else                                    MARK, numbers, and      each rank its own, if there are
+                                            each different one      as many ranks, else nobody
+
+Equal states, known by their digests, are sent and kept once.
 """
 
 import contextlib
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 import torch
 import torch.distributed as dist
+import xxhash
 from torch import Tensor, nn
 
 from atoll_protos import environment as variables
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import Slice, TensorSpec
-from atoll_protos.transfer.division import Share
+from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_worker.errors import LearnerError
 from atoll_worker.link.messages import Message
-from atoll_worker.ranks import boxes, data_states, redistribution, whole_tensors
-from atoll_worker.ranks.broadcasts import Broadcast
+from atoll_worker.ranks import redistribution
 from atoll_worker.ranks.control import HEAD, Control
-from atoll_worker.ranks.lifeline import Lifeline, open_lifeline
-from atoll_worker.ranks.owners import host_of, owners_of, share_of
-from atoll_worker.ranks.peers import BEAT_SECONDS, left_words, lost_error
-from atoll_worker.ranks.redistribution import Pairs, Redistribution
-from atoll_worker.ranks.together import together
-from atoll_worker.ranks.whole_tensors import Reader
+from atoll_worker.ranks.lifeline import (
+    BEAT_SECONDS,
+    Lifeline,
+    left_words,
+    lost_error,
+    open_lifeline,
+)
+from atoll_worker.ranks.redistribution import Pairs, Redistribution, together
+
+MARK: Final = bytes.fromhex("ae88652888c3b842a52fc8777a4e76df")  # drawn by lot
+FRAME: Final = struct.Struct("<II")  # number of ranks, number of different states
+NONE: Final = -1  # in place of a state's number, or of its length
+DIGEST: Final = struct.Struct("<qq")
+
+
+def join_states(numbers: Sequence[int], states: Sequence[bytes]) -> bytes | None:
+    """What is kept of the ranks' states; `numbers[rank]` is that of its state, or NONE."""
+    if not states:
+        return None
+    if _is_one(numbers, len(states)):
+        return states[0]
+    lengths = struct.pack(f"<{len(states)}I", *map(len, states))
+    of_ranks = struct.pack(f"<{len(numbers)}i", *numbers)
+    return MARK + FRAME.pack(len(numbers), len(states)) + of_ranks + lengths + b"".join(states)
+
+
+def share(kept: bytes | None, rank: int, size: int) -> tuple[bytes | None, str]:
+    """The state of one rank of a learner of `size`, and why it has none though there is one."""
+    if kept is None or not kept.startswith(MARK):
+        return kept, ""
+    ranks, count = FRAME.unpack_from(kept, len(MARK))
+    if ranks != size:
+        return None, (
+            f"the slot's data state was given by {ranks} ranks and this learner has {size}, so"
+            " learner.data_state is None: find the place in the data by learner.cursor"
+        )
+    at = len(MARK) + FRAME.size
+    numbers = struct.unpack_from(f"<{ranks}i", kept, at)
+    at += 4 * ranks
+    lengths = struct.unpack_from(f"<{count}I", kept, at)
+    at += 4 * count
+    number = numbers[rank]
+    if number == NONE:
+        return None, ""
+    start = at + sum(lengths[:number])
+    return kept[start : start + lengths[number]], ""
+
+
+def gather_states(control: dist.ProcessGroup | None, mine: bytes | None) -> bytes | None:
+    """What is kept of all ranks' states, on the head. Collective; SpecError on all for too much."""
+    rank = dist.get_rank(control)
+    said = _all(control, mine)
+    firsts: dict[tuple[int, ...], int] = {}  # the lowest rank that has given it, by what it said
+    numbers = [NONE if each[0] == NONE else firsts.setdefault(each, len(firsts)) for each in said]
+    givers = [numbers.index(number) for number in range(len(firsts))]
+    lengths = [said[giver][0] for giver in givers]
+    _check(numbers, lengths)
+    found = []
+    for giver, length in zip(givers, lengths, strict=True):
+        if giver == HEAD == rank:
+            assert mine is not None
+            found.append(mine)
+        elif length == 0:
+            found.append(b"")
+        elif rank == HEAD:
+            room = torch.empty(length, dtype=torch.uint8)
+            dist.recv(room, group=control, group_src=giver)
+            found.append(room.numpy().tobytes())
+        elif giver == rank:
+            assert mine is not None
+            state = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+            dist.send(state, group=control, group_dst=HEAD)
+    return join_states(numbers, found) if rank == HEAD else None
+
+
+def _all(control: dist.ProcessGroup | None, mine: bytes | None) -> list[tuple[int, ...]]:
+    """(length, digest) of every rank's."""
+    words = (NONE, 0, 0)
+    if mine is not None:
+        words = (len(mine), *DIGEST.unpack(xxhash.xxh3_128_digest(mine)))
+    heard = [torch.empty(3, dtype=torch.int64) for _ in range(dist.get_world_size(control))]
+    dist.all_gather(heard, torch.tensor(words), group=control)
+    return [tuple(each.tolist()) for each in heard]
+
+
+def _check(numbers: Sequence[int], lengths: Sequence[int]) -> None:
+    around = len(MARK) + FRAME.size + 4 * (len(numbers) + len(lengths))
+    total = sum(lengths) + (0 if _is_one(numbers, len(lengths)) else around)
+    if total > DATA_STATE_BYTES_MAX:
+        raise SpecError(
+            "state",
+            f"the states of {len(numbers)} ranks have {total} bytes together",
+            f"keep at most {DATA_STATE_BYTES_MAX}: where the data goes on, not the data; ranks that"
+            " read the same data count once if they give the same bytes",
+        )
+
+
+def _is_one(numbers: Sequence[int], count: int) -> bool:
+    return count == 0 or (count == 1 and numbers[HEAD] != NONE)
+
 
 WAIT_SECONDS_MAX: Final = 600.0  # of one collective of ours, as NCCL waits by default
 ENTRY_HINT_SECONDS: Final = 15.0
@@ -60,8 +168,6 @@ class Group:
     words: dist.ProcessGroup  # of gloo, for the words of the head and what else is no value
     control: Control
     lifeline: Lifeline
-    hosts: tuple[int, ...] = (0,)  # of each rank, as it says itself
-    lanes: int = 1  # connections of each host to a shard
     exchange: Redistribution | None = None
 
     @property
@@ -71,15 +177,6 @@ class Group:
     @property
     def closed(self) -> bool:
         return self.control.closed
-
-    @property
-    def owners(self) -> tuple[int, ...]:
-        """In their order. Where ranks do not reach the head by a stream of ours, the head alone."""
-        return owners_of(self.hosts, self.lanes) if self.lifeline.streams else (HEAD,)
-
-    @property
-    def share(self) -> Share | None:
-        return share_of(self.rank, self.owners, self.lanes)
 
     def agree(self, make: Callable[[], Made]) -> Made:
         """What `make` makes here. A SpecError of any rank is raised on every one."""
@@ -102,13 +199,12 @@ class Group:
                 raise SpecError("Learner", problem, remedy)
 
     def open(
-        self, models: Sequence[nn.Module], places: Sequence[boxes.TravellingTensor], lanes: int
+        self, models: Sequence[nn.Module], places: Sequence[redistribution.TravellingTensor]
     ) -> tuple[TensorSpec, ...]:
         """All the tensors that the ranks hold. SpecError on every rank if they do not fit."""
-        self.lanes = lanes
         with self.guarded():
             self.exchange = redistribution.open_exchange(
-                models, places, group=self.values, control=self.words, owners=self.owners
+                models, places, group=self.values, control=self.words
             )
         return self.exchange.table.specs
 
@@ -141,7 +237,7 @@ class Group:
             return self._exchange.gather(owned)
 
     def empty(self, owned: Slice) -> Tensor:
-        """Room for what is owned of the values of a slice, on an owner."""
+        """Room for what is owned of the values of a slice, on the head."""
         values = self._exchange.empty(owned)
         assert values is not None, "this rank owns nothing"
         return values
@@ -152,14 +248,18 @@ class Group:
 
     def state(self, mine: bytes | None) -> bytes | None:
         with self.guarded():
-            return data_states.gather(self.words, mine)
+            return gather_states(self.words, mine)
 
-    @contextlib.contextmanager
-    def reading(
-        self, models: Sequence[nn.Module], cleaner: Callable[[nn.Module], Callable[[str], str]]
-    ) -> Iterator[Reader]:
-        with self.guarded(), whole_tensors.reading(self.words, models, cleaner) as reader:
-            yield reader
+    def frozen(
+        self,
+        models: Sequence[nn.Module],
+        digest: Callable[
+            [Sequence[nn.Module], Callable[[Callable[[], Any]], list[Any]], int], Made
+        ],
+    ) -> Made:
+        """Return what `digest` makes of the models of all ranks. Collective."""
+        with self.guarded():
+            return digest(models, partial(together, self.words), self.rank)
 
     def written(self) -> None:
         self._exchange.written()
@@ -241,8 +341,7 @@ def open_group(
             use_local_synchronization=True,
         )
         assert isinstance(control, dist.ProcessGroup), "this process is one of the ranks"
-        silence, host = silence_seconds(os.environ), host_of(os.environ)
-        hosts = together(control, lambda: host)
+        silence = silence_seconds(os.environ)
         lifeline = open_lifeline(rank, lambda value: together(control, lambda: value), silence)
     except (RuntimeError, OSError) as error:
         lost = f"a rank of this learner has not entered it ({first_line(error)})"
@@ -256,7 +355,6 @@ def open_group(
         words=control,
         control=Control(begin=partial(Broadcast, control), rank=rank),
         lifeline=lifeline,
-        hosts=tuple(hosts),
     )
 
 
@@ -275,3 +373,49 @@ def silence_seconds(environment: Mapping[str, str]) -> float:
 
 def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+WORD_BYTES: Final = 4096
+
+
+LENGTH: Final = struct.Struct("=Q")
+
+
+class Broadcast:
+    """Some bytes of the head, on their way to all ranks of a group. See control.Word."""
+
+    def __init__(self, group: dist.ProcessGroup, said: bytes | None) -> None:
+        self.group, self.said = group, said
+        self.first = torch.zeros(WORD_BYTES, dtype=torch.uint8)
+        self.rest: Tensor | None = None
+        if said is not None:
+            _write(self.first, LENGTH.pack(len(said)) + said[: WORD_BYTES - LENGTH.size])
+        self.works = [_broadcast(group, self.first)]
+        if said is not None and (rest := said[WORD_BYTES - LENGTH.size :]):
+            self.rest = torch.empty(len(rest), dtype=torch.uint8)
+            _write(self.rest, rest)
+            self.works.append(_broadcast(group, self.rest))
+
+    def heard(self) -> bytes:
+        for work in self.works:
+            work.wait()
+        if self.said is not None:
+            return self.said
+        word = bytes(self.first.numpy())
+        (length,) = LENGTH.unpack_from(word)
+        said = word[LENGTH.size : LENGTH.size + length]
+        if len(said) < length:
+            rest = torch.empty(length - len(said), dtype=torch.uint8)
+            _broadcast(self.group, rest).wait()
+            said += bytes(rest.numpy())
+        return said
+
+
+def _broadcast(group: dist.ProcessGroup, buffer: Tensor) -> dist.Work:
+    work = dist.broadcast(buffer, group=group, group_src=HEAD, async_op=True)
+    assert work is not None
+    return work
+
+
+def _write(buffer: Tensor, data: bytes) -> None:
+    buffer[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)

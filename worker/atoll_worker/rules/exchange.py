@@ -24,36 +24,216 @@ What the driver (transport/transport.py, or the simulation) must do:
 It can rely on this: at most one Adopt and one Capture per slice are outstanding, at most two
 candidates per slice are kept, no offer is sent without its credit, and nothing but a Join is sent
 to a shard that has not welcomed this process.
+
+Published values: candidates, adoption at a step boundary, new bases (rules 13, 15, 17, 21, 22).
+
+    started(): it fits -> arrived(): newer than all known -> waiting
+    adopt(): PlaceValue, Adopt -> adopting -> adopted(): the Boundary names it -> Promote
+
+A slice has at most two candidates, the one that is being adopted and the newest after it, so the
+memory is bounded however fast a shard publishes.
+
+What the shards are told of this learner: after every step, every 2 s, and at the end (rule 7).
+
+Reports without a boundary let a shard tell a learner whose training thread is stuck from one that
+is gone. An observer reports nothing, so no shard waits for it or counts it.
+
+Shards that say nothing (rule 44): the process may stand, or its node be gone.
+
+A shard says its tick every second. Only time in which this process ran itself counts: when a look
+comes late, it has stood, and what the shards have said meanwhile is still to be read.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.length import Length, heard
-from atoll_protos.names import REGISTRAR_SHARD
-from atoll_worker.link.messages import Boundary, Finished, JobLength, Tick
-from atoll_worker.rules import (
-    adoption,
-    companions,
-    handover,
-    joining,
-    reports,
-    silence,
-    validation,
-)
-from atoll_worker.rules.effects import (
+from atoll_protos.job.schedule import Length, heard
+from atoll_protos.names import DIGEST_DIGITS, REGISTRAR_SHARD
+from atoll_worker.link.messages import Adopt, Boundary, Finished, JobLength, Tick
+from atoll_worker.rules import joining, validation
+from atoll_worker.rules.learner_state import (
     Command,
+    Connection,
+    Discard,
     Effect,
     HangUp,
+    KnownShard,
+    LearnerState,
     PlaceValue,
+    Promote,
     SendHeld,
     SendMessage,
     SendSeed,
+    SliceState,
     TelemetryRecord,
+    order,
+    outcome,
 )
-from atoll_worker.rules.learner_state import Connection, LearnerState
+
+
+def started(state: LearnerState, shard: int, publish: pb.Publish, now: float) -> bool:
+    """Whether the coming value fits: of a known slice, a difference to the base held."""
+    each = state.slices.get((shard, publish.version.slice))
+    if each is None:
+        return False
+    state.shards[shard].arriving[each.fragment, publish.version.version.number] = now
+    return not publish.difference or (publish.base == each.number and not each.orphaned)
+
+
+def arrived(state: LearnerState, shard: int, publish: pb.Publish, now: float) -> list[Effect]:
+    each = state.slices[shard, publish.version.slice]
+    version = publish.version.version
+    began_at = state.shards[shard].arriving.pop((each.fragment, version.number), None)
+    if began_at is not None:
+        seconds = state.progress.publish_seconds
+        state.progress.publish_seconds = seconds.add(now - began_at)
+    candidates = [order(p.version.version) for p in (each.adopting, each.waiting) if p is not None]
+    if order(version) in candidates:
+        return []  # sent again in a newer session: the candidate is still needed
+    if order(version) <= max(each.order, *candidates, (-1, 0)):
+        return [Discard(*each.key, version.number)]
+    effects: list[Effect] = []
+    if each.waiting is not None and each.waiting.version.version.number != version.number:
+        effects.append(Discard(*each.key, each.waiting.version.version.number))
+    each.waiting = publish
+    return [*effects, *adopt(state, each)]
+
+
+def adopt(state: LearnerState, each: SliceState) -> list[Effect]:
+    """Hand the newest value to the training process, unless one is on its way already."""
+    if each.adopting is not None or each.waiting is None or not joining.may_adopt(state, each):
+        return []
+    each.adopting, each.waiting = each.waiting, None
+    number = each.adopting.version.version.number
+    has_own_work = each.held is not None and state.started and not state.configure.observer
+    blend = state.sync.blend if has_own_work else 0.0
+    command = Adopt(shard=each.shard, fragment=each.fragment, number=number, blend=blend)
+    return [PlaceValue(*each.key, number), Command(command)]
+
+
+def adopt_all(state: LearnerState) -> list[Effect]:
+    return [effect for each in state.slices.values() for effect in adopt(state, each)]
+
+
+def adopted(
+    state: LearnerState, shard: int, fragment: int, number: int
+) -> tuple[dict[str, Any], list[Effect]]:
+    """The training process has taken a value: its part of the boundary's telemetry, and effects."""
+    each = state.slices[shard, fragment]
+    publish = each.adopting
+    assert publish is not None, "adopted without a command"
+    assert publish.version.version.number == number, "adopted another value"
+    became = outcome(each, publish.merged, state.incarnation)
+    each.adopt(publish)
+    state.shards[shard].overlap += became["overlap"]
+    state.shards[shard].late += became["late"]
+    record = {"shard": shard, "slice": fragment, "version": number, **became}
+    waiting = each.waiting
+    if waiting is not None and waiting.version.version.number == number:
+        each.orphaned = True  # the candidate of this number is another value already (rule 22)
+        return record, adopt(state, each)
+    return record, [Promote(shard, fragment, number), *adopt(state, each)]
+
+
+def report(state: LearnerState) -> list[Effect]:
+    if state.configure.observer or state.leaving:
+        return []
+    reports = {shard: pb.ToShard(report=report_to(state, shard)) for shard in state.welcomed}
+    return [SendMessage(shard, report) for shard, report in reports.items()]
+
+
+def report_to(state: LearnerState, shard: int) -> pb.Report:
+    """With its own slices only."""
+    progress = state.progress
+    return pb.Report(
+        t_m=progress.position,
+        step_seconds=progress.step_seconds.or_else(0.0),
+        loss=progress.loss,
+        first_losses=progress.first_losses,
+        tokens=progress.tokens,
+        late=state.late,
+        settled=pb.Settled(overlap=state.shards[shard].overlap, late=state.shards[shard].late),
+        cursor=progress.cursor,
+        slices=[
+            pb.SliceProgress(
+                slice=each.fragment,
+                held=each.number,
+                since=pb.Counters(steps=each.steps, tokens=each.tokens),
+                digest=each.held.digest[:DIGEST_DIGITS],
+                handed_over=each.awaited_from is not None,
+            )
+            for each in state.of(shard)
+            if each.held is not None and not each.orphaned
+        ],
+        tick_seen=state.tick_seen,
+        reached=max(0, state.clock.reached),
+        epochs_seen=state.epochs_seen,
+        publish_seconds=progress.publish_seconds.or_else(0.0),
+        training=state.started,
+        waiting=state.awaits_version,
+        finished=state.finished,
+        busy_share=progress.busy_share,
+        blocked_seconds=progress.blocked_seconds,
+        trouble=state.trouble,
+    )
+
+
+def send_leave(state: LearnerState, reason: str) -> list[Effect]:
+    """Tell the shards, and record what is in no commit yet (rule 13)."""
+    if state.leaving:
+        return []
+    state.leaving = True
+    if state.configure.observer:
+        return []
+    pending = {f"{shard}/{p}": each.tokens for (shard, p), each in state.slices.items()}
+    tokens = state.progress.tokens
+    record = {"event": "end", "reason": reason, "tokens": tokens, "pending": pending}
+    message = pb.ToShard(leave=pb.Leave(reason=reason))
+    return [TelemetryRecord(record), *(SendMessage(shard, message) for shard in state.welcomed)]
+
+
+SILENT_SECONDS: Final = (3.0, 24.0)  # until a session is left, and at most, where shards are slow
+LATE_SECONDS: Final = 1.0  # so late is no look of a process that runs
+
+
+def note_heard(known: KnownShard, now: float) -> None:
+    known.heard_at = now
+
+
+def welcomed(known: KnownShard, epoch: int, now: float) -> None:
+    """Where the term that was left answers again, the shard was only slow: it gets more time."""
+    least, most = SILENT_SECONDS
+    if epoch > known.epoch:
+        known.silent_seconds = least
+    elif known.left_silent:
+        known.silent_seconds = min(most, 2 * known.silent_seconds)
+    known.left_silent, known.heard_at = False, now
+
+
+def silence_deadline(state: LearnerState) -> float:
+    """When the next session is to be left."""
+    return min((_ends_at(each) for each in state.shards if each.welcomed), default=float("inf"))
+
+
+def leave_silent(state: LearnerState, now: float) -> list[Effect]:
+    """Hang up on the shards that have said nothing for too long; call at `deadline`."""
+    if now > silence_deadline(state) + LATE_SECONDS:
+        for known in state.shards:
+            known.heard_at = now
+    effects: list[Effect] = []
+    for shard, known in enumerate(state.shards):
+        if known.welcomed and now >= _ends_at(known):
+            known.left_silent = True
+            reason = f"it has said nothing for {known.silent_seconds:.0f} s"
+            effects += joining.hang_up(state, shard, reason)
+    return effects
+
+
+def _ends_at(known: KnownShard) -> float:
+    return known.heard_at + known.silent_seconds
+
 
 REPORT_SECONDS: Final = 2.0  # without boundaries: the training thread is slow or stuck
 
@@ -81,7 +261,7 @@ class Exchange:
     def message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
         """Before its Welcome every kind but that and End is ignored."""
         known = self.state.shards[shard]
-        silence.heard(known, now)
+        note_heard(known, now)
         if not known.open:
             return []
         if objection := validation.of_message(self.state, shard, message):
@@ -95,32 +275,32 @@ class Exchange:
 
     def heard(self, shard: int, now: float) -> None:
         """Bytes of a value have come."""
-        silence.heard(self.state.shards[shard], now)
+        note_heard(self.state.shards[shard], now)
 
     def publish_started(self, shard: int, publish: pb.Publish, now: float) -> bool:
         if not self.state.shards[shard].open or validation.of_publish(self.state, shard, publish):
             return False
-        return adoption.started(self.state, shard, publish, now)
+        return started(self.state, shard, publish, now)
 
     def published(self, shard: int, publish: pb.Publish, now: float) -> list[Effect]:
-        effects = adoption.arrived(self.state, shard, publish, now)
-        return [*effects, *handover.proceed(self.state)]
+        effects = arrived(self.state, shard, publish, now)
+        return [*effects, *joining.proceed(self.state)]
 
     def capture_lost(self, shard: int, offer: pb.Offer) -> list[Effect]:
-        return handover.lost(self.state, shard, offer.slice, offer.base, offer.capture)
+        return joining.lost(self.state, shard, offer.slice, offer.base, offer.capture)
 
     def boundary(self, boundary: Boundary, now: float) -> list[Effect]:
         state = self.state
         effects = [] if boundary.again else self._count(boundary)
         records = []
         for shard, fragment, number in boundary.adopted:
-            record, more = adoption.adopted(state, shard, fragment, number)
+            record, more = adopted(state, shard, fragment, number)
             records.append(record)
             effects += more
         if boundary.captured:
             state.progress.data_state = boundary.data_state
         for key in boundary.captured:
-            handover.captured(state, *key)
+            joining.captured(state, *key)
         if not boundary.again or records:
             line = state.progress.telemetry(boundary, state.tick, records)
             effects.append(TelemetryRecord(line))
@@ -128,7 +308,7 @@ class Exchange:
         return [*effects, *self._finish(), *self._report(now)]
 
     def leave(self, reason: str, now: float) -> list[Effect]:
-        return reports.leave(self.state, reason)
+        return send_leave(self.state, reason)
 
     def evaluated(self, evaluation: pb.Evaluation) -> list[Effect]:
         """The registrar gets the newest measurement of an observer, again when it is back."""
@@ -157,14 +337,14 @@ class Exchange:
         return [HangUp(each) for each in shards if joining.is_quiet(self.state, each)]
 
     def tick_time(self, now: float) -> list[Effect]:
-        effects = [*joining.dial_due(self.state, now), *silence.leave_silent(self.state, now)]
+        effects = [*joining.dial_due(self.state, now), *leave_silent(self.state, now)]
         if now >= self._reported_at + REPORT_SECONDS:  # the same float as in `deadline`
             effects += self._report(now)
         return effects
 
     def deadline(self) -> float:
         dials = [each.dial_at for each in self.state.shards if each.dial_at is not None]
-        return min([self._reported_at + REPORT_SECONDS, silence.deadline(self.state), *dials])
+        return min([self._reported_at + REPORT_SECONDS, silence_deadline(self.state), *dials])
 
     # ------------------------------------------------------------ what follows from them
 
@@ -174,7 +354,7 @@ class Exchange:
         state.progress.count(boundary)
         state.clock.reached += 1
         if state.sync.lockstep:
-            handover.catch_up(state)
+            joining.catch_up(state)
         for each in state.slices.values():
             each.count(boundary.tokens)
         return self._moved_from(before)
@@ -184,21 +364,21 @@ class Exchange:
         if state.configure.observer:
             return []
         if not state.sync.lockstep:
-            soon = [] if boundary.again else handover.due_soon(state, now)
-            return [*handover.answers(state), *handover.captures(state, soon)]
-        effects = [] if boundary.again else handover.begin_wait(state)
-        effects += handover.hand_over(state, boundary.captured)
-        return [*effects, *adoption.adopt_all(state), *handover.proceed(state)]
+            soon = [] if boundary.again else joining.due_soon(state, now)
+            return [*joining.answers(state), *joining.captures(state, soon)]
+        effects = [] if boundary.again else joining.begin_wait(state)
+        effects += joining.hand_over(state, boundary.captured)
+        return [*effects, *adopt_all(state), *joining.proceed(state)]
 
     def _report(self, now: float) -> list[Effect]:
         self._reported_at = now
-        return reports.report(self.state)
+        return report(self.state)
 
     def _welcomed_message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
         """Kinds that are not known are ignored: they may be newer."""
         match message.WhichOneof("kind"):
             case "call" if not self.state.sync.lockstep:
-                return handover.called(self.state, shard, message.call)
+                return joining.called(self.state, shard, message.call)
             case "tick":
                 effects = self._hear(heard(message.tick.length))
                 return [*effects, *self._tick(shard, message.tick.tick, now)]
@@ -208,22 +388,18 @@ class Exchange:
                 return self._send_held(shard, message.send_held.version)
             case "final":
                 return self._final(shard, message.final, now)
-            case "send_companion":
-                return companions.asked(self.state, message.send_companion)
-            case "companion_taken":
-                companions.taken(self.state)
         return []
 
     def _welcome(self, shard: int, welcome: pb.Welcome, now: float) -> list[Effect]:
         """What died with the last session is sent again."""
         state = self.state
-        silence.welcomed(state.shards[shard], welcome.epoch, now)
+        welcomed(state.shards[shard], welcome.epoch, now)
         effects = joining.welcomed(state, shard, welcome, now)
         if state.shards[shard].connection is not Connection.WELCOMED:
             return effects
         if state.sync.lockstep:
             newest = {each.slice: each.version.number for each in welcome.newest}
-            effects += handover.hand_over_again(state, shard, newest)
+            effects += joining.hand_over_again(state, shard, newest)
         effects += self._hear(heard(welcome.length))
         effects += self._tick(shard, welcome.tick, now)
         if shard == REGISTRAR_SHARD and self._evaluation is not None:
@@ -252,8 +428,8 @@ class Exchange:
         if (length.steps, length.tokens) != (known.steps, known.tokens):
             effects.append(Command(JobLength(steps=length.steps, tokens=length.tokens or None)))
         if state.step_waits:
-            effects += handover.begin_wait(state)
-        return [*effects, *handover.proceed(state)]
+            effects += joining.begin_wait(state)
+        return [*effects, *joining.proceed(state)]
 
     def _send_seed(self, shard: int) -> list[Effect]:
         """The capture regions hold version 0 until the first capture (rule 1)."""
@@ -284,7 +460,7 @@ class Exchange:
         self.state.shards[shard].final = numbers
         effects = self._finish()
         effects += self._report(now) if effects else []
-        return [*effects, *handover.proceed(self.state)]
+        return [*effects, *joining.proceed(self.state)]
 
     def _finish(self) -> list[Effect]:
         """When all final versions are adopted, the model takes them once more (rule 27)."""
@@ -295,5 +471,4 @@ class Exchange:
         if state.configure.observer:
             return [Command(Finished())]
         again = [PlaceValue(*each.key, each.number) for each in state.slices.values()]
-        end = Finished(again=tuple(state.slices), companion=companions.finished(state))
-        return [*again, Command(end)]
+        return [*again, Command(Finished(again=tuple(state.slices)))]

@@ -1,17 +1,132 @@
-"""All that a learner's rules know: of each shard, of the clock, of its progress, of each slice."""
+"""All that a learner's rules know: of each shard, of the clock, of its progress, of each slice.
+
+One slice as a learner has it: its base, the work done on it, and what became of the tokens.
+
+When a newer version is adopted, every token that was trained on the old base has had exactly one of
+three fates (rule 13): tokens since the old base = merged + overlap + late.
+
+    |--- trained, then captured and offered ---|--- trained while the offer was under way ---|
+    adoption of the base                    capture                    adoption of the next version
+             merged in a commit, or late                          overlap
+
+The Publish says which capture of this learner was merged last (incarnation, base, capture): it may
+have been called twice on one base, or may have missed a version in between.
+
+What a learner's rules ask the transport process to do; it does so in order.
+
+A value of a slice is a *candidate* from its arrival until Promote makes it the *base*, or Discard
+drops it.
+"""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import Layout
-from atoll_protos.job.length import Length, of_run_file
 from atoll_protos.job.run_file import RunFile, Sync
+from atoll_protos.job.schedule import Length, of_run_file
 from atoll_protos.means import NO_SAMPLES, MovingMean
-from atoll_worker.link.messages import Boundary, Configure
-from atoll_worker.rules.slice_state import SliceState
+from atoll_worker.link.messages import Boundary, Configure, Message
+
+CAPTURES_KEPT: Final = 1024  # on one base; each needs a Call, so more means endless reconnecting
+
+
+@dataclass(slots=True)
+class Offered:
+    """The captures offered on the base that is held: capture (a step count) -> tokens."""
+
+    captures: dict[int, int] = field(default_factory=dict)
+    repeated: Counter[int] = field(default_factory=Counter)  # how often again, in other sessions
+
+    def add(self, steps: int, tokens: int) -> None:
+        """The same capture may be offered again in another session."""
+        self.repeated[steps] += steps in self.captures
+        self.captures[steps] = tokens
+        if len(self.captures) > CAPTURES_KEPT:
+            del self.captures[min(self.captures)]
+
+    def take_back(self, steps: int) -> None:
+        if self.repeated[steps]:
+            self.repeated[steps] -= 1
+        else:
+            self.captures.pop(steps, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """What the capture region of a slice holds: the counters of the boundary it was copied at."""
+
+    boundary: int
+    steps: int  # on the base
+    tokens: int  # on the base
+    position: int
+    cursor: int
+    data_state: bytes | None  # that belongs to the cursor; None where the script gave none
+
+
+@dataclass(slots=True, kw_only=True)
+class SliceState:
+    """One slice. `steps` and `tokens` are counted since the base was adopted."""
+
+    shard: int
+    fragment: int
+    held: pb.Version | None = None  # the base
+    lineage: tuple[pb.SlotMerged, ...] = ()  # which offer of every slot the base contains last
+    orphaned: bool = False  # its shard lost this version; the number names another value (rule 22)
+    steps: int = 0
+    tokens: int = 0
+    call: int | None = None  # number of the base that an unanswered Call names
+    captured: Captured | None = None
+    capturing: bool = False  # a Capture is outstanding
+    offered: Offered = field(default_factory=Offered)
+    adopting: pb.Publish | None = None  # an Adopt is outstanding
+    waiting: pb.Publish | None = None  # the newest that has arrived meanwhile
+    awaited_from: int | None = None  # lock-step: position from which step() waits for a Publish
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.shard, self.fragment
+
+    @property
+    def number(self) -> int:
+        return -1 if self.held is None else self.held.number
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return (-1, 0) if self.held is None else order(self.held)
+
+    def count(self, tokens: int) -> None:
+        self.steps += 1
+        self.tokens += tokens
+
+    def adopt(self, publish: pb.Publish) -> None:
+        version = publish.version.version
+        assert order(version) > self.order, "a version replaces lower ones only"
+        self.held, self.adopting, self.orphaned = version, None, False
+        self.lineage = tuple(publish.lineage)
+        self.steps = self.tokens = 0
+        self.call = self.captured = self.awaited_from = None
+        self.offered = Offered()
+
+
+def order(version: pb.Version) -> tuple[int, int]:
+    """The number, and the epoch where a loss has made a number twice."""
+    return version.number, version.epoch
+
+
+def outcome(each: SliceState, merged: pb.Merged, incarnation: int) -> dict[str, int]:
+    """`merged` is the slot's last merged offer; it decides about its own base and incarnation."""
+    captures, tokens = each.offered.captures, each.tokens
+    if (merged.incarnation, merged.base) == (incarnation, each.number):
+        captured = captures.get(merged.capture)
+        if captured is not None:
+            return {"merged": captured, "overlap": tokens - captured, "late": 0}
+    late = captures[max(captures)] if captures else tokens
+    return {"merged": 0, "overlap": tokens - late, "late": late}
+
 
 TICKS_KEPT: Final = 16  # changes of the tick from which its rate is taken
 
@@ -96,6 +211,7 @@ class Progress:
     cursor: int = 0  # where the slot's data goes on
     data_state: bytes | None = None  # that belongs to `cursor`, if it is known here
     loss: float = math.nan
+    first_losses: int = 0  # their digest; 0: not known
     step_seconds: MovingMean = NO_SAMPLES
     publish_seconds: MovingMean = NO_SAMPLES  # from the first chunk of a value to its trailer
     busy_seconds: float = 0.0  # outside learner.step()
@@ -107,6 +223,7 @@ class Progress:
         self.position += 1
         self.tokens += boundary.tokens
         self.loss, self.cursor, self.data_state = boundary.loss, boundary.cursor, None
+        self.first_losses = boundary.first_losses
         self.step_seconds = self.step_seconds.add(boundary.step_seconds)
         self.busy_seconds += boundary.step_seconds
         self.blocked_seconds += boundary.blocked_seconds
@@ -153,8 +270,6 @@ class LearnerState:
     failed: bool = False  # a Fail was sent
     leaving: bool = False  # the training process ends
     captures_asked: bool = False  # the capture regions no longer hold the seed
-    companion_asked: bool = False  # what has changed of it, to be given at the end
-    companion_owed: bool = False  # given for the end, and the registrar has not said that it has it
     trouble: str = ""  # why it could not join again now, one line; empty: it could
     step_waits: bool = False  # lock-step: the training thread is in step() until Proceed
 
@@ -206,3 +321,88 @@ class LearnerState:
         """Whether a slice's final version is held: its shard merges nothing more."""
         final = self.shards[each.shard].final
         return final is not None and each.number >= final.get(each.fragment, each.number + 1)
+
+
+class Effect:
+    """One of the classes below."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dial(Effect):
+    """Open the streams to a shard. The driver answers with `connected` and `disconnected`."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp(Effect):
+    """Close the streams to a shard."""
+
+    shard: int
+    reason: str = "hung up"
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessage(Effect):
+    """Send a control message. An unsent report may be replaced by a newer one."""
+
+    shard: int
+    message: pb.ToShard
+
+
+@dataclass(frozen=True, slots=True)
+class SendOffer(Effect):
+    """Form base - theta from the capture region now and send it, or call `capture_lost`."""
+
+    shard: int
+    offer: pb.Offer
+
+
+@dataclass(frozen=True, slots=True)
+class SendSeed(Effect):
+    """Send the model's initial values of all slices of a shard (rule 1)."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeld(Effect):
+    """Send the base of one slice as it is held, bit for bit (rule 22)."""
+
+    shard: int
+    held: pb.Held
+
+
+@dataclass(frozen=True, slots=True)
+class _OfValue(Effect):
+    shard: int
+    fragment: int
+    number: int
+
+
+class PlaceValue(_OfValue):
+    """Copy a candidate into the slice's adopt region of the shared memory."""
+
+
+class Promote(_OfValue):
+    """The training process has adopted the candidate: it replaces the slice's base."""
+
+
+class Discard(_OfValue):
+    """Free a candidate: a newer one has arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Effect):
+    """Send a command over the link; it is carried out at the next step boundary."""
+
+    command: Message
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryRecord(Effect):
+    """Write one line of the learner's telemetry."""
+
+    fields: dict[str, Any]

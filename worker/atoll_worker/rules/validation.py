@@ -9,14 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.errors import printable
 from atoll_protos.job.layout import DIMENSIONS_MAX, TENSORS_MAX
-from atoll_protos.job.length import ENDS_MAX
-from atoll_protos.names import COUNTER_MAX, DATA_STATE_BYTES_MAX, REGISTRAR_SHARD
-from atoll_protos.transfer.division import LANES_MAX
+from atoll_protos.job.schedule import ENDS_MAX
+from atoll_protos.names import COUNTER_MAX, DATA_STATE_BYTES_MAX, LANES_MAX
 from atoll_worker.rules.learner_state import Connection, LearnerState
 
 AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known here
-MORE_TICKS_MAX: Final = 10_000_000  # above twice the largest length
 LETTERS_MAX: Final = 512  # of a name, a digest, an id
 TEXT_LETTERS_MAX: Final = 10_000  # of a reason in words
 LINEAGE_MAX: Final = 20_000  # slots
@@ -40,8 +39,6 @@ def of_message(state: LearnerState, shard: int, message: pb.ToLearner) -> str:
             return _of_version(state, shard, message.send_held.version, state.run)
         case "final":
             return _of_final(state, shard, message.final)
-        case "send_companion" | "companion_taken" if shard != REGISTRAR_SHARD:
-            return "only the registrar asks for a companion"
     return ""
 
 
@@ -52,7 +49,7 @@ def of_publish(state: LearnerState, shard: int, publish: pb.Publish) -> str:
         _of_version(state, shard, publish.version, state.run or publish.version.version.run)
         or _of_counters(merged, "incarnation", "base", "capture")
         or _most("lineage", len(slots), LINEAGE_MAX)
-        or _of_text(slots, LETTERS_MAX)
+        or _of_names(slots)
         or _first(
             _of_counters(each, "incarnation", "base", "capture", "cursor")
             or _of_counters(each.trained, "incarnation", "before", "now", "said", "parent")
@@ -73,7 +70,7 @@ def _of_welcome(state: LearnerState, shard: int, welcome: pb.Welcome) -> str:
     if not state.configure.observer and welcome.incarnation != own:
         return f"incarnation {welcome.incarnation}, not {own}"
     return (
-        _of_text((welcome.run, welcome.secret, welcome.proof), LETTERS_MAX)
+        _of_names((welcome.run, welcome.secret, welcome.proof))
         or _most("incarnation", welcome.incarnation, state.incarnation + AHEAD_MAX)
         or _most("epoch", welcome.epoch, known.epoch + AHEAD_MAX)
         or _of_counters(welcome, "session", "cursor")
@@ -91,7 +88,7 @@ def _of_end(end: pb.End) -> str:
         _of_text((end.reason, end.remedy), TEXT_LETTERS_MAX)
         or _most("tensors", len(tensors), TENSORS_MAX)
         or _first(
-            _of_text((each.name, each.dtype, each.merge), LETTERS_MAX)
+            _of_names((each.name, each.dtype, each.merge))
             or _most("dimensions", len(each.shape), DIMENSIONS_MAX)
             for each in tensors
         )
@@ -121,10 +118,10 @@ def _of_version(
 ) -> str:
     version, known = named.version, max(epoch, state.shards[shard].epoch)
     if version.run != run:
-        return f"a version of run {version.run[:LETTERS_MAX]!r}, not {run!r}"
+        return f"a version of run {printable(version.run)}, not {run}"
     return (
         _of_slice(state, shard, named.slice)
-        or _of_text((version.run, version.digest), LETTERS_MAX)
+        or _of_names((version.run, version.digest))
         or _of_ticks(state, version=version.number)
         or _most("epoch", version.epoch, known + AHEAD_MAX)
     )
@@ -144,14 +141,20 @@ def _of_length(length: pb.Length) -> str:
 
 
 def _of_ticks(state: LearnerState, **ticks: int) -> str:
-    """A tick, or a number of versions, of which there is at most one a tick and some of losses."""
-    length = state.length
-    most = 2 * max(length.steps or 0, length.tokens, *length.ends) + MORE_TICKS_MAX
-    return _first(_most(name, tick, min(most, COUNTER_MAX)) for name, tick in ticks.items())
+    """Ticks and numbers of versions; a shard makes none above it (rule 38)."""
+    most = state.length.ticks_max
+    return _first(_most(name, tick, most) for name, tick in ticks.items())
 
 
 def _of_counters(message: Any, *names: str) -> str:
     return _first(_most(name, getattr(message, name), COUNTER_MAX) for name in names)
+
+
+def _of_names(names: Sequence[str]) -> str:
+    """Names, digests and ids go into words and logs as they are."""
+    if not all(map(str.isprintable, names)):
+        return "a name with characters that cannot be printed"
+    return _of_text(names, LETTERS_MAX)
 
 
 def _of_text(texts: Sequence[str], most: int) -> str:

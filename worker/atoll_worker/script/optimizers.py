@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
-from atoll_worker.ranks.boxes import TravellingTensor
+from atoll_worker.ranks.redistribution import TravellingTensor
 
 Settings: TypeAlias = Mapping[str, Mapping[str, object]]  # by the names of tensors
 COMPARED: Final = (
@@ -92,7 +92,9 @@ def _plain(value: object) -> object:
     """A setting as a value that can be compared: some are tensors of one element."""
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else value.tolist()
-    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    return value if value is None or isinstance(value, bool | int | float) else repr(value)
 
 
 @dataclass(slots=True)

@@ -1,14 +1,30 @@
-"""What a learner is not made for, said in one sentence before anything starts."""
+"""What a learner is not made for, said in one sentence before anything starts.
+
+Tells whoever calls `step()` at the wrong places so, once, with the line of the script.
+
+A script that never calls it trains alone without a word, and one that calls it for each micro-batch
+ends with a fraction of its training. A hook on all optimizers of torch that step the model tells of
+UNCOUNTED_MAX steps of one without a `step()`, IDLE_MAX calls of `step()` in a row without a step of
+any (GradScaler skips a few at most), and IDLE_SHARE such calls of the first CALLS_MIN.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from atoll_protos.errors import SpecError
-from atoll_worker.ranks import boxes
+from atoll_worker.errors import place_of_caller
+from atoll_worker.ranks import redistribution
 
 ONE_PROCESS = (
     "start one process for each learner (without torchrun) and give spec.regions as many learners "
@@ -60,13 +76,13 @@ def check_module(model: object) -> None:
     if not isinstance(model, nn.Module):
         remedy = "give the model itself, before any optimizer: Learner(model, optimizer)"
         raise SpecError("model", f"{type(model).__name__} is no torch.nn.Module", remedy)
-    boxes.check_module(model)
+    redistribution.check_module(model)
 
 
 def check_model(model: nn.Module, *, may_be_cut: bool = False) -> None:
     """Refuse parameters that cannot travel whatever their dtype. Raises SpecError."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if boxes.is_distributed(tensor) and not may_be_cut:
+        if redistribution.is_distributed(tensor) and not may_be_cut:
             problem = "is a DTensor, of which each process holds a part (FSDP2, tensor parallel)"
             raise SpecError(f"model.{name}", problem, "give the whole model in one process")
         if is_lazy(tensor):
@@ -79,9 +95,81 @@ def check_model(model: nn.Module, *, may_be_cut: bool = False) -> None:
 
 def is_cut(models: Sequence[nn.Module]) -> bool:
     """Whether a parameter is a DTensor, of which this process may hold a part only."""
-    return any(boxes.is_distributed(each) for model in models for each in model.parameters())
+    return any(
+        redistribution.is_distributed(each) for model in models for each in model.parameters()
+    )
 
 
 def trains(models: Sequence[nn.Module]) -> bool:
     """Whether a parameter is trainable; none is in a stage of a pipeline that is frozen."""
     return any(each.requires_grad for model in models for each in model.parameters())
+
+
+UNCOUNTED_MAX: Final = 20
+IDLE_MAX: Final = 3
+CALLS_MIN, IDLE_SHARE = 20, 1 / 3
+CALLS_SURE: Final = 100
+COMPILER: Final = "torch._dynamo"  # loaded where anything is compiled
+REMEDY: Final = "call it once after each optimizer.step(), with the tokens of all its micro-batches"
+
+
+@dataclass(slots=True, kw_only=True)
+class StepWatch:
+    """Looks at one Learner's steps; `given` are the optimizers that it was given."""
+
+    models: Sequence[nn.Module]
+    given: Sequence[Optimizer]
+    tell: Callable[[str], object]
+    hook: RemovableHandle | None = None
+    ours: dict[Optimizer, bool] = field(default_factory=dict)  # whether it steps the model
+    uncounted: dict[Optimizer, int] = field(default_factory=dict)  # steps since the last call
+    calls: int = 0
+    idle: int = 0  # calls without a step of an optimizer
+    idle_in_a_row: int = 0
+
+    def begin(self) -> None:
+        self.hook = register_optimizer_step_post_hook(self._stepped)
+
+    def end(self) -> None:
+        if self.hook is not None:
+            self.hook.remove()
+            self.hook = None
+            self.ours.clear()
+            self.uncounted.clear()
+
+    def called(self) -> None:
+        if self.hook is None:
+            return
+        self.calls += 1
+        knows = any(self.ours.values()) or (bool(self.given) and COMPILER not in sys.modules)
+        idle = knows and not self.uncounted
+        self.uncounted.clear()
+        self.idle += idle
+        self.idle_in_a_row = self.idle_in_a_row + 1 if idle else 0
+        how = ""
+        if self.idle_in_a_row == IDLE_MAX:
+            how = f"{IDLE_MAX} times in a row without an optimizer step before it"
+        elif self.calls == CALLS_MIN and self.idle >= IDLE_SHARE * CALLS_MIN:
+            how = f"{self.calls} times for {self.calls - self.idle} optimizer steps"
+        if how or self.calls == CALLS_SURE:
+            self.end()
+        if how:
+            self.tell(f"learner.step() was called {how}{place_of_caller()}: {REMEDY}")
+
+    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+        if is_compiling() or not self._is_ours(optimizer):
+            return
+        count = self.uncounted[optimizer] = self.uncounted.get(optimizer, 0) + 1
+        if count == UNCOUNTED_MAX:
+            self.end()
+            self.tell(
+                f"{count} optimizer steps were made without learner.step(){place_of_caller()}:"
+                f" {REMEDY}, or let learner.follow(optimizer, tokens=...) do it"
+            )
+
+    def _is_ours(self, optimizer: Optimizer) -> bool:
+        if optimizer not in self.ours:
+            model = {id(each) for module in self.models for each in module.parameters()}
+            stepped = {id(each) for group in optimizer.param_groups for each in group["params"]}
+            self.ours[optimizer] = optimizer in self.given or not stepped.isdisjoint(model)
+        return self.ours[optimizer]

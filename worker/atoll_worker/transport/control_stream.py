@@ -1,9 +1,17 @@
-"""The gRPC edge of a learner or observer: the streams of one shard, dialled out."""
+"""The gRPC edge of a learner or observer: the streams of one shard, dialled out.
+
+The Bulk streams of a session: gRPC, frames and nothing else.
+
+What is to be sent waits in the client's queue as *payloads*, each of which is asked for its head
+and bytes when its turn comes. It goes over all lanes of the session (rule 32).
+"""
 
 import asyncio
 from collections import deque
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, Protocol
 
 import grpc
@@ -12,19 +20,151 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
-from atoll_protos.network import channels, diagnosis
-from atoll_protos.network.channels import Folder, Options, bulk_options, control_options
+from atoll_protos.network import channels
+from atoll_protos.network.channels import (
+    BULK_METHOD,
+    LANE_METADATA,
+    SECRET_METADATA,
+    SESSION_METADATA,
+    Folder,
+    Options,
+    RefusedError,
+    bulk_options,
+    control_options,
+    details_of,
+)
 from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError
 from atoll_protos.network.services import Service, client_of
-from atoll_worker.transport.bulk import (
-    CONNECT_SECONDS_MAX,
-    OpenChannel,
-    Payload,
-    Payloads,
-    Ready,
-    first_to_end,
-    why_ended,
+from atoll_protos.transfer.frames import (
+    Buffer,
+    FrameError,
+    Whole,
+    transfer_frames,
 )
+from atoll_protos.transfer.gathering import Gathering
+
+CONNECT_SECONDS_MAX = 10.0
+
+OpenChannel = Callable[[str, Options], grpc.aio.Channel]
+Ready = Callable[[str, grpc.aio.Channel], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What is to be sent: its head, with the byte count of the whole, and its bytes."""
+
+    head: pb.Transfer
+    data: Buffer
+
+
+Payload = Callable[[], Awaitable[Outgoing | None]]  # None: there is nothing to send after all
+Payloads = asyncio.Queue[Payload]
+
+
+def not_told() -> None:
+    """Where nobody wants to know that bytes have come."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Bulk:
+    """The streams of one session, one for each lane. The end of one is the end of all.
+
+    `admit` is asked for each transfer that comes (`frames.Assembler`), `whole` gets each that is
+    complete, and `heard` is called for every frame.
+    """
+
+    endpoint: str
+    open_channel: OpenChannel
+    session: int
+    secret: str
+    payloads: Payloads
+    admit: Callable[[pb.Transfer], int | None]
+    whole: Callable[[Whole], Awaitable[None]]
+    heard: Callable[[], None] = not_told
+    lanes: int = 1
+
+    async def run(self) -> None:
+        async with AsyncExitStack() as opened:
+            gathering = Gathering(self.lanes, self.admit)
+            calls = [await self._call(opened, lane) for lane in range(self.lanes)]
+            reads = [self._read(gathering, lane, call) for lane, call in enumerate(calls)]
+            await first_to_end(*reads, self._write(calls))
+
+    async def _call(self, opened: AsyncExitStack, lane: int) -> Any:
+        metadata = [(SESSION_METADATA, str(self.session)), (SECRET_METADATA, self.secret)]
+        if self.lanes > 1:
+            metadata.append((LANE_METADATA, str(lane)))
+        channel = self.open_channel(self.endpoint, bulk_options())
+        method: Any = (await opened.enter_async_context(channel)).stream_stream(BULK_METHOD)
+        return method(metadata=tuple(metadata))
+
+    async def _read(self, gathering: Gathering, lane: int, call: Any) -> None:
+        while (frame := await call.read()) is not grpc.aio.EOF:
+            self.heard()
+            if (whole := gathering.feed(lane, frame)) is not None:
+                await self.whole(whole)
+            await gathering.turn(lane)
+
+    async def _write(self, calls: Sequence[Any]) -> None:
+        data_state: bytes | None = None  # the last one that was sent
+        with suppress(asyncio.InvalidStateError):  # the shard has ended a stream
+            for number in count(1):
+                while (outgoing := await (await self.payloads.get())()) is None:
+                    pass
+                head, data = outgoing.head, outgoing.data
+                data_state = once(head, data_state)
+                stripes = (
+                    transfer_frames(number, head, data, self.lanes, lane)
+                    for lane in range(self.lanes)
+                )
+                await asyncio.gather(*map(_send, calls, stripes))
+
+
+async def _send(call: Any, frames: Iterator[bytes]) -> None:
+    for frame in frames:
+        await call.write(frame)
+
+
+def once(head: pb.Transfer, sent: bytes | None) -> bytes | None:
+    """A session carries a data state once: `sent` was the last; returns the last one now."""
+    if not head.offer.HasField("data_state"):
+        return sent
+    if head.offer.data_state != sent:
+        return head.offer.data_state
+    head.offer.ClearField("data_state")
+    head.offer.same_data_state = True
+    return sent
+
+
+def why_ended(error: Exception, endpoint: str) -> str | None:
+    """Why streams to a shard have ended, in one line; None where the error is a bug."""
+    match error:
+        case TimeoutError():
+            return f"{endpoint} does not answer"
+        case grpc.aio.AioRpcError():
+            return f"{error.code().name}: {details_of(error)}"
+        case FrameError():
+            return f"bad transfer: {error}"
+        case SpecError() | OutOfDateError():  # of the credentials
+            return str(error)
+        case RefusedError():
+            return f"{endpoint}: {error}"
+    return None
+
+
+async def first_to_end(*works: Coroutine[Any, Any, None]) -> None:
+    """Run all until one returns or raises, then cancel the others; raises what it raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 FAILED: Final = grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
@@ -92,8 +232,8 @@ class Dialler:
         while (state := channel.get_state()) is not FAILED:
             await channel.wait_for_state_change(state)
         credentials = self.folder.read()
-        seen = await diagnosis.look(endpoint, credentials)
-        error = diagnosis.judge(seen, credentials, self.folder.clock())
+        seen = await channels.probe(endpoint, credentials)
+        error = channels.judge(seen, credentials, self.folder.clock())
         if error is not None:
             raise error
         await asyncio.Event().wait()  # the channel tries on
@@ -165,10 +305,7 @@ class ShardClient:
         self._task = asyncio.create_task(self._run(), name=f"shard-{self.shard}")
 
     def hang_up(self, reason: str = "hung up") -> None:
-        """Close all streams; the listener hears `disconnected` with the first reason.
-
-        Several lane processes may ask for it: streams that are being closed are not disturbed.
-        """
+        """Close all streams; the listener hears `disconnected` with the first reason."""
         if self._task is not None and not self._task.cancelling():
             self._hung_up = reason
             self._task.cancel()

@@ -8,44 +8,42 @@ for each shard, and from the clock. The values themselves are a `Carrier`'s.
 An offer belongs to the session in which it was due: with that session it is forgotten. When its
 capture was overwritten, the rules hear `capture_lost` when the offer's turn comes.
 
-A carrier that has lost another process of the learner can carry nothing any more: the training
-process gets Fail, and all sessions end (rule 30).
-
 The transport ends when the training process leaves or is gone. What a finished learner owes to the
 export gets WAITS_SECONDS until the registrar has it (rule 36). The Leaves get LEAVE_SECONDS_MAX in
-all (rule 24); the carrier's connections are closed after all others. A bug of the rules or of this
-driver ends it at once, with ExitCode.BUG: a half-changed state goes on with nobody.
+all (rule 24). A bug of the rules or of this driver ends it at once, with ExitCode.BUG: a
+half-changed state goes on with nobody.
 """
 
 import asyncio
+import json
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.exits import ExitCode
-from atoll_protos.job.companion import WAITS_SECONDS
-from atoll_protos.network.deadline import Deadline
+from atoll_protos.network.channels import Deadline
 from atoll_protos.transfer.frames import FrameError
 from atoll_worker.link.messages import (
     Boundary,
-    CompanionReady,
     Evaluated,
-    Fail,
     Leaving,
     LoggedValues,
     Warned,
 )
 from atoll_worker.link.socket import TransportEnd
-from atoll_worker.rules.effects import (
+from atoll_worker.rules.exchange import Exchange
+from atoll_worker.rules.learner_state import (
     Command,
     Dial,
     Discard,
     Effect,
     HangUp,
+    LearnerState,
     PlaceValue,
     Promote,
     SendHeld,
@@ -54,20 +52,69 @@ from atoll_worker.rules.effects import (
     SendSeed,
     TelemetryRecord,
 )
-from atoll_worker.rules.exchange import Exchange
-from atoll_worker.rules.learner_state import LearnerState
-from atoll_worker.transport.bulk import OpenChannel, Payloads, Ready
-from atoll_worker.transport.carrier import Carrier
-from atoll_worker.transport.control_stream import ShardClient, channel_ready
-from atoll_worker.transport.held_values import Key
-from atoll_worker.transport.numbers import Base, Numbers
-from atoll_worker.transport.telemetry import Telemetry
+from atoll_worker.transport.carrier import Base, Carrier, Key, Numbers
+from atoll_worker.transport.control_stream import (
+    OpenChannel,
+    Payloads,
+    Ready,
+    ShardClient,
+    channel_ready,
+)
+
+FLUSH_SECONDS: Final = 0.5
+LOGGED: Final = "logged"  # the event of what a script logs, as often as it steps
+WAITING_BYTES_MAX: Final = 1 << 20  # of lines that a disk without room takes later
+
+log = structlog.get_logger()
+
+
+class Telemetry:
+    """Appends JSON lines with their `time`, written out twice a second; without a folder none.
+
+    What an offer counts is written out before it leaves: a machine that loses its power has the
+    lines of all that can be merged. Without a slot it is an observer's. What the disk does not take
+    is tried again, up to WAITING_BYTES_MAX, and what comes after that is left out.
+    """
+
+    def __init__(self, folder: str, slot: str) -> None:
+        name = f"learners/{slot}.jsonl" if slot else "evaluations.jsonl"
+        self._path = Path(folder) / name if folder else None
+        self._waiting = bytearray()
+        self._flushed_at = 0.0
+        self._trouble = ""
+
+    def write(self, fields: dict[str, Any]) -> None:
+        if self._path is None:
+            return
+        now = time.time()
+        line = (json.dumps({"time": now, **fields}) + "\n").encode()
+        if len(self._waiting) + len(line) <= WAITING_BYTES_MAX:
+            self._waiting += line
+        often = "t_m" in fields or fields.get("event") == LOGGED
+        if now - self._flushed_at >= FLUSH_SECONDS or not often:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._path is None or not self._waiting:
+            return
+        path, trouble = self._path, ""
+        self._flushed_at = time.time()
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(0o600)  # also where the script's files are for others
+            with path.open("ab", buffering=0) as file:
+                while self._waiting:
+                    del self._waiting[: file.write(self._waiting)]
+        except OSError as error:
+            trouble = str(error)
+        if trouble and not self._trouble:
+            log.warning("telemetry waits", reason=trouble)
+        self._trouble = trouble
+
 
 LEAVE_SECONDS_MAX = 3.0
 TROUBLE_SECONDS = 5.0  # between two looks at the credentials
 LOOKED_AT_EACH = 101  # adoption; a prime, so that every slice has its turn
-
-log = structlog.get_logger()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -82,7 +129,6 @@ class Transport:
     trouble: Callable[[], str] | None = None  # why it could not dial now; reads files
     outlived: Callable[[], frozenset[str]] = frozenset  # endpoints to dial again; reads files
     now: Callable[[], float]  # monotonic seconds
-    carried_by: Callable[..., Carrier] = Carrier
 
     def __post_init__(self) -> None:
         configure = self.end.configure
@@ -96,11 +142,10 @@ class Transport:
         self._adoptions = 0
         self._waiting: list[Effect] = []  # for the next turn of the loop
         self._looks: set[asyncio.Task[None]] = set()
-        self._owes_nothing = asyncio.Event()  # to the export
         self._away: dict[int, str] = {}  # why shards could not be reached last time
         self._said = ""  # of the credentials
         self._deadline = Deadline(self.now, self.exchange.deadline)
-        self.carrier = self.carried_by(
+        self.carrier = Carrier(
             end=self.end,
             numbers=self.numbers,
             exchange=self.exchange,
@@ -117,16 +162,10 @@ class Transport:
         configure = self.end.configure
         if not configure.observer:
             self.values.begin(self.exchange.state.slices)
-        await self.carrier.listen()
         self.end.attach(asyncio.get_running_loop(), self._hear_training, self.over.set)
         over = asyncio.create_task(self.over.wait())
-        gathered = asyncio.create_task(self.carrier.gathered())
-        await asyncio.wait({gathered, over}, return_when=asyncio.FIRST_COMPLETED)
-        if gathered.done():
-            gathered.result()  # a bug
-        gathered.cancel()
         self.feed(self.exchange.start(self.now()))
-        works = [self._keep_time(), self._keep_whole()]
+        works = [self._keep_time()]
         if self.trouble is not None:
             works.append(self._keep_looking())
         keepers = [asyncio.create_task(each) for each in works]
@@ -137,12 +176,7 @@ class Transport:
             keeper.cancel()
         if self._bug is not None:
             raise self._bug  # what it has changed by half is of no use to anybody
-        if not self.carrier.lost:  # else nothing is sent any more
-            with suppress(TimeoutError):
-                async with asyncio.timeout(WAITS_SECONDS):
-                    await self._owes_nothing.wait()
         await asyncio.gather(*(client.leave(LEAVE_SECONDS_MAX) for client in self.clients))
-        await self.carrier.leave()
         self.telemetry.flush()
 
     @contextmanager
@@ -157,19 +191,13 @@ class Transport:
             raise
 
     def feed(self, effects: list[Effect]) -> None:
-        """Perform effects in order; none any more when a process of the learner is lost.
+        """Perform effects in order.
 
         A turn of the loop copies one slice. At the end of a job all of them are placed, which may
         be many GB, and meanwhile the shards are to hear this learner.
         """
-        if self.carrier.lost:
-            return
         with self._bugs_end():
             self._perform_turn(effects)
-        if self.exchange.state.companion_owed:
-            self._owes_nothing.clear()
-        else:
-            self._owes_nothing.set()
         self._deadline.moved()
 
     def _perform_turn(self, effects: list[Effect]) -> None:
@@ -195,7 +223,6 @@ class Transport:
         return self.carrier.opened(shard, welcome, payloads)
 
     def disconnected(self, shard: int, reason: str) -> None:
-        self.carrier.closed(shard)
         reason = self.exchange.state.shards[shard].end_reason or reason
         if not self.over.is_set():
             if self._away.get(shard) != reason:
@@ -222,8 +249,6 @@ class Transport:
                 self._perform(TelemetryRecord({"event": "warning", "reason": reason}))
             case LoggedValues(values=values):
                 self.feed(self.exchange.logged(values))
-            case CompanionReady():
-                self.carrier.companion(message)
             case Leaving(reason=reason):
                 self.feed(self.exchange.leave(reason, self.now()))
                 self.over.set()
@@ -238,7 +263,7 @@ class Transport:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Command(command):
-                self.carrier.command(command)
+                self.end.send(command)
             case SendMessage(shard, message):
                 if message.HasField("join") and self.end.configure.lanes > 1:
                     message.join.lanes = self.end.configure.lanes  # the rules know of none
@@ -267,10 +292,10 @@ class Transport:
                 self.clients[shard].hang_up(reason)
 
     def _look_now_and_then(self, key: Key) -> None:
-        """Whether what is adopted has the bits of its version; a part of it has no digest."""
+        """Whether what is adopted has the bits of its version."""
         self._adoptions += 1
         held = self.exchange.state.slices[key].held
-        if self._adoptions % LOOKED_AT_EACH == 0 and held and self.end.configure.share.is_whole:
+        if self._adoptions % LOOKED_AT_EACH == 0 and held:
             look = asyncio.create_task(self._look(key, self.values.bases[key], held))
             self._looks.add(look)
             look.add_done_callback(self._looks.discard)
@@ -287,20 +312,6 @@ class Transport:
         )
         log.error(reason)
         self._perform(TelemetryRecord({"event": "warning", "reason": reason}))
-
-    async def _keep_whole(self) -> None:
-        """When a process is lost, end everything but the link, over which the training hears it.
-
-        An Adopt that waits for what a lost process was to place is never sent.
-        """
-        reason = await self.carrier.failed()
-        log.error("a lane process is lost", reason=reason)
-        self.carrier.abort()
-        for client in self.clients:
-            client.hang_up(reason)
-        remedy = "start all ranks of this learner again"
-        self.end.send(Fail(exit_code=int(ExitCode.TRY_AGAIN), reason=f"{reason}; {remedy}"))
-        await asyncio.Event().wait()
 
     async def _keep_looking(self) -> None:
         """What is wrong with the credentials is said while shards hear it."""

@@ -11,12 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from atoll_operator.api.job import presets
-from atoll_operator.api.job.learner_fields import HOSTS_NAME_CHARACTERS_MAX, RegionSpec
-from atoll_operator.api.job.model_base import NAME_CHARACTERS_MAX
+from atoll_operator.api.job import sync_fields
+from atoll_operator.api.job.fields import (
+    HOSTS_NAME_CHARACTERS_MAX,
+    LEARNER_PODS_MAX,
+    NAME_CHARACTERS_MAX,
+    Reclaim,
+    RegionSpec,
+    StorageSpec,
+    StorageType,
+)
 from atoll_operator.api.job.spec import Job, Spec
 from atoll_operator.api.job.sync_fields import SyncSpec
-from atoll_operator.api.job.syncer_fields import Reclaim, StorageSpec, StorageType, TlsMode
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import Fragments
 from atoll_protos.names import REGION_PATTERN
@@ -57,13 +63,15 @@ def default_of(field: str) -> Any:
 def effective(field: str) -> str:
     """CEL for a field of `spec.sync`: as given, else the preset's, else the default."""
     found = f"has(self.sync.{field}) ? self.sync.{field} :"
-    for name, value in presets.values(field).items():
+    for name, value in sync_fields.values(field).items():
         found += f" has(self.sync.preset) && self.sync.preset == '{name}' ? {value} :"
     return f"({found} {default_of(field)})"
 
 
 def _unless_given(field: str) -> str:
-    presets_of = "".join(f"; with {name} {value}" for name, value in presets.values(field).items())
+    presets_of = "".join(
+        f"; with {name} {value}" for name, value in sync_fields.values(field).items()
+    )
     return f"({default_of(field)} unless given{presets_of})"
 
 
@@ -155,13 +163,12 @@ RULES = (
         cel="size(self.syncer.endpoints) == 0 || size(self.syncer.endpoints) == self.syncer.shards",
     ),
     Rule(
-        field="spec.syncer.tls.issuerRef",
-        problem="signs certificates that nobody uses while spec.syncer.tls.mode is Disabled",
-        remedy=f"remove it, or use spec.syncer.tls.mode {TlsMode.REQUIRED}",
-        holds=lambda job: (
-            job.spec.syncer.tls.issuer_ref is None or job.spec.syncer.tls.mode is TlsMode.REQUIRED
-        ),
-        cel=f"!has(self.syncer.tls.issuerRef) || self.syncer.tls.mode == '{TlsMode.REQUIRED}'",
+        field="spec.regions",
+        problem=f"all learners together have more than {LEARNER_PODS_MAX} pods, one for each of"
+        " spec.learner.hosts",
+        remedy="use fewer learners, or fewer hosts for each",
+        holds=lambda job: job.spec.learners * job.spec.learner.hosts <= LEARNER_PODS_MAX,
+        cel=f"{_LEARNERS} * self.learner.hosts <= {LEARNER_PODS_MAX}",
     ),
     Rule(
         field="spec.sync.quorum",
@@ -237,13 +244,6 @@ RULES = (
         ),
     ),
     Rule(
-        field="spec.restore",
-        problem="needs volumes that outlive a job",
-        remedy=f"use spec.syncer.storage.type {_CLAIM}",
-        holds=lambda job: job.spec.restore is None or job.spec.syncer.storage.type is _CLAIM,
-        cel=f"!has(self.restore) || self.syncer.storage.type == '{_CLAIM}'",
-    ),
-    Rule(
         field="spec.syncer.endpoints",
         problem="an IPv6 address is not in brackets",
         remedy="write it as in [fd00::1]:7700",
@@ -263,8 +263,9 @@ def _is_same(name: str) -> Callable[[Spec, Spec], bool]:
     return lambda before, after: value(before) == value(after)
 
 
-def _same(path: str) -> Fixed:
-    return Fixed(path, f"self.{path} == oldSelf.{path}", _CANNOT, _is_same(path))
+def _same(path: str, name: str = "") -> Fixed:
+    """`name` is that of the field in the models, where it differs."""
+    return Fixed(path, f"self.{path} == oldSelf.{path}", _CANNOT, _is_same(name or path))
 
 
 def _same_or_left_out(path: str, name: str) -> Fixed:
@@ -311,10 +312,9 @@ FIXED = (
         _same_bucket,
     ),
     _same("syncer.shards"),
-    _same_or_left_out("syncer.tls.issuerRef", "syncer.tls.issuer_ref"),
+    _same("syncer.tls.caSecret", "syncer.tls.ca_secret"),
     _same("sync"),
     _same_or_left_out("managedBy", "managed_by"),
-    _same_or_left_out("restore", "restore"),
     Fixed(
         "steps",
         "has(self.steps) == has(oldSelf.steps)",

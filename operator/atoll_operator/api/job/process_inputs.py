@@ -7,20 +7,21 @@ write the same bytes for the same manifest.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from atoll_operator.api.job.smaller_fields import CheckpointSpec
+from atoll_operator.api.job.fields import CheckpointSpec
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.job.sync_fields import AdoptMode
-from atoll_protos.job.expected import Expected, Limit, ListedMachine
-from atoll_protos.job.length import LengthFile
 from atoll_protos.job.run_file import (
     Checkpoints,
+    Expected,
+    Limit,
+    ListedMachine,
     Momentum,
     Quorum,
-    Recorded,
     Region,
     RunFile,
     Sync,
 )
+from atoll_protos.job.schedule import LengthFile
 
 # What a container runs whose template names no command: arguments of a Python interpreter.
 TRAIN = ("-m", "atoll_worker", "bytegpt.train:main")
@@ -76,12 +77,6 @@ def _checkpoints(given: CheckpointSpec) -> Checkpoints | None:
     return Checkpoints(url=given.url, every=given.every_steps, keep=given.keep, model=given.model)
 
 
-def _recorded(given: CheckpointSpec) -> Recorded | None:
-    if given.record is None or not given.url:
-        return None
-    return Recorded(url=given.url, commits=given.record)
-
-
 _FIELDS = {  # of the run file, that a manifest calls otherwise
     "job": "metadata.name",
     "seed": "spec.seed",
@@ -110,16 +105,15 @@ def run_file(job: Job) -> RunFile:
     spec, sync = job.spec, job.spec.sync
     momentum = sync.outer.momentum
     return RunFile(
-        job=job.run_name,
+        job=job.name,
         regions=_regions(job),
         shards=spec.syncer.shards,
         seed=spec.seed,
         steps=spec.steps,
         tokens=spec.tokens,
         checkpoint=_checkpoints(spec.checkpoint),
-        recorded=_recorded(spec.checkpoint),
         restore_from=spec.checkpoint.from_,
-        uid=job.folder,
+        uid=job.uid,
         evaluator_every=spec.evaluator.every_steps if spec.evaluator else None,
         sync=Sync(
             fragments=sync.fragments,

@@ -17,7 +17,7 @@ server stores these fields as absent, and the preset fills them whenever the obj
 The two ways refuse the same manifests in the same words. The operator checks each object again,
 since it may have been stored under an older CRD with weaker rules; then the job gets the condition
 Accepted=False. Values are never corrected silently, and a field that is accepted has an effect, or
-is refused when it is set (`unsupported.py`).
+is refused when it is set (`parsing.py`).
 
 To add a field: add it to its model with a description, use it, and regenerate the CRD and
 docs/spec.md.
@@ -27,18 +27,21 @@ from typing import Final
 
 from pydantic import Field
 
-from atoll_operator.api.job.learner_fields import LearnerSpec, RegionSpec
-from atoll_operator.api.job.model_base import COUNT_MAX, REGIONS_MAX, SECONDS_MAX, Model
-from atoll_operator.api.job.smaller_fields import (
+from atoll_operator.api.job.fields import (
+    COUNT_MAX,
+    REGIONS_MAX,
+    SECONDS_MAX,
     CheckpointSpec,
     Evaluator,
     ExportSpec,
     FailureSpec,
-    Restore,
+    LearnerSpec,
+    Model,
+    RegionSpec,
     Sizing,
+    Syncer,
 )
 from atoll_operator.api.job.sync_fields import SyncSpec
-from atoll_operator.api.job.syncer_fields import Syncer
 
 API_VERSION: Final = "atoll.dev/v1alpha1"
 KIND: Final = "DecoupledTrainingJob"
@@ -85,7 +88,6 @@ class Spec(Model):
     one, or in the bucket of ObjectStore storage; several shards need it otherwise."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """Where and how often checkpoints of the training are taken."""
-    restore: Restore | None = None
     """Carries on the run of a job that was deleted or has failed, instead of beginning one. For
     clusters; `atoll run` has --resume."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=SECONDS_MAX)
@@ -126,30 +128,9 @@ class Spec(Model):
         return 1 if self.sync.lockstep else self.quorum
 
 
-class Restored(Model):
-    """Where the state lies that a job has taken up from another one (`manifest.restore`)."""
-
-    folder: str  # of each volume: the UID of the job that began the run
-    run_name: str  # the name under which the run began, which is part of the run hash
-    claims_of: str  # name of the job whose claims the shards mount
-
-
 class Job(Model):
     """A checked manifest; `uid` is the object's, empty on this machine."""
 
     name: str
     spec: Spec
     uid: str = ""
-    restored: Restored | None = None
-
-    @property
-    def run_name(self) -> str:
-        return self.restored.run_name if self.restored else self.name
-
-    @property
-    def claims_of(self) -> str:
-        return self.restored.claims_of if self.restored else self.name
-
-    @property
-    def folder(self) -> str:
-        return self.restored.folder if self.restored else self.uid

@@ -11,12 +11,13 @@ from typing import Final
 from atoll_protos.exits import EXITS
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
-WARNINGS: Final = frozenset({"Degraded", "NodeLossHeld", "SpecDrift", "Failed", "Stalled"})
+WARNINGS: Final = frozenset({"Degraded", "Failed", "Stalled"})
 SUMMARIES: Final = frozenset({"Ready", "Stalled"})  # they repeat what other conditions say
 STALLED_SECONDS: Final = 120.0
 STALLED_TICKS: Final = 5.0  # that a step may take longer than it did, before it counts as stalled
 STALLED_SECONDS_MAX: Final = 3600.0
 STORE_LOST: Final = "StoreLost"
+NODE_LOSS_HELD: Final = "NodeLossHeld"  # of Degraded
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ TABLE = f"""
 Accepted True
   Valid: the manifest is right and supported; the message has each link or overlap that will not
       hold by the manifest's own numbers
-    > nothing; where the message names a link or an overlap, `atoll plan` names settings that hold
+    > nothing; where the message names a link or an overlap, take a longer period, a shorter number
+      format or more overlap; `atoll plan` shows what holds
   NotServed: the manifest is right, and this install serves none of its regions: nothing is made
     > nothing, if the job's regions are in other clusters; else compare spec.regions with the
       chart's value regions
@@ -43,9 +45,6 @@ Accepted False
     > fix the field that the message names; `atoll validate` finds the same
   NotSupported: this version cannot do what a field asks for
     > change or remove the field that the message names
-  RestoreRefused: the state that spec.restore names cannot be taken up
-    > follow the message; it is tried again every few seconds. Where this job's own manifest is
-      wrong, delete the job, which has made nothing, and apply it again
   TwoHomes: the job's syncer seems to run in another cluster, and this install serves its region,
     too; what runs here stays as it is, and no second syncer is made
     > name the regions of this cluster in the chart's value `regions`, best in a values file for
@@ -54,6 +53,10 @@ Accepted False
     where its shards are
     > give spec.syncer.expose a type in that cluster, and copy its status.syncer.endpoints into
       spec.syncer.endpoints here
+  TooManyChildren: the job, its namespace or the install would have more children than the chart's
+      value limits allows; what runs continues, with the manifest that was accepted last
+    > follow the message: ask for less, delete jobs that are over, or have the limit raised; it is
+      tried again when there is room
   TemplateRefused: the API server finds a pod template wrong; what runs stays as it is, and of a
     new job nothing is made
     > fix the template that the message names; the edit is tried at once
@@ -68,15 +71,13 @@ Accepted False
   CredentialsRefused: the certificates that were brought into this cluster cannot be used: another
     region's, another job's, those of a former run, expired ones, or the shards do not take them
     > bring new ones by the command that the message names
-  CertificatesMissing: certificates of the job are not there: cert-manager has not made them, or
-    the operator cannot read them; what runs continues, and no pod can start without
-    > follow the message: see the issuer that spec.syncer.tls.issuerRef names, or let the operator
-      read Secrets; it is looked at again every few seconds
+  CertificatesMissing: certificates of the job are not there: the Secret of
+    spec.syncer.tls.caSecret is missing or cannot sign, or the operator cannot read Secrets; what
+    runs continues, and no pod can start without
+    > follow the message: see who fills that Secret, or let the operator read Secrets; it is looked
+      at again every few seconds
 SyncerReady True
   Serving: every shard serves
-  NoStandby: every shard serves, and the pod that should wait to take one over cannot
-    > see the pod that the message names: its node, image, resources and log; an edit reaches what
-      serves when all that wait can take over
 SyncerReady False
   Starting: a shard starts, waits for its first values, or reads or restores its state
     > wait; if it stays, see the log of the shard that the message names
@@ -88,24 +89,15 @@ SyncerReady Unknown
       reach port 7700 through NetworkPolicies and the service mesh
   NotRead: the operator cannot read the job's objects from the API server; what runs continues
     > see the message, and the permissions of the operator
-LearnersAvailable True
-  Quorum: at least as many learners as the quorum are in training
-  TrainingOver: every slice has had its last round, so learners may leave
-LearnersAvailable False
-  TooFew: fewer learners than the quorum are in training
-    > see the pods that the message names: events, logs, capacity of their region
-  LearnersStarting: fewer learners than the quorum are in training, because the others start: for
-    the first time, after a resume, or again with a new template
-    > wait; after 10 minutes it is TooFew
-LearnersAvailable Unknown
-  SyncerSilent: shard 0 does not answer
-    > see the pod and the log of shard 0
-  NotRead as at SyncerReady
 Progressing True
-  Training: the job's step moves; with a message: more than 10% of what is trained comes too late
-    for a merge, or more than half is overwritten while values are on their way, and is lost
-    > where there is a message: raise the setting that it names, in a new job, or give the shards
-      more CPU in spec.syncer.template
+  Training: the job's step moves; the message counts the learners, and says where more than 10% of
+    what is trained comes too late for a merge, or more than half is overwritten while values are on
+    their way, and is lost
+    > where the message names a setting: raise it in a new job, or give the shards more CPU in
+      spec.syncer.template
+  LengthDiffers: the job's step moves, and a shard does not know the present spec.steps or
+    spec.tokens yet
+    > wait about a minute; if it stays, see SyncerReady. A shard that has ended keeps its length
   Exporting: the training is over and the model is being written
   Evaluating: the model is written and the last evaluation runs
   LearnersFinished: every learner has the final values and has ended, and shard 0 cannot be asked
@@ -115,9 +107,10 @@ Progressing False
   WaitingForSyncer: a shard does not serve
     > see SyncerReady
   WaitingForLearners: fewer learners than the quorum are in training
-    > see LearnersAvailable
-  LearnersStarting: fewer learners than the quorum are in training, because the others start
-    > wait; see LearnersAvailable
+    > see the pods that the message names: events, logs, capacity of their region
+  LearnersStarting: fewer learners than the quorum are in training, because the others start: for
+    the first time, after a resume, or again with a new template
+    > wait; after 10 minutes it is WaitingForLearners
   Stalled: the step has not moved for {STALLED_SECONDS:.0f} s, or {STALLED_TICKS:.0f} times what
     a step takes, if that is longer
     > see the learners' logs
@@ -130,6 +123,8 @@ Progressing Unknown
     > see the pod and the log of shard 0
   NotRead as at SyncerReady
 Degraded True
+  {NODE_LOSS_HELD}: so many nodes were lost at once that nothing is replaced
+    > bring the nodes back, delete them, or annotate the job with `atoll.dev/release-hold`
   PodsExited: a learner or the evaluator ended with a permanent exit code; the kubelet starts it
     again with back-off (`atoll run` has given it up), and the others train on
     > fix what the message names and apply the job again: an edit of its template, image or
@@ -137,9 +132,10 @@ Degraded True
   PodsMissing: a pod waits, its node is lost, or its process ended and has not come back
     > nothing while replacements come; else give the region more capacity
   SyncerLost as at Progressing
-  OtherManifest: the manifest here differs from that of the syncer's cluster in what must be equal;
-    the learners here do not start, the others train on
-    > see SpecDrift
+  OtherManifest: the manifest here differs from that of the syncer's cluster in what must be equal,
+    or the endpoints lead to other shards; the message names both values. The learners here do not
+    start, the others train on
+    > delete the job in this cluster and apply the manifest of the syncer's cluster
   HomeFailed: the job has failed in the cluster where the syncer runs; the learners here are scaled
     to 0
     > see Failed in that cluster; when it tries again the learners here come back
@@ -153,6 +149,9 @@ Degraded True
     that are not finite, or changes far more than the others (spec.sync.normLimit): it has diverged
     > lower its learning rate, clip gradients or look at its data; if it stays, restart it: it
       begins again with the job's values and a new optimizer
+  SameData: learners had equal losses in their first steps, bit for bit, so they train on the same
+    data: what one has learned, the others only repeat
+    > choose each batch by job.index of `job = atoll.job()` and by learner.cursor, and begin again
   TokensAboveLimit: a learner reports more tokens for a step than regions[].tokensPerStep of its
     region: what is above is not counted, nor does it weigh
     > see what its script gives as tokens= to step(), or raise that field, without a restart
@@ -164,30 +163,13 @@ Degraded True
   CredentialsRefused as at Accepted
   CertificatesMissing as at Accepted
   CredentialsExpire: two thirds of the life of the certificates that were brought into this cluster
-    are over, or those of a learner that trains have expired. It trains on with the connections
-    that it has
-    > bring new ones by the command that the message names; no pod restarts. Where the Secret has
+    are over, or five sixths of that of spec.syncer.tls.caSecret, or those of a learner that trains
+    have expired. It trains on with the connections that it has
+    > bring new ones by the command that the message names, or let the issuer of that Secret renew
+      it; no pod restarts. Where the Secret has
       new ones already, see whether the kubelet of the node runs, or delete the pod
   LearnersMissing: some learners are lost, crashed or hang, or have been starting for 10 minutes
     > see their pods and logs, those of another cluster's regions there
-Degraded False
-  AllWell: everything that the job asks for is there
-  LearnersStarting: learners start and are not in training yet; nothing is lost
-Degraded Unknown
-  SyncerSilent: shard 0 does not answer
-    > see the pod and the log of shard 0
-  NotRead as at SyncerReady
-NodeLossHeld True
-  Storm: so many nodes were lost at once that nothing is replaced
-    > bring the nodes back, delete them, or annotate the job with `atoll.dev/release-hold`
-NodeLossHeld False
-  NoStorm: lost nodes are replaced
-SpecDrift True
-  Differs: a shard does not know the present spec.steps or spec.tokens yet
-    > wait about a minute; if it stays, see SyncerReady. A shard that has ended keeps its length
-  OtherManifest: a field that must be equal in all clusters differs, or the endpoints lead to other
-    shards; the message names both values
-    > delete the job in this cluster and apply the manifest of the syncer's cluster
   OtherCounts: spec.steps, or the learners of a region, are others in another cluster; those of the
     syncer's cluster count, and other learners are shut out after 90 s
     > apply the same manifest in every cluster; after an edit there wait about a minute
@@ -197,12 +179,17 @@ SpecDrift True
   TransportDiffers: the run talks in plain text and spec.syncer.tls asks for TLS, or the reverse:
     it continues as it began
     > suspend the job and resume it when its pods have ended; with Ephemeral storage start another
-      job. Nothing is wrong with the run
-SpecDrift False
-  InStep: every shard that answers knows the present length
+      job
+Degraded False
+  AllWell: everything that the job asks for is there
+  LearnersStarting: learners start and are not in training yet; nothing is lost
+Degraded Unknown
+  SyncerSilent: shard 0 does not answer
+    > see the pod and the log of shard 0
+  NotRead as at SyncerReady
 Suspended True
   Suspended: nothing runs, the run is kept
-    > `atoll resume` continues it, as `spec.suspend: false` does; a run that was interrupted or
+    > `spec.suspend: false` continues it, in a folder `atoll resume`; a run that was interrupted or
       killed goes on with the command that the message names
   SuspendedElsewhere: the job is suspended in the cluster where the syncer runs
     > resume it there; the learners here come back
@@ -236,7 +223,7 @@ Ready False
   Starting: the job has not begun to train
     > wait; the message names what is missing
   Waiting: the training waits for shards or for learners
-    > see SyncerReady and LearnersAvailable
+    > see SyncerReady and Progressing
   Stalled: the step does not move
     > see Progressing
   Refused: the API server refuses a pod template, or objects without which the job does not train;
@@ -244,7 +231,7 @@ Ready False
     > see Accepted
   SyncerLost as at Progressing
   Suspended: the job is suspended
-    > `atoll resume` continues it, as `spec.suspend: false` does; a run that was interrupted or
+    > `spec.suspend: false` continues it, in a folder `atoll resume`; a run that was interrupted or
       killed goes on with the command that the message names
   Rejected: the manifest cannot be accepted; what runs continues with the one before
     > see Accepted

@@ -9,9 +9,20 @@ the cache: it is for the last look before a step that cannot be taken back.
 While this replica does not lead, every request but a read raises NotLeaderError before it is sent
 (`fence`). Errors of the API server become `ApiError`. Errors of the network pass through, and end
 the pass. Nothing is retried here.
+
+A limit on the requests of this operator to the API server: so many a second, with a burst.
+
+It keeps an operator with many jobs from the API server's own limits (429). A request waits for its
+turn; none is refused. Turns go round the namespaces, so that a job of thousands of objects holds up
+its own namespace, and another's request waits for one of each namespace before it. Watches do not
+count. What only tells of progress waits while the bucket is half empty (`is_busy`), so that
+statuses never use up what the loss of a node needs.
 """
 
+import asyncio
 import json
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +31,72 @@ import structlog
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
 from atoll_operator.api.job.spec import API_VERSION, KIND
-from atoll_operator.kube.edges.fence import Fence
-from atoll_operator.kube.edges.limiter import Limiter
+from atoll_operator.kube.edges.election import Fence
 from atoll_operator.kube.names import CHILDREN_MANAGER, EVENTS_MANAGER, PLURAL, STATUS_MANAGER
 from atoll_operator.kube.observed.cache import Cache, Object
+
+CROWD = 8  # namespaces whose requests wait, from which on progress waits everywhere
+
+
+@dataclass(slots=True, kw_only=True)
+class Limiter:
+    """A bucket of `burst` tokens that fills at `per_second`; a request takes one."""
+
+    per_second: float
+    burst: int
+    free_at: float = float("-inf")  # monotonic: when the bucket would be empty but for new tokens
+    waiting: "dict[str, deque[asyncio.Future[None]]]" = field(default_factory=dict)
+    """By namespace, whose turn comes first: its requests in the order of the calls."""
+    turns: "asyncio.Task[None] | None" = None
+
+    async def wait(self, namespace: str = "") -> None:
+        """Return when it is this request's turn; `namespace` is that of its object, if any."""
+        if not self.waiting and self._pause() <= 0:
+            self._take()
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self.waiting.setdefault(namespace, deque()).append(turn)
+        if self.turns is None or self.turns.done():
+            self.turns = asyncio.create_task(self._give_turns())
+        await turn
+
+    def is_busy(self, namespace: str) -> bool:
+        """Whether progress of this namespace should wait.
+
+        Where requests of a few others wait, the bucket is empty whatever this one does, and its
+        next request has a turn of its own.
+        """
+        if namespace in self.waiting or len(self.waiting) >= CROWD:
+            return True
+        half_seconds = self.burst / 2 / self.per_second
+        return not self.waiting and time.monotonic() - self.free_at < half_seconds
+
+    def _taken_at(self, now: float) -> float:
+        full_at = now - self.burst / self.per_second
+        return max(self.free_at, full_at) + 1 / self.per_second
+
+    def _pause(self) -> float:
+        """Seconds until there is a token; not above 0: there is one."""
+        now = time.monotonic()
+        return self._taken_at(now) - now
+
+    def _take(self) -> None:
+        self.free_at = self._taken_at(time.monotonic())
+
+    async def _give_turns(self) -> None:
+        while self.waiting:
+            if (pause := self._pause()) > 0:
+                await asyncio.sleep(pause)
+                continue
+            namespace = next(iter(self.waiting))
+            queue = self.waiting.pop(namespace)
+            turn = queue.popleft()
+            if queue:
+                self.waiting[namespace] = queue  # behind all others
+            if not turn.done():  # its caller has been cancelled
+                self._take()
+                turn.set_result(None)
+
 
 CALL_SECONDS_MAX = 20.0  # of any call but a watch
 APPLY = "application/apply-patch+yaml"
@@ -40,7 +113,6 @@ KINDS = {
     "StatefulSet": ("apps/v1", "statefulsets"),
 }
 UNSEEN = {  # read one by one where they are needed, or by a path of their own: no cache keeps them
-    "Certificate": ("cert-manager.io/v1", "certificates"),
     "Event": ("v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "Namespace": ("v1", "namespaces"),
@@ -90,6 +162,11 @@ def path(kind: str, namespace: str, name: str = "", part: str = "") -> str:
     return "/" + "/".join(filter(None, (root, version, *inside, plural, name, part)))
 
 
+def namespace_of(where: str) -> str:
+    """The namespace in a URL path; empty: it leads to a cluster's objects."""
+    return where.partition("/namespaces/")[2].partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A part of a collection, and the resource version of the whole of it."""
@@ -125,7 +202,7 @@ class Api:
     ) -> Object:
         """Send a request in its turn (the election's: now); its JSON answer. Raises ApiError."""
         if not of_election:
-            await self.limiter.wait()
+            await self.limiter.wait(namespace_of(where))
         fenced = not of_election
         response = await self._send(method, where, body, query, content_type, seconds, fenced)
         found: Object = json.loads(await response.read())

@@ -29,7 +29,7 @@ from typing import Any
 import kopf
 from kopf._cogs.structs.references import Insights  # kopf.operator takes one and exports no name
 
-from atoll_operator.kube.edges.reflector import PAGE_OBJECTS, Reflector
+from atoll_operator.kube.edges.watches import PAGE_OBJECTS, Reflector
 from atoll_operator.kube.names import GROUP, PLURAL, VERSION
 from atoll_operator.kube.observed.cache import Object
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from atoll_operator.kube import election
+from atoll_operator.kube.edges import election
 from atoll_operator.kube.edges.api import (
     JSON,
     MERGE,
@@ -32,9 +32,8 @@ from atoll_operator.kube.edges.api import (
     ObjectNotFoundError,
     path,
 )
-from atoll_operator.kube.edges.fence import NEVER, Fence
-from atoll_operator.kube.edges.reflector import ERRORS
-from atoll_operator.kube.election import TIMES, Lease, Move, Times
+from atoll_operator.kube.edges.election import NEVER, TIMES, Fence, Lease, Move, Times
+from atoll_operator.kube.edges.watches import ERRORS
 from atoll_operator.kube.observed.cache import Object
 
 CALL_SECONDS_MAX = 5.0

@@ -4,8 +4,10 @@ The queue holds keys of jobs, never events: a key says only that something may h
 
 - Adding a key that is due keeps the earlier time, so any number of events is one pass. An event
   during a pass makes the key due again, so nothing that happened after it has read is missed.
-- At most one pass per key runs at a time, and at most WORKERS in all; two of one key are at least
-  SPACING_SECONDS apart. A pass returns the seconds until the next one; None: an event brings it.
+- At most one pass per key runs at a time, and at most WORKERS in all, but one of each namespace in
+  any case: so long passes of one tenant hold up no other's. Those that are due begin in turn of
+  their namespaces. Two of one key are at least SPACING_SECONDS apart. A pass returns the seconds
+  until the next one; None: an event brings it.
 - A pass that raises is logged with its traceback and tried again after `backoff`, and not before
   the API server wants it (Retry-After). Events do not shorten that time, because a pass that failed
   half-way has caused some itself; an edit of the job does (`lift`). Every exception is caught: a
@@ -20,6 +22,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -72,7 +75,7 @@ class Queue:
         try:
             while True:
                 now = time.monotonic()
-                for key in self._ready(now)[: WORKERS - len(self.running)]:
+                for key in self._next(now):
                     del self.due[key]
                     self.running[key] = now
                     task = asyncio.create_task(self._pass(key))
@@ -87,14 +90,26 @@ class Queue:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ready(self, now: float) -> list[Key]:
+    def _next(self, now: float) -> list[Key]:
+        """Those that begin now: of each namespace in turn the one that is due for longest."""
         ready = [k for k, at in self.due.items() if at <= now and k not in self.running]
-        return sorted(ready, key=lambda key: self.due[key])
+        of_namespace = Counter(namespace for namespace, _ in self.running)
+        turns: dict[Key, int] = {}
+        for key in sorted(ready, key=self.due.__getitem__):
+            turns[key] = of_namespace[key[0]]
+            of_namespace[key[0]] += 1
+        free = WORKERS - len(self.running)
+        in_turn = sorted(turns, key=turns.__getitem__)
+        return [key for n, key in enumerate(in_turn) if n < free or not turns[key]]
 
     def _pause(self, now: float) -> float:
-        if len(self.running) >= WORKERS:
-            return IDLE_SECONDS
-        waits = [at - now for key, at in self.due.items() if key not in self.running]
+        full = len(self.running) >= WORKERS
+        served = {namespace for namespace, _ in self.running} if full else set()
+        waits = [
+            at - now
+            for key, at in self.due.items()
+            if key not in self.running and key[0] not in served
+        ]
         return max(0.01, min(waits, default=IDLE_SECONDS))
 
     async def _pass(self, key: Key) -> None:

@@ -1,16 +1,16 @@
 """The third phase of a pass: does what the plan says, in an order that is part of the protocol.
 
 1. *Children are applied*, first those that pods refer to. The API server tries each workload with a
-   new template, and one of its pods, in a dry run (`trial`); what it refuses is not written, and of
+   new template, and one of its pods, in a dry run; what it refuses is not written, and of
    a new job nothing is. Then certificates are made, which pods mount (`secrets`); where one is
    refused the pass ends. The StatefulSet of a pod on a lost node gets its exclusion here; the pod
    itself is deleted in a later pass, when its controller has observed the exclusion.
 2. *Children that are no longer asked for are deleted*, after what replaces them is there.
-3. *Pods on lost nodes are replaced* (`repair.replace`). The delete comes only after the registrar
-   has taken the word, because from then on two processes of one slot may run, and only the word
+3. *Pods on lost nodes are replaced* (`Repair.replace`). The delete comes only after the registrar
+   has taken the change, because from then on two processes of one slot may run, and only it
    keeps the older one out.
 4. *Pods that cannot go on are deleted*: stranded ones, and those that a shard refused for good.
-5. *Owners are named* (`repair.name_owner`), after a fresh look at the pod.
+5. *Owners are named* (`Repair.name_owner`), after a fresh look at the pod.
 6. *Pods of an old template are restarted*, as many as the quorum can spare.
 7. *Learners' pods are marked* as in training or not, by which they are Ready (`status.readiness`).
 8. *A finished job is deleted* when its time to live is over.
@@ -22,35 +22,297 @@ of another child that is, unless a quota is used up. Where another's object has 
 (`ownership`), the child is refused in the same way.
 
 Any other step may fail and end the pass, because every step is idempotent.
+
+Replacing a pod on a lost node: sequences in which one answer decides the next call.
+
+    replace     Lease still silent? ── no ──> leave the pod alone, its node is back
+                     │ yes
+                SetOwner(slot, "", generation) taken? ── no ──> wait, try again in the next pass
+                     │ yes, or nothing to retire
+                delete with grace 0 and a UID precondition ── another pod or none ──> done by others
+                     │ deleted
+                remember it for the metrics, write the Event NodeLost
+
+    name_owner  pod still has this UID at the API server? ── no ──> the next pass sees the new pod
+                     │ yes
+                SetOwner(slot, UID, generation)
+
+Both read the API server once more, past every cache, because the steps cannot be taken back: a pod
+whose node has just returned must not be killed, and a slot must not be given to a pod that has
+itself been replaced (rule 4 of docs/protocol.md).
+
+Lets the API server try a workload and one of its pods in a dry run, before anything changes.
+
+A StatefulSet is taken whatever its pods ask for: what a priority class, the namespace's Pod
+Security, a LimitRange or a webhook allows is looked at only when its controller makes a pod, and by
+then the old pods are gone. So a pod is tried too, as the controller would make it; of a new job the
+shards' claims are tried by themselves.
+
+What is no mistake in the template is left to the controller: a quota that is used up, a webhook
+that knows no dry runs, an operator that may try no pods. An answer that says nothing of the pod,
+such as that a webhook is away, blames no template, but is waited for.
+
+A pod names a controller that is not there. Kueue, which looks at pods of all namespaces, also at
+those of no queue, looks for it and refuses the pod. Such a pod is tried once more without a
+controller, and what is then said of that alone blames no template.
 """
 
-from collections.abc import Iterable
+import copy
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
-from atoll_operator.kube.edges.api import TOO_MANY_REQUESTS, Api, ApiError, ConflictError, path
-from atoll_operator.kube.effects.repair import Repair
+from atoll_operator.kube.edges.api import (
+    LEASES,
+    TOO_MANY_REQUESTS,
+    Api,
+    ApiError,
+    ConflictError,
+    ObjectNotFoundError,
+    path,
+)
+from atoll_operator.kube.edges.polls import Syncers
+from atoll_operator.kube.effects.report import Recorder
 from atoll_operator.kube.effects.secrets import Secrets
-from atoll_operator.kube.effects.trial import QUOTA, refusal
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.names import TRAINING_GATE, Annotation, account_name
 from atoll_operator.kube.observed.memory import JobMemory
-from atoll_operator.kube.observed.objects import key_of
-from atoll_operator.kube.observed.observation import Object
-from atoll_operator.kube.plan.actions import Deletion, Plan
-from atoll_operator.kube.plan.changes.applied import alike
-from atoll_operator.kube.plan.changes.drift import drift
-from atoll_operator.kube.plan.changes.ownership import obstacle
+from atoll_operator.kube.observed.objects import key_of, rfc3339
+from atoll_operator.kube.observed.observation import WORKLOADS, Object, Replacement
+from atoll_operator.kube.plan.actions import Deletion, Plan, PodReplacement, SlotOwner
+from atoll_operator.kube.plan.applied import alike, drift, obstacle
+from atoll_operator.kube.plan.status import Mark
+from atoll_protos.names import Label
+
+NO_OWNER = ""
+UNKNOWN_GENERATION = 0  # refused unless it is the last one; the refusal has the last one
 
 log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Repair:
+    """Walks through the two sequences above."""
+
+    api: Api
+    syncers: Syncers
+    metrics: Metrics
+    recorder: Recorder
+
+    async def replace(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> bool:
+        """Delete a pod of a lost node; False when the registrar has to be asked again."""
+        pod = each.pod
+        if not await self._still_silent(each):
+            return True
+        generation = each.retire_generation
+        if generation is not None and not await self._retire(plan, generation, each, memory):
+            return False
+        memory.deleted_at[each.key] = plan.at
+        gone = Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=each.reason)
+        if await self.delete(plan, gone, memory, at_once=True):
+            await self._note(plan, each, memory)
+        return True
+
+    async def delete(
+        self, plan: Plan, each: Deletion, memory: JobMemory, *, at_once: bool = False
+    ) -> bool:
+        """Delete an object; False: it was gone or may not go. Raises ApiErrors that may pass."""
+        where = path(each.kind, plan.namespace, each.name)
+        try:
+            found = await self.api.delete(where, each.uid, at_once=at_once)
+        except ApiError as error:
+            text = f"{each.kind} {each.name} is not deleted: {error.message}"
+            memory.undeleted[each.uid] = (text, plan.at)
+            log.warning("not deleted", job=plan.job, name=each.name, error=str(error))
+            if error.may_pass:
+                raise
+            return False
+        memory.undeleted.pop(each.uid, None)
+        return found
+
+    async def _still_silent(self, each: PodReplacement) -> bool:
+        """Whether a silent Lease is unchanged at the API server; other signs need no last look."""
+        if each.silent_renewal is None:
+            return True
+        lease = await self.api.get(f"{LEASES}/{each.pod.node}")
+        return lease is None or lease["spec"].get("renewTime") == each.silent_renewal
+
+    async def _retire(
+        self, plan: Plan, generation: int, each: PodReplacement, memory: JobMemory
+    ) -> bool:
+        slot, own = each.pod.slot, memory.certificates.of_slot(each.pod.slot)
+        answer = await self.syncers.set_owner(
+            plan.registrar_address, slot, NO_OWNER, generation, own
+        )
+        self.metrics.owners.inc()
+        return answer == generation + 1
+
+    async def _note(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> None:
+        """Tell of a deleted pod before anything can fail, and once though a finalizer holds it."""
+        pod, lost_at = each.pod, plan.at - each.silent_seconds
+        noted = memory.replacements.get(each.key[0])
+        if noted is not None and noted.old_uid == pod.uid:
+            return
+        memory.replacements[each.key[0]] = Replacement(
+            role=pod.role, name=pod.name, old_uid=pod.uid, shard=pod.shard, lost_at=lost_at
+        )
+        self.metrics.replacements.labels(pod.role).inc()
+        self.metrics.deletion_seconds.labels(pod.role).observe(time.monotonic() - lost_at)
+        log.warning("replaced", job=plan.job, pod=pod.name, node=pod.node, reason=each.reason)
+        await self.recorder.tell(each.event)
+
+    async def mark(self, plan: Plan, mark: Mark) -> None:
+        condition = {
+            "type": TRAINING_GATE,
+            "status": "True" if mark.trains else "False",
+            "reason": "Training" if mark.trains else "NotTraining",
+            "lastTransitionTime": rfc3339(time.time()),
+        }
+        try:
+            await self.api.mark(plan.namespace, mark.pod, mark.uid, condition)
+        except (ObjectNotFoundError, ConflictError):
+            return  # it is gone, or another one has its name: the next pass sees it
+        except ApiError as error:
+            if error.may_pass:
+                raise
+            log.warning("not marked", job=plan.job, pod=mark.pod, error=str(error))
+            return
+        log.info("marked", job=plan.job, pod=mark.pod, training=mark.trains)
+
+    async def name_owner(self, plan: Plan, owner: SlotOwner, memory: JobMemory) -> None:
+        live = await self.api.get(path("Pod", plan.namespace, owner.pod))
+        if live is None or live["metadata"]["uid"] != owner.uid:
+            return
+        address, generation = plan.registrar_address, owner.generation
+        own = memory.certificates.of_slot(owner.slot)
+        if generation is None:
+            memory.absent_since[owner.slot] = plan.at  # wait again before the next try
+            generation = await self.syncers.set_owner(
+                address, owner.slot, owner.uid, UNKNOWN_GENERATION, own
+            )
+        if generation is not None:
+            await self.syncers.set_owner(address, owner.slot, owner.uid, generation, own)
+            self.metrics.owners.inc()
+            log.info("named owner", job=plan.job, slot=owner.slot, pod=owner.uid)
+
+
+REFUSED, UNAVAILABLE = 422, 503  # HTTP: the object is wrong, or nobody can say
+QUOTA: Final = "exceeded quota"
+NO_MISTAKE: Final = (QUOTA, "does not support dry run", 'cannot create resource "pods"')
+NO_ACCOUNT: Final = "error looking up service account"
+OF_CONTROLLER: Final = ("controller", "owner", "naked")  # in a message in small letters
+OF_ACCOUNT: Final = ("serviceaccount", "service account")  # in a message in small letters
+NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload that is to be made
+
+
+async def refusal(api: Api, workload: Object) -> ApiError | None:
+    """Why the API server would refuse the workload or its pods, or a claim; None: it would not.
+
+    None, too, where another object has the workload's name: what becomes of it is decided when it
+    is applied. Raises ApiError when the API server has too much to do to judge anything.
+    """
+    metadata = workload["metadata"]
+    where = path(workload["kind"], metadata["namespace"], metadata["name"])
+    if "uid" not in metadata and await api.get(where) is not None:
+        return None
+    try:
+        await api.dry_run(workload)
+    except ConflictError:
+        return None
+    except ApiError as error:
+        if not _is_no_mistake(error):
+            return error
+    if workload["kind"] not in WORKLOADS:
+        return None
+    wrong = await _refusal_of_pod(api, workload)
+    if wrong is None:
+        return None
+    status = UNAVAILABLE if wrong.may_pass else REFUSED
+    return ApiError(status, f"its pods would be refused: {wrong.message}")
+
+
+async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
+    """Try a pod with its role's service account, or the namespace's own while that is not there.
+
+    The operator makes it in a job's first pass, and without one of the two every pod is refused.
+    What a policy says of the namespace's own says nothing of the job's pods.
+    """
+    pod = pod_of(workload)
+    metadata = workload["metadata"]
+    job, role = metadata["labels"][Label.JOB], metadata["labels"][Label.ROLE]
+    own = account_name(job, role)
+    if pod["spec"].get("serviceAccountName") != own:
+        return await _try(api, pod)
+    known = api.cache.children((metadata["namespace"], job))
+    if any(each["kind"] == "ServiceAccount" and each["metadata"]["name"] == own for each in known):
+        wrong = await _try(api, pod)
+        if wrong is None or NO_ACCOUNT not in wrong.message:
+            return wrong
+    del pod["spec"]["serviceAccountName"]
+    wrong = await _try(api, pod)
+    return None if wrong is None or _says(wrong, OF_ACCOUNT) else wrong
+
+
+async def _try(api: Api, pod: Object) -> ApiError | None:
+    try:
+        await api.dry_run_pod(pod)
+    except ApiError as error:
+        if not _lacks_controller(pod, error):
+            return None if _is_no_mistake(error) else error
+    else:
+        return None
+    free = {name: each for name, each in pod["metadata"].items() if name != "ownerReferences"}
+    wrong = await _try(api, {**pod, "metadata": free})
+    return None if wrong is None or _says(wrong, OF_CONTROLLER) else wrong
+
+
+def _lacks_controller(pod: Object, error: ApiError) -> bool:
+    """Whether a webhook has looked for the controller that the pod names."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(f'"{each["name"]}" not found' in error.message for each in owners)
+
+
+def _says(error: ApiError, words: Sequence[str]) -> bool:
+    return any(each in error.message.lower() for each in words)
+
+
+def _is_no_mistake(error: ApiError) -> bool:
+    if error.status == TOO_MANY_REQUESTS:
+        raise error
+    return any(each in error.message for each in NO_MISTAKE)
+
+
+def pod_of(workload: Object) -> Object:
+    """A pod as its controller would make it, naming it: a policy may refuse pods without one."""
+    metadata, template = workload["metadata"], copy.deepcopy(workload["spec"]["template"])
+    owner = {
+        "apiVersion": workload["apiVersion"],
+        "kind": "ReplicaSet" if workload["kind"] == "Deployment" else workload["kind"],
+        "name": metadata["name"],
+        "uid": metadata.get("uid") or NOBODYS_UID,
+        "controller": True,
+    }
+    own = {
+        "generateName": f"{metadata['name']}-",
+        "namespace": metadata["namespace"],
+        "ownerReferences": [owner],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**template["metadata"], **own},
+        "spec": template["spec"],
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOutcome:
     """What the plan could not know."""
 
-    waits: bool = False  # the registrar has not taken a word, or what was seen is outdated
+    waits: bool = False  # the registrar has not taken a change, or what was seen is outdated
     made: bool = True  # every certificate of the plan is there
     refused: bool = False  # a child was refused, and the plan's status does not say so yet
 
@@ -119,8 +381,8 @@ class Applier:
             revert = reverts.get((kind, name))
             if revert is not None:
                 log.warning("reverted", job=plan.job, kind=kind, name=name, fields=revert.text)
-                if memory.revert((kind, name), plan.at):
-                    await self.repair.recorder.tell(revert.event)
+                memory.reverted_at[kind, name] = plan.at
+                await self.repair.recorder.tell(revert.event)
         return ApplyOutcome(waits=waits, refused=news)
 
     async def _check(self, plan: Plan, memory: JobMemory) -> dict[tuple[str, str], bool]:

@@ -23,6 +23,7 @@ import structlog
 from atoll_operator.api.job.spec import Job
 from atoll_operator.authority.job_authority import (
     Authorities,
+    expires_soon,
     issue,
     make_authorities,
     renewal,
@@ -34,28 +35,25 @@ from atoll_operator.kube.names import LEARNER_ROLE, authority_name, credentials_
 from atoll_operator.kube.observed.memory import CertificateMemory, JobMemory
 from atoll_operator.kube.observed.objects import key_of, written_at
 from atoll_operator.kube.observed.observation import Certificates, Object, SecretSeen, Stale
+from atoll_operator.kube.plan import certificates
 from atoll_operator.kube.plan.actions import Plan
-from atoll_operator.kube.plan.certificates import region_secret
-from atoll_operator.kube.plan.certificates.issuing import (
-    CERTIFICATE,
+from atoll_operator.kube.plan.applied import obstacle
+from atoll_operator.kube.plan.certificates import (
     SECRET,
     Leaf,
-    issuer_message,
+    authority_of,
+    credentials_of,
+    files_of,
     operators,
-    order,
-    ordered,
     wanted,
 )
-from atoll_operator.kube.plan.certificates.region_secret import credentials_of, files_of
-from atoll_operator.kube.plan.changes.ownership import obstacle
 from atoll_operator.kube.plan.owner import JobOwner
-from atoll_operator.kube.plan.workloads.children import with_applied_hash
 from atoll_operator.kube.settings import Settings
 from atoll_protos.errors import SpecError
-from atoll_protos.network import identity
+from atoll_protos.network import credentials
 from atoll_protos.network.credentials import AUTHORITY as CA
 from atoll_protos.network.credentials import CERTIFICATE as CRT
-from atoll_protos.network.credentials import KEY, Credentials, Needed
+from atoll_protos.network.credentials import KEY, Credentials
 
 READ_SECONDS_MAX = 300.0  # between two readings of a job at rest
 BROUGHT_SECONDS_MAX = 30.0  # where people bring them
@@ -63,7 +61,7 @@ READS_A_LIFE = 20.0  # of a certificate, at least
 AGAIN_SECONDS = 10.0  # after a reading that has failed
 HURRY_SECONDS = 10.0  # between two readings while a pod cannot start
 NEVER = float("inf")
-MISSING_SECONDS = 3.0  # while an issuer has not answered
+MISSING_SECONDS = 3.0  # while what others make is not there
 TLS_TYPE = "kubernetes.io/tls"
 AUTHORITY_ROLE = "authority"  # in the labels of its Secret
 
@@ -109,15 +107,13 @@ class Secrets:
         if now < due_at and not revoked:
             return
         memory.read_at, memory.generations = now, owner.generations
-        issued = job.spec.syncer.tls.issuer_ref is not None or not home
+        others = bool(job.spec.syncer.tls.ca_secret) or not home  # make what is read first
         try:
             if not home:
                 seen = await self._look_brought(job, owner, regions, memory)
-            elif issued:
-                seen = await self._look_issued(job, owner, leaves, memory)
             else:
                 seen = await self._look(job, owner, leaves, memory)
-            stale = await self._stale(job, owner, gone, memory) if home else ()
+            stale = await self._stale(owner, gone, memory) if home else ()
             memory.seen = Certificates(secrets={each.name: each for each in seen}, stale=stale)
         except ApiError as error:
             memory.next_at = now + AGAIN_SECONDS
@@ -128,10 +124,10 @@ class Secrets:
                 memory.seen = Certificates(unread=said)
             return
         memory.names.update(names if home else ())
-        missing = any(each.order or each.reason for each in seen)
+        missing = any(each.reason for each in (seen[:1] if home else seen))
         most = READ_SECONDS_MAX if home else BROUGHT_SECONDS_MAX
         pause = min(most, self.settings.certificate_seconds / READS_A_LIFE)
-        memory.next_at = now + (min(pause, MISSING_SECONDS) if issued and missing else pause)
+        memory.next_at = now + (min(pause, MISSING_SECONDS) if others and missing else pause)
 
     async def _look_brought(
         self, job: Job, owner: JobOwner, regions: Sequence[str], memory: CertificateMemory
@@ -140,7 +136,7 @@ class Secrets:
         for region in regions:
             name = credentials_name(job.name, region)
             raw = await self._get(SECRET, owner, name)
-            found = region_secret.judged(raw, job.name, region, now)
+            found = certificates.judged(raw, job.name, region, now)
             seen.append(_seen(name, raw, reason=found.fault, due_at=found.due_at))
             if found.operator is not None:
                 own[region] = found.operator
@@ -150,23 +146,30 @@ class Secrets:
     async def _look(
         self, job: Job, owner: JobOwner, leaves: Sequence[Leaf], memory: CertificateMemory
     ) -> list[SecretSeen]:
-        now, name = time.time(), authority_name(job.name)
+        now, name, ca_secret = time.time(), authority_of(job), job.spec.syncer.tls.ca_secret
+        there = {leaf.secret: await self._get(SECRET, owner, leaf.secret) for leaf in leaves}
+        mounted = (files_of(raw or {}).get(CA) for raw in there.values())
+        memory.believed = memory.believed or next(filter(None, mounted), b"")
         raw = await self._get(SECRET, owner, name)
-        said = _obstacle(raw, owner, name, AUTHORITY_ROLE)
-        found, _, reason = _authorities(raw, owner, now)
-        found = None if said else found
-        seen = [_seen(name, raw, obstacle=said, reason=reason)]
+        if ca_secret:
+            barred, (found, reason) = "", _from_issuer(raw, memory.believed, now)
+            soon = found is not None and expires_soon(found, now)
+            seen = [_seen(name, raw, reason=reason, due_at=now if soon else NEVER)]
+        else:
+            barred = _obstacle(raw, owner, name, AUTHORITY_ROLE)
+            found, _, reason = _authorities(raw, owner, now)
+            found = None if barred else found
+            seen = [_seen(name, raw, obstacle=barred, reason=reason)]
         if found is not None:
             memory.believed = found.bundle
             memory.own = self._own(job, owner, found, memory.own, now)
         for leaf in leaves:
-            raw = await self._get(SECRET, owner, leaf.secret)
-            said = _obstacle(raw, owner, leaf.secret, leaf.identity.role)
-            reason = "its authority is made again"
+            raw = there[leaf.secret]
+            barred = _obstacle(raw, owner, leaf.secret, leaf.identity.role)
+            reason = "" if ca_secret else "its authority is made again"
             if found is not None:
                 reason = renewal(found, credentials_of(raw or {}), leaf.identity, now)
-            seen.append(_seen(leaf.secret, raw, obstacle=said, reason=reason))
-            memory.believed = memory.believed or files_of(raw or {}).get(CA, b"")
+            seen.append(_seen(leaf.secret, raw, obstacle=barred, reason=reason))
         return seen
 
     def _own(
@@ -179,63 +182,24 @@ class Secrets:
     ) -> dict[str, Credentials]:
         """The operator's certificates, by region: those that it has, and new ones where due."""
         own = {}
-        for leaf in operators(job, owner, self.settings.serves):
-            who, region = leaf.identity, leaf.identity.region
-            has = kept.get(region)
+        for who in operators(job, owner, self.settings.serves):
+            has = kept.get(who.region)
             if has is None or renewal(found, has, who, now):
                 has = issue(found, who, now, self.settings.certificate_seconds)
-            own[region] = has
+            own[who.region] = has
         return own
 
-    async def _look_issued(
-        self, job: Job, owner: JobOwner, leaves: Sequence[Leaf], memory: CertificateMemory
-    ) -> list[SecretSeen]:
-        own, seen, now = {}, [], time.time()
-        mine = {each.secret for each in operators(job, owner, self.settings.serves)}
-        for leaf in leaves:
-            live = await self._get(CERTIFICATE, owner, leaf.secret)
-            raw = await self._get(SECRET, owner, leaf.secret)
-            asked = with_applied_hash(order(job, owner, leaf, self.settings.certificate_seconds))
-            said = issuer_message(live)
-            if raw is not None:
-                credentials, who = credentials_of(raw), leaf.identity
-                needed = Needed(uid=owner.uid, region=who.region, roles=[who.role])
-                fault = credentials.fault(now, needed)
-                said = f"its Secret: {fault.field} {fault.problem}" if fault else ""
-                await self._adopt(raw, owner, leaf)
-                if leaf.secret in mine and not fault:
-                    own[who.region] = credentials
-            barred = obstacle(live, asked) if live else ""
-            found = _seen(leaf.secret, raw)
-            seen.append(replace(found, reason=said, obstacle=barred, order=ordered(asked, live)))
-        memory.own = own
-        return seen
-
-    async def _adopt(self, raw: Object, owner: JobOwner, leaf: Leaf) -> None:
-        """Let a Secret of cert-manager be deleted with the job: it belongs to nobody else."""
-        if raw["metadata"].get("ownerReferences"):
-            return
-        child = owner.child(SECRET, "v1", leaf.secret, owner.labels(leaf.identity.role))
-        child["metadata"]["uid"] = raw["metadata"]["uid"]
-        await self.api.apply(child)
-
     async def _stale(
-        self, job: Job, owner: JobOwner, names: Iterable[str], memory: CertificateMemory
+        self, owner: JobOwner, names: Iterable[str], memory: CertificateMemory
     ) -> tuple[Stale, ...]:
         """What is to be deleted; objects of others are left alone."""
-        kinds = (SECRET,) if job.spec.syncer.tls.issuer_ref is None else (CERTIFICATE, SECRET)
         found = []
         for name in sorted(names):
-            there = [(kind, await self._get(kind, owner, name)) for kind in kinds]
-            ours = [
-                Stale(kind=kind, name=name, uid=raw["metadata"]["uid"])
-                for kind, raw in there
-                if raw is not None
-                and not obstacle(raw, owner.child(kind, "", name, owner.labels(LEARNER_ROLE)))
-            ]
-            if not ours:
+            raw = await self._get(SECRET, owner, name)
+            if raw is None or _obstacle(raw, owner, name, LEARNER_ROLE):
                 memory.names.discard(name)
-            found += ours
+            else:
+                found.append(Stale(name=name, uid=raw["metadata"]["uid"]))
         return tuple(found)
 
     async def _get(self, kind: str, owner: JobOwner, name: str) -> Object | None:
@@ -249,12 +213,9 @@ class Secrets:
         if not work.acts:
             return True
         memory.certificates.next_at = time.monotonic()  # the next pass reads what is there then
-        for each in work.objects:
-            if not await self._write(plan, memory, each, "cert-manager makes the certificate"):
-                return False
         for gone in work.stale:
-            await self.api.delete(path(gone.kind, plan.namespace, gone.name), gone.uid)
-            log.info("deleted", job=plan.job, kind=gone.kind, name=gone.name, reason="no region")
+            await self.api.delete(path(SECRET, plan.namespace, gone.name), gone.uid)
+            log.info("deleted", job=plan.job, kind=SECRET, name=gone.name, reason="no region")
         if not work.authority and not work.leaves:
             return True
         owner = JobOwner(namespace=plan.namespace, name=plan.job, uid=memory.uid)
@@ -276,8 +237,12 @@ class Secrets:
     async def _authorities(
         self, plan: Plan, memory: JobMemory, owner: JobOwner
     ) -> Authorities | None:
-        """The job's authorities as they should be now; None when they could not be written."""
-        name, now = authority_name(owner.name), time.time()
+        """The job's authorities as they should be now; None when there are none to sign with."""
+        now, ca_secret = time.time(), plan.children.certificates.ca_secret
+        if ca_secret:
+            raw = await self._get(SECRET, owner, ca_secret)
+            return _from_issuer(raw, memory.certificates.believed, now)[0]
+        name = authority_name(owner.name)
         raw = await self._get(SECRET, owner, name)
         if _obstacle(raw, owner, name, AUTHORITY_ROLE):
             return None
@@ -315,8 +280,8 @@ class Secrets:
         return True
 
 
-def owner_of(owner: JobOwner) -> identity.JobIdentity:
-    return identity.JobIdentity(namespace=owner.namespace, job=owner.name, uid=owner.uid)
+def owner_of(owner: JobOwner) -> credentials.JobIdentity:
+    return credentials.JobIdentity(namespace=owner.namespace, job=owner.name, uid=owner.uid)
 
 
 def _secret(owner: JobOwner, name: str, role: str, files: Mapping[str, bytes]) -> Object:
@@ -336,6 +301,16 @@ def _authorities(
     except SpecError as error:
         return None, make_authorities(who, now), str(error)
     return found, *turned(found, who, now)
+
+
+def _from_issuer(raw: Object | None, believed: bytes, now: float) -> tuple[Authorities | None, str]:
+    """The authority that a Secret of others has, or why it cannot be used."""
+    if raw is None:
+        return None, "it is not there"
+    try:
+        return Authorities.from_issuer(files_of(raw), believed, now), ""
+    except SpecError as error:
+        return None, str(error)
 
 
 def _obstacle(raw: Object | None, owner: JobOwner, name: str, role: str) -> str:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.status.condition_facts import GONE
+from atoll_operator.api.status.job_status import GONE
 from atoll_operator.kube.names import LEARNER_ROLE
-from atoll_operator.kube.observed import notes
 from atoll_operator.kube.observed.observation import (
     BUSY_STATES,
     Certificates,
@@ -31,8 +30,7 @@ MINUTE_SECONDS = 60.0
 UNDELETED_SECONDS = 90.0  # for which a refused delete is said: it is tried again once a minute
 DELETED_SECONDS = 24 * 3600.0  # for which the deletion of a pod is remembered
 REFUSED_SECONDS = (1.0, 60.0)  # before a refused child is tried again: first, and at most
-REVERT_SECONDS = (2.0, 30.0)  # before a child is reverted again: after the first, and at most
-REVERT_FORGET_SECONDS = 600.0  # after the last revert; then the next one counts as the first
+REVERT_SECONDS = 30.0  # before a child is reverted again
 
 T = TypeVar("T")
 
@@ -58,18 +56,6 @@ class Reply:
 
     message: pb.StatusReply
     at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reverted:
-    """A child that was reverted: how often in a row, and when."""
-
-    times: int
-    at: float
-
-    def wait_seconds(self, now: float) -> float:
-        """Until it may be reverted again."""
-        return self.at + doubled(REVERT_SECONDS, self.times - 1) - now
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,17 +135,10 @@ class JobMemory:
     """By UID of an object that the API server did not let go: what it said, and when."""
     conflicts: set[tuple[str, str]] = field(default_factory=set)
     """Kind and name of children of which another object was found at the last write."""
-    reverted: dict[tuple[str, str], Reverted] = field(default_factory=dict)  # by kind and name
+    reverted_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by kind and name
     settled: dict[tuple[str, str], tuple[str, frozenset[tuple[str, str]]]] = field(
         default_factory=dict
     )  # by kind and name: hash of what was applied, and what the API server writes in its own way
-
-    @property
-    def run_name(self) -> str:
-        """The job's name in the run files of its shards; empty: no shard has told it."""
-        told = (each.message.must_equal for each in self.replies.values())
-        text = next((each for each in told if each), "")
-        return str(notes.document(text).get("job", ""))
 
     def note_intent(self, intent: pb.StatusRequest, now: float) -> None:
         self.intent = intent
@@ -210,14 +189,6 @@ class JobMemory:
         if marks:
             self.settled[key] = (applied, marks)
 
-    def revert(self, key: tuple[str, str], now: float) -> bool:
-        """Note that a child was reverted; whether it is the first time in a while."""
-        known = self.reverted.get(key)
-        if known is None or now - known.at > REVERT_FORGET_SECONDS:
-            known = Reverted(times=0, at=now)
-        self.reverted[key] = Reverted(times=known.times + 1, at=now)
-        return known.times == 0
-
     def read(
         self, shards: int, pods: Iterable[Pod], now: float, slots: Sequence[str] = ()
     ) -> Remembered:
@@ -257,7 +228,7 @@ class JobMemory:
             ),
             undeleted=tuple(sorted(text for text, _ in self.undeleted.values())),
             deleted_seconds=_ages(self.deleted_at, now),
-            reverts={key: each.wait_seconds(now) for key, each in self.reverted.items()},
+            reverts={key: at + REVERT_SECONDS - now for key, at in self.reverted_at.items()},
             settled={(*key, applied): marks for key, (applied, marks) in self.settled.items()},
         )
 

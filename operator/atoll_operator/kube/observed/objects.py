@@ -1,24 +1,134 @@
 """How raw objects of the API server are read: into values, and whose they are.
 
 Every field of a status is optional, so what is absent is forgiven. Nothing here decides anything.
+
+What the operator has noted in annotations and ConfigMaps, read whatever has become of it.
+
+Whoever may edit what a job owns may spoil a note. So every reader here takes any text and never
+raises: what cannot be read counts as not noted. The object's next apply then writes the note as it
+has to be and tells so in an Event (`plan.applied`).
 """
 
 import datetime
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
+from decimal import Decimal
+from typing import Any
 
 from atoll_operator.api.status.job_status import Status
+from atoll_operator.api.status.reasons import NODE_LOSS_HELD
 from atoll_operator.kube.names import (
     HOSTNAME_FIELD,
     OUT_OF_SERVICE_TAINT,
     POD_INDEX_LABEL,
     QUEUE_LABEL,
+    RUN_FILE,
     TRAINING_GATE,
     Annotation,
 )
-from atoll_operator.kube.observed import notes
 from atoll_operator.kube.observed.cache import EventFailure
-from atoll_operator.kube.observed.observation import RESTARTED, Node, Pod, Raw, Workload
+from atoll_operator.kube.observed.observation import RESTARTED, Node, Pod, Raw, Replaced, Workload
 from atoll_protos.names import Label
+
+QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))([eE][+-]?[0-9]+|[numkKMGTPE]?i?)")
+TENS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+TWOS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def quantity(text: Any) -> Decimal | None:
+    found = QUANTITY.fullmatch(str(text))
+    if found is None:
+        return None
+    number, suffix = found.groups()
+    if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei":
+        return Decimal(number + suffix)
+    if suffix in TWOS:
+        return Decimal(number) * (1 << TWOS[suffix])
+    return Decimal(number).scaleb(TENS[suffix]) if suffix in TENS else None
+
+
+NOTHING = "{}"
+WORD = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")  # a node's name, or a UID
+NUMBER_MAX, DIGITS_MAX = 2**53, 16
+
+
+def document(text: str | None) -> dict[str, Any]:
+    """The JSON object that a text holds; empty where it holds none."""
+    try:
+        found = json.loads(text or NOTHING)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def replaced(text: str | None) -> dict[int, Replaced]:
+    """What was replaced, by a pod's index in its workload; the reverse of `of_replaced`."""
+    found = {}
+    for key, values in document(text).items():
+        match values:
+            case [count, str(uid), since, recent] if (
+                _is_number(_index(key))
+                and all(_is_number(each) for each in (count, since, recent))
+                and _is_word(uid)
+            ):
+                found[int(key)] = Replaced(count=count, uid=uid, since=since, recent=recent)
+    return found
+
+
+def of_replaced(given: Mapping[int, Replaced]) -> str:
+    return json.dumps({str(key): list(astuple(given[key])) for key in sorted(given)})
+
+
+def suspects(text: str | None) -> dict[str, int]:
+    """Since when each node is suspected, in UNIX seconds; the reverse of `of_suspects`."""
+    return {
+        node: since
+        for node, since in document(text).items()
+        if _is_word(node) and _is_number(since)
+    }
+
+
+def of_suspects(given: Mapping[str, int]) -> str:
+    return json.dumps(given, sort_keys=True)
+
+
+def is_spoilt(raw: Mapping[str, Any]) -> bool:
+    found = raw["metadata"].get("annotations") or {}
+    counts, nodes = map(found.get, (Annotation.REPLACED, Annotation.SUSPECTS))
+    return (bool(counts) and of_replaced(replaced(counts)) != counts) or (
+        bool(nodes) and of_suspects(suspects(nodes)) != nodes
+    )
+
+
+def run_files(children: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The texts of run files by the names of their ConfigMaps; without those that were spoilt."""
+    configs = [each for each in children if each["kind"] == "ConfigMap"]
+    found = {each["metadata"]["name"]: (each.get("data") or {}).get(RUN_FILE) for each in configs}
+    return {name: text for name, text in found.items() if text and _lists_regions(document(text))}
+
+
+def _lists_regions(file: Mapping[str, Any]) -> bool:
+    regions = file.get("regions", [])
+    return (
+        bool(file)
+        and isinstance(regions, list)
+        and all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in regions)
+    )
+
+
+def _index(key: str) -> int | None:
+    return int(key) if key.isascii() and key.isdigit() and len(key) < DIGITS_MAX else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < NUMBER_MAX
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and WORD.fullmatch(value) is not None
+
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # what `kubectl rollout restart` writes
 BOOT_SECONDS = 10.0  # between the making of a Node and its first condition
@@ -59,7 +169,6 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         host=0 if learner is None else index,
         has_own_set=learner is not None,
         shard=_number(labels.get(Label.SHARD)),
-        process=labels.get(Label.PROCESS, ""),
         node=spec.get("nodeName") or "",
         address=status.get("podIP") or "",
         phase=status.get("phase", ""),
@@ -175,7 +284,7 @@ def _details(waits: Raw) -> str:
 
 
 def node(raw: Raw, region_label: str) -> Node:
-    """A Node from the API server's object; `plan.losses.nodes.Leases` adds what its Lease shows."""
+    """A Node from the API server's object; `plan.nodes.Leases` adds what its Lease shows."""
     conditions = raw.get("status", {}).get("conditions") or []
     state: Raw = next((each for each in conditions if each["type"] == "Ready"), {})
     ready = state.get("status") == "True"
@@ -226,8 +335,8 @@ def workload(raw: Raw, failed: EventFailure | None = None, pods: Iterable[Pod] =
         excluded=excluded_nodes(template),
         queued=QUEUE_LABEL in (metadata.get("labels") or {}),
         trouble=_pods_refused(status) or _failed(spec, status, failed, pods),
-        replaced=notes.replaced(annotations.get(Annotation.REPLACED)),
-        suspects=notes.suspects(annotations.get(Annotation.SUSPECTS)),
+        replaced=replaced(annotations.get(Annotation.REPLACED)),
+        suspects=suspects(annotations.get(Annotation.SUSPECTS)),
     )
 
 
@@ -248,7 +357,7 @@ def _pods_refused(status: Raw) -> str:
 
 
 def excluded_nodes(template: Raw) -> tuple[str, ...]:
-    """The nodes that a pod or a pod template excludes (`plan.workloads.pods` writes them)."""
+    """The nodes that a pod or a pod template excludes (`plan.pods` writes them)."""
     affinity = template.get("spec", {}).get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     found = {
@@ -293,7 +402,7 @@ def belongs(raw: Raw, job: Raw) -> bool:
 def ready_and_held(job: Raw) -> tuple[str, bool]:
     status = Status.read(job.get("status"))
     reasons = {each.type: each.reason for each in status.conditions or []}
-    return reasons.get("Ready", ""), status.true_condition("NodeLossHeld") is not None
+    return reasons.get("Ready", ""), reasons.get("Degraded") == NODE_LOSS_HELD
 
 
 def key_of(child: Raw) -> tuple[str, str]:
@@ -322,11 +431,3 @@ def _time(text: str | None) -> float | None:
 def seconds_of(text: str) -> float:
     """The reverse of `rfc3339`: UNIX seconds."""
     return datetime.datetime.fromisoformat(text).timestamp()
-
-
-def restored_job(raw: Raw) -> str:
-    """Name of the job whose state this one takes up; empty: none. The manifest may be wrong."""
-    found: object = raw.get("spec")
-    for key in ("restore", "fromJob", "name"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, str) else ""

@@ -22,6 +22,7 @@ from atoll_operator.kube.names import (
     shard_name,
 )
 from atoll_operator.kube.observed.cache import EventFailure
+from atoll_protos.errors import SpecError
 from atoll_protos.exits import is_failure, is_permanent
 from atoll_protos.names import slot_name
 
@@ -52,7 +53,6 @@ class Pod:
     host: int = 0  # of a learner of several hosts: which of them; its head is on host 0
     has_own_set: bool = False  # the learner is a StatefulSet of its own, a pod for each host
     shard: int = -1
-    process: str = ""  # of a shard's second process, which has a Deployment of its own
     node: str = ""  # empty: not scheduled
     address: str = ""
     phase: str = ""
@@ -262,15 +262,13 @@ class SecretSeen:
     written_at: float = 0.0  # UNIX seconds: when anybody last changed it
     obstacle: str = ""  # why it may not be written, and the remedy: it is another's
     reason: str = ""  # why it is to be made, or brought, again; empty: it is good
-    due_at: float = float("inf")  # UNIX seconds from which one that was brought expires soon
-    order: Object | None = None  # the Certificate to apply, which is not there or differs
+    due_at: float = float("inf")  # UNIX seconds from which one that others made expires soon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stale:
-    """A Secret, or a Certificate of cert-manager, of a region that the job has not any more."""
+    """A Secret of a region that the job has not any more."""
 
-    kind: str
     name: str
     uid: str
 
@@ -288,26 +286,16 @@ class Certificates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Former:
-    """A job whose state is taken up (None: deleted), its claims, and other jobs that restore it."""
-
-    job: Object | None = None
-    claims: Sequence[Object] = ()
-    heirs: Sequence[Object] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """What the watches show of a job, as raw objects: a pass begins with it."""
 
     at: float  # monotonic seconds
     raw: Object  # the job's object
     children: tuple[Object, ...]  # of every kind that the operator makes, and pods
-    former: Former
     failures: Mapping[str, EventFailure]  # by UID of a StatefulSet or pod
-    run_name: str  # in the run files of shards in another cluster; empty: not known
     refused: bool  # a shard and this operator did not take each other
     unread: str = ""  # why nothing of it but the job may be judged
+    denied: SpecError | None = None  # why it may not have all the children that it asks for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +341,18 @@ class Observation:
         return Status.read(self.raw.get("status"))
 
 
+def serves(pod: Pod) -> bool:
+    """Whether it is a shard's pod that is Ready and goes on."""
+    return pod.role == SHARD_ROLE and pod.ready and not pod.terminating
+
+
+def is_followed(pod: Pod, pods: Iterable[Pod]) -> bool:
+    """Whether another pod of the same shard serves, so that nothing is lost with this one."""
+    return pod.role == SHARD_ROLE and any(
+        serves(each) and each.shard == pod.shard and each.uid != pod.uid for each in pods
+    )
+
+
 def with_region(found: Pod, region: str) -> Pod:
     return found if found.region else replace(found, region=region)
 
@@ -361,7 +361,7 @@ def workload_name(job: str, pod: Pod) -> str:
     if pod.role == LEARNER_ROLE:
         return hosts_set(job, pod.slot) if pod.has_own_set else learner_set(job, pod.region)
     if pod.role == SHARD_ROLE:
-        return shard_name(job, pod.shard, pod.process)
+        return shard_name(job, pod.shard)
     return evaluator_name(job)
 
 

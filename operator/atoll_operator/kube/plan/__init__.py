@@ -4,17 +4,22 @@ What belongs here: what is to be done about a job, with the reason in words. Wha
 clocks, memory (those are in `atoll_operator.kube`), and how raw objects are read (`objects`). From
 the top:
 
-    planner        the plan of one pass, made from all of the following
-    inquiry        first: which manifest is in force, and what else has to be looked at
-    pauses         when the next pass comes, and which jobs are steady
-    changes/       what is changed in the cluster: children, templates, pods
-    actions        what a pass does and says, as values: the Plan
-    status/        what people and other programs see of the job
+    planner        the plan of one pass: what else must be looked at, all parts, when the next comes
+    applied        children that are applied, reverted, deleted or refused, and what drifted
+    restarts       pods that are deleted with their grace, and how a template reaches running pods
+    actions        what a pass does and reports, as values: the Plan
+    status         what the status has, which learners start, and whether it is worth a write
+    events         Events of a job
     situation      phase and placement of a job, on which all else rests
-    workloads/     the objects that a job owns
-    certificates/  which certificates it has, and what is to be made of them
-    losses/        lost nodes, crashing learners, dead sessions
-    manifest/      which manifest is in force, and what the job is doing
+    children       the objects that a job owns, from a situation
+    rendering      which live pod templates stay, and until when
+    pods           the pod templates of shards, learners and evaluators; regions' overrides
+    certificates   which certificates it has, and what is to be made of them
+    replacements   pods that are made again elsewhere; learners that crash, nodes left out
+    sessions       whose session is dead, and who owns a slot (SetOwner)
+    nodes          lost nodes and storms
+    accepted       the manifest that a job runs with, and whose state a new job takes up
+    elsewhere      a job whose syncer lives in another cluster
+    phase          suspended, running, complete or failed
     owner          what all children have from the job: labels, selectors, metadata
-    shard_processes  which pod of a shard serves, and which waits
 """

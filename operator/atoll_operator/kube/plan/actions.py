@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.observed.observation import ChildRefusal, Object, Pod
-from atoll_operator.kube.plan.certificates.issuing import NOTHING, CertificateWork
-from atoll_operator.kube.plan.status.events import Event
-from atoll_operator.kube.plan.status.readiness import Mark
-from atoll_operator.kube.plan.status.status import StatusWrite
+from atoll_operator.kube.plan.certificates import NOTHING, CertificateWork
+from atoll_operator.kube.plan.events import Event
+from atoll_operator.kube.plan.status import Mark, StatusWrite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,23 +45,23 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerWord:
+class SlotOwner:
     """One SetOwner to say: from now on `uid` alone may act for the slot (`sessions`)."""
 
     pod: str  # name of the pod that is to own the slot
     slot: str
     uid: str
-    word: int | None  # the slot's last word; None: ask for it first
+    generation: int | None  # of the slot's owner; None: ask for it first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReplacement:
-    """A pod on a lost node that may be deleted now; `repair` walks through the last checks."""
+    """A pod on a lost node that may be deleted now, after the last checks of `Repair`."""
 
     pod: Pod
     reason: str
     silent_renewal: str | None  # renewTime that must still stand; None: the Lease decides nothing
-    retire_word: int | None  # the slot's last word, to retire its owner; None: no need to
+    retire_generation: int | None  # of the slot's owner, to retire it; None: no need to
     silent_seconds: float  # since the node's last sign of life
     key: tuple[str, str]  # its place and the cause
     event: Event
@@ -84,7 +83,7 @@ class Plan:
     refused: tuple[ChildRefusal, ...] = ()  # children and certificates: still asked for, refused
     replace: tuple[PodReplacement, ...] = ()
     delete: tuple[Deletion, ...] = ()  # pods, with their grace
-    owners: tuple[OwnerWord, ...] = ()
+    owners: tuple[SlotOwner, ...] = ()
     restart: tuple[Deletion, ...] = ()  # pods of an old template, with their grace
     expire: Deletion | None = None  # the job itself
 

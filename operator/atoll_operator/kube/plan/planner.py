@@ -8,33 +8,302 @@ must not be held back by a rollout.
 To add a decision: a function of values in one of the modules of this package, its inputs as fields
 of `Observation`, its result as a field of `Plan`, a line in `apply` that does it, and a test in
 tests/unit/kube/test_planner.py.
+
+How long until a job's next pass, if no event asks for one earlier.
+
+Whatever changes brings a pass by itself. A pass that nothing has asked for is needed for what time
+alone brings: an answer is waited for, a silence grows, something new is on trial, progress is due,
+a deadline passes. A job that trains as it should has none of the middle two: it is *steady*, and
+gets a pass when its progress is due and at the latest every STEADY_SECONDS, for an event that was
+lost. Silence is not seen later for it: an overdue Lease counts as doubtful, and ends the
+steadiness, 10 s before it can count as lost (`nodes`).
 """
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.api.job.fields import TlsMode
 from atoll_operator.api.job.spec import KIND, Job
-from atoll_operator.api.status import seen_status
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
-from atoll_operator.kube.observed.objects import rfc3339
+from atoll_operator.api.status import job_status
+from atoll_operator.api.status.conditions import PhaseKind
+from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY, SHARD_ROLE
+from atoll_operator.kube.observed import objects, observation
+from atoll_operator.kube.observed.objects import rfc3339, seconds_of
 from atoll_operator.kube.observed.observation import (
+    Object,
     Observation,
     Pod,
+    Shown,
     place_of,
     with_hosts,
     workload_name,
 )
-from atoll_operator.kube.plan import pauses, shard_processes
-from atoll_operator.kube.plan.actions import Deletion, OwnerWord, Plan, PodReplacement
-from atoll_operator.kube.plan.changes import applied, restarts
-from atoll_operator.kube.plan.losses import sessions
-from atoll_operator.kube.plan.losses.exclusions import is_excluded
-from atoll_operator.kube.plan.losses.nodes import NodeState
-from atoll_operator.kube.plan.manifest import elsewhere
-from atoll_operator.kube.plan.manifest.accepted import RESTORE_REFUSED
-from atoll_operator.kube.plan.situation import Situation, situation_of
-from atoll_operator.kube.plan.status import events, readiness, status
+from atoll_operator.kube.plan import (
+    accepted,
+    applied,
+    elsewhere,
+    events,
+    restarts,
+    sessions,
+    status,
+)
+from atoll_operator.kube.plan.actions import Deletion, Plan, PodReplacement, SlotOwner
+from atoll_operator.kube.plan.certificates import leaf_names, needed
+from atoll_operator.kube.plan.nodes import NodeState, nears_storm, states_of
+from atoll_operator.kube.plan.owner import JobOwner
+from atoll_operator.kube.plan.pods import container_names
+from atoll_operator.kube.plan.rendering import speaks_tls
+from atoll_operator.kube.plan.replacements import is_excluded
+from atoll_operator.kube.plan.sessions import shard_addresses
+from atoll_operator.kube.plan.situation import Situation, before_of, situation_of
+from atoll_operator.kube.plan.status import BUSY_WRITES, WRITE_SECONDS, StatusWrite
 from atoll_operator.kube.settings import Settings
+from atoll_protos.exits import ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretsToRead:
+    """The Secrets with a job's certificates, and how urgently they are to be read."""
+
+    owner: JobOwner
+    waits: bool  # a pod cannot start, or no shard takes what is there
+    names: frozenset[str] = frozenset()  # of those that the status tells of, too
+    used: frozenset[str] = frozenset()  # by workloads: these stay, also of a region that has left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """What is known without asking, and what is to be asked."""
+
+    seen: Observation
+    addresses: Mapping[int, str] = field(default_factory=dict)  # of shards to ask
+    speaks_tls: bool = False  # whether they are asked over TLS
+    secrets: SecretsToRead | None = None  # None: the job needs no certificates now
+
+
+def inquire(shown: Shown, settings: Settings, now: float) -> Inquiry:
+    """What to look at. Of a job that is not run here, or that cannot be read: nothing."""
+    if not is_managed_here(shown.raw):
+        return Inquiry(seen=Observation(at=shown.at, raw=shown.raw))
+    found = accepted.read(
+        shown.raw,
+        shown.children,
+        settings.serves,
+        spans_regions=settings.spans_regions,
+        denied=shown.denied,
+    )
+    seen = Observation(
+        at=shown.at,
+        raw=shown.raw,
+        job=found.job,
+        accepted=found.spec,
+        reason=found.reason,
+        error=found.error,
+        unread=shown.unread,
+    )
+    job = found.job
+    if job is None or shown.unread:
+        return Inquiry(seen=seen)
+    workloads = [each for each in shown.children if each["kind"] in observation.WORKLOADS]
+    seen = replace(
+        seen,
+        children=shown.children,
+        pods=_pods(shown, job, now),
+        tls=speaks_tls(shown.children, job.name),
+    )
+    of_workload = observation.by_workload(job.name, seen.pods)
+    parsed = [
+        objects.workload(
+            each,
+            shown.failures.get(each["metadata"]["uid"]),
+            of_workload.get(each["metadata"]["name"], ()),
+        )
+        for each in workloads
+    ]
+    seen = replace(seen, workloads=observation.by_name(parsed))
+    over = before_of(seen, now).over
+    addresses = shard_addresses(job, seen.pods, settings.serves)
+    if over and not elsewhere.lingers(seen.status, now):
+        addresses = dict.fromkeys(addresses, "")  # all is known
+    required = job.spec.syncer.tls.mode is TlsMode.REQUIRED
+    tls = required if seen.tls is None else seen.tls
+    asks = tls and any(addresses.values())
+    return Inquiry(
+        seen=seen,
+        addresses=addresses,
+        speaks_tls=tls,
+        secrets=_secrets(shown, seen, job, workloads, settings.serves, now, asks=asks),
+    )
+
+
+def is_managed_here(raw: Object) -> bool:
+    """Whether this operator runs the job: it is not being deleted and has no other manager."""
+    managed_by = raw["spec"].get("managedBy")
+    return "deletionTimestamp" not in raw["metadata"] and managed_by in (None, MANAGED_BY)
+
+
+def _pods(shown: Shown, job: Job, now: float) -> tuple[Pod, ...]:
+    containers, found = container_names(job), []
+    for each in shown.children:
+        if each["kind"] == "Pod":
+            pod = objects.pod(each, containers)
+            failure = shown.failures.get(pod.uid)
+            found.append(replace(pod, held_up=objects.held_up(pod, failure, now)))
+    return tuple(found)
+
+
+def _secrets(
+    shown: Shown,
+    seen: Observation,
+    job: Job,
+    workloads: Sequence[Object],
+    serves: Callable[[str], bool],
+    now: float,
+    *,
+    asks: bool,
+) -> SecretsToRead | None:
+    """Those to read; elsewhere than at the syncer only to ask (`asks`) the shards."""
+    home = serves(job.spec.syncer_region)
+    if home:
+        runs = any(each["spec"].get("replicas") for each in workloads)
+        if not needed(job, before_of(seen, now), runs=runs, tls=seen.tls):
+            return None
+    elif not asks:
+        return None
+    waits = any(
+        objects.cannot_start(pod, now) or (pod.exit_code == ExitCode.TRY_AGAIN and not pod.runs)
+        for pod in seen.pods
+    )
+    return SecretsToRead(
+        owner=JobOwner.of(shown.raw, job.name),
+        waits=waits or (not home and shown.refused),
+        names=frozenset(leaf_names(job, seen.status) if home else ()),
+        used=frozenset(objects.mounted_secrets(workloads)),
+    )
+
+
+POLL_SECONDS = 1.0  # while something runs
+STEADY_SECONDS = 5.0  # while it runs as it should; well below the time from doubtful to lost
+AGAIN_SECONDS = 0.3  # while a controller or the registrar is waited for
+QUIET_SECONDS = 300.0  # while nothing runs
+EXPIRY_MARGIN_SECONDS = 0.1
+
+
+def pause_until(case: Situation, plan: Plan, *, waits: bool) -> float | None:
+    """Seconds until the next pass, after all that `plan` does.
+
+    None: an event must come first, or the job has expired. `waits`: a pod waits for its controller.
+    """
+    if waits:
+        found: float | None = AGAIN_SECONDS
+    elif is_steady(case, plan):
+        found = _of_steady(case)
+    else:
+        found = _of_phase(case)
+    found = sooner(found, until_written(case.seen, plan.status))
+    if found is None:
+        return None
+    refused = plan.refused or case.certificates.missing
+    return sooner(found, POLL_SECONDS if refused else None, plan.children.wait_seconds)
+
+
+def until_written(seen: Observation, write: StatusWrite | None) -> float | None:
+    """Seconds to a pass for a status that is put off, as no other may come; None: none is."""
+    left = WRITE_SECONDS - seen.remembered.unwritten_seconds
+    return max(POLL_SECONDS, left) if write is None and left > 0 else None
+
+
+def sooner(*pauses: float | None) -> float | None:
+    return min((each for each in pauses if each is not None), default=None)
+
+
+def _of_phase(case: Situation) -> float | None:
+    if case.phase.kind is PhaseKind.REJECTED:
+        return None
+    if case.phase.kind.over:
+        return _seconds_left(case)
+    if case.phase.kind is PhaseKind.SUSPENDED and all(pod.ended for pod in case.seen.pods):
+        return QUIET_SECONDS
+    return POLL_SECONDS
+
+
+def _seconds_left(case: Situation) -> float | None:
+    """Until a finished job has lived for its ttlSecondsAfterFinished; None: it has."""
+    ttl = case.job.spec.ttl_seconds_after_finished
+    completed = case.seen.status.completion_time
+    if not completed or not case.before.over:
+        return POLL_SECONDS
+    if any(not (pod.terminating or pod.ended) for pod in case.seen.pods):
+        return POLL_SECONDS
+    if ttl is None:
+        return QUIET_SECONDS
+    left = ttl - (case.now - seconds_of(completed))
+    return left + EXPIRY_MARGIN_SECONDS if left > 0 else None
+
+
+# ---------------------------------------------------------------- steady jobs
+
+
+def is_steady(case: Situation, plan: Plan) -> bool:
+    """Whether all of a job is as it should be, so that only an event can change what is to do."""
+    seen, remembered = case.seen, case.seen.remembered
+    if case.phase.kind is not PhaseKind.RUNNING or case.hold is not None or case.exited:
+        return False
+    if plan.acts or plan.marks or plan.refused or plan.children.check:
+        return False
+    if case.certificates.acts or case.certificates.missing:
+        return False
+    if seen.error or remembered.undeleted or remembered.writes_a_minute >= BUSY_WRITES:
+        return False
+    return _all_train(case) and _all_placed(case)
+
+
+def _all_train(case: Situation) -> bool:
+    """Whether every shard serves, every learner trains, and each pod is the one that is wanted."""
+    seen, job = case.seen, case.job
+    slots = job_status.training(seen.replies) or []
+    if not sessions.all_serve(seen.replies) or len(slots) != job.spec.learners:
+        return False
+    trains = with_hosts(frozenset(slot.uid for slot in slots), seen.pods)
+    counts = dict.fromkeys(seen.workloads, 0)
+    for pod in seen.pods:
+        name = workload_name(job.name, pod)
+        live = seen.workloads.get(name)
+        if live is None or pod.template != live.template or pod.terminating:
+            return False
+        if not pod.ready or (pod.role == LEARNER_ROLE and pod.uid not in trains):
+            return False
+        counts[name] += 1
+    return all(
+        live.observed and not live.trouble and live.replicas == counts[name]
+        for name, live in seen.workloads.items()
+    )
+
+
+def _all_placed(case: Situation) -> bool:
+    """Whether the nodes of all pods are well, and no storm is near or has just been."""
+    seen, failure = case.seen, case.job.spec.failure
+    if seen.nodes is None or case.placement.held or case.placement.suspected:
+        return False
+    seconds = failure.node_loss_seconds
+    if any(since < seconds for since in seen.remembered.storm_seconds.values()):
+        return False
+    of_nodes = states_of(seen.nodes, seconds)
+    if any(of_nodes.states.get(pod.node) is not NodeState.WELL for pod in seen.pods):
+        return False
+    spans = case.settings.spans_regions
+    regions = [of_nodes.tally(each.name, spans_regions=spans) for each in case.job.spec.regions]
+    return not any(nears_storm(each, failure) for each in regions)
+
+
+def _of_steady(case: Situation) -> float:
+    """Until the job's deadline, if that is near."""
+    deadline, running = case.job.spec.active_deadline_seconds, case.before.running_seconds
+    if deadline is None or running is None:
+        return STEADY_SECONDS
+    return max(POLL_SECONDS, min(STEADY_SECONDS, deadline - running))
+
 
 EXPIRED = "spec.ttlSecondsAfterFinished have passed"
 
@@ -55,8 +324,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
     if seen.job is None:
         said = status.of_rejected(seen, now) if seen.error else None
         name = seen.raw["metadata"]["name"]
-        restored = pauses.RESTORE_SECONDS if seen.reason == RESTORE_REFUSED else None
-        pause = pauses.sooner(restored, pauses.until_written(seen, said))
+        pause = until_written(seen, said)
         return Plan(
             at=seen.at, namespace=seen.namespace, job=name, status=said, pause_seconds=pause
         )
@@ -78,19 +346,19 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         delete=restarts.deletions(case),
         owners=_owners(case),
         restart=restarts.of_templates(case),
-        marks=readiness.marks(seen.pods, seen.replies, seen.remembered.idle_seconds),
+        marks=status.marks(seen.pods, seen.replies, seen.remembered.idle_seconds),
         training=with_hosts(
-            frozenset(slot.uid for slot in seen_status.training(seen.replies) or ()), seen.pods
+            frozenset(slot.uid for slot in job_status.training(seen.replies) or ()), seen.pods
         ),
         pods=seen.pods,
         status=status.of_job(case, refused),
     )
-    pause = pauses.pause(case, found, waits=waits)
+    pause = pause_until(case, found, waits=waits)
     if pause is None and case.phase.kind.over:
         if found.status is None:
             gone = Deletion(kind=KIND, name=job.name, uid=seen.uid, reason=EXPIRED)
             return replace(found, expire=gone)
-        pause = pauses.POLL_SECONDS  # the last status is written before the job is deleted
+        pause = POLL_SECONDS  # the last status is written before the job is deleted
     return replace(found, pause_seconds=pause)
 
 
@@ -129,7 +397,7 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
                 pod=pod,
                 reason=each.reason,
                 silent_renewal=node.renewed if node and state is NodeState.SILENT else None,
-                retire_word=retire,
+                retire_generation=retire,
                 silent_seconds=seen.lease_ages.get(pod.node, 0.0),
                 key=key,
                 event=events.warning(
@@ -147,16 +415,16 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
 def _is_wanted(pod: Pod, job: Job) -> bool:
     if pod.role == LEARNER_ROLE:
         return pod.slot in job.spec.slots
-    return pod.role != SHARD_ROLE or shard_processes.is_wanted(pod, job)
+    return pod.role != SHARD_ROLE or pod.shard < job.spec.syncer.shards
 
 
-def _owners(case: Situation) -> tuple[OwnerWord, ...]:
+def _owners(case: Situation) -> tuple[SlotOwner, ...]:
     """Successors that wait to be named owner of their slot; not pods about to be replaced."""
     seen = case.seen
     replaced = {each.pod.uid for each in case.placement.replace}
     waiting = sessions.to_name(seen.pods, seen.registrar, seen.remembered.absent_seconds)
     return tuple(
-        OwnerWord(pod=pod.name, slot=pod.slot, uid=pod.uid, word=word)
-        for pod, word in waiting
+        SlotOwner(pod=pod.name, slot=pod.slot, uid=pod.uid, generation=generation)
+        for pod, generation in waiting
         if pod.uid not in replaced
     )

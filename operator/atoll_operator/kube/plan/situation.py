@@ -7,17 +7,21 @@ of one pass cannot contradict each other.
 from dataclasses import dataclass, replace
 
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.status.condition_facts import Hold, Phase, PhaseKind
+from atoll_operator.api.status.conditions import Hold, Phase, PhaseKind
 from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observed.observation import Observation, Pod
-from atoll_operator.kube.plan.certificates import issuing
-from atoll_operator.kube.plan.certificates.issuing import NOTHING, CertificateWork
-from atoll_operator.kube.plan.losses import replacements, sessions, suspects
-from atoll_operator.kube.plan.losses.replacements import Placement
-from atoll_operator.kube.plan.manifest import elsewhere
-from atoll_operator.kube.plan.manifest import phase as phases
-from atoll_operator.kube.plan.manifest.phase import Before
+from atoll_operator.kube.plan import elsewhere, replacements, sessions
+from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan.certificates import (
+    NOTHING,
+    CertificateWork,
+    wanted,
+    work_of,
+    work_of_region_secrets,
+)
 from atoll_operator.kube.plan.owner import JobOwner
+from atoll_operator.kube.plan.phase import Before
+from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.settings import Settings
 
 
@@ -78,7 +82,7 @@ def _certificates(seen: Observation, job: Job, settings: Settings, now: float) -
     if not settings.serves(job.spec.syncer_region):
         refusals = [f"shard {n}: {each.text}" for n, each in sorted(seen.refusals.items())]
         none_takes = len(refusals) == job.spec.syncer.shards or not any(seen.replies)
-        return issuing.work_of_region_secrets(
+        return work_of_region_secrets(
             job,
             seen.namespace,
             settings.serves,
@@ -87,8 +91,8 @@ def _certificates(seen: Observation, job: Job, settings: Settings, now: float) -
             now,
         )
     owner = JobOwner.of(seen.raw, job.name)
-    leaves = issuing.wanted(job, owner, settings.serves)
-    return issuing.work_of(job, leaves, seen.certificates, seen.remembered.refused)
+    leaves = wanted(job, owner, settings.serves)
+    return work_of(job, leaves, seen.certificates, seen.remembered.refused, now)
 
 
 def before_of(seen: Observation, now: float) -> Before:
@@ -118,6 +122,6 @@ def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: f
     if phase.kind is not PhaseKind.RUNNING:
         return placement
     pods = [pod for pod in seen.pods if pod.node not in placement.lost]
-    found = suspects.crashing(seen, job, pods, counts, now, spans_regions=spans)
+    found = replacements.crashing(seen, job, pods, counts, now, spans_regions=spans)
     exhausted = (*placement.exhausted, *found.exhausted)
     return replace(placement, suspected=found.pods, exhausted=exhausted)

@@ -2,12 +2,32 @@
 
 A curve is a series of points over the job's tick. They are a function of the lines alone, so a new
 `atoll run` in the folder draws the same curves from its beginning.
+
+Draws the curves of a run while it continues, and shows warnings, in a thread of `atoll run`.
+
+A trouble with a library or with the network is reported once and ends the curves, never the run.
+
+TensorBoard's files, in which the curves of a run are drawn.
+
+Every series has a folder of its own, so that all losses lie in one chart. An `atoll
+run` that continues a run writes all curves again, in place of the files of the one before. Where a
+series goes back (after a kill), a START mark tells TensorBoard to drop what it has from there on.
 """
 
+import heapq
+import io
+import os
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
+
+from atoll_operator.local.run_files import Appended, Growing, Say
 
 HELD_OUT, JOB = "held-out", "job"
 
@@ -58,10 +78,8 @@ class Curves:
     """Lines come in the order of their times; a tick's points come when it is over."""
 
     means: dict[str, Mean] = field(default_factory=dict)  # by slot
-    slices: set[tuple[int, int]] = field(default_factory=set)
+    counts: dict[int, Line] = field(default_factory=dict)  # of tokens: the newest of each shard
     tick: int = 0
-    trained: int = 0
-    merged: int = 0  # over all slices
     commits: int = 0
 
     def feed(self, writer: Writer, line: Line) -> list[Point]:
@@ -79,29 +97,11 @@ class Curves:
     def rest(self) -> list[Point]:
         """The points of the ticks that are not over, when no line follows."""
         found = [point for slot, mean in self.means.items() for point in mean.points(slot)]
-        if self.means and self.commits:
-            last = [(mean.tick, mean.time) for mean in self.means.values()]
-            tick, time = map(max, zip(*last, strict=True))
-            found += self._totals(max(self.tick, tick), time)
         self.means.clear()
         return found
 
-    @property
-    def goodput(self) -> float | None:
-        """The share of the tokens that is merged so far; None before the first commit."""
-        if not (self.trained and self.commits):
-            return None
-        return self.merged / len(self.slices) / self.trained
-
-    def _totals(self, tick: int, time: float) -> Iterator[Point]:
-        yield Point(JOB, "tokens", tick, float(self.trained), time)
-        if (goodput := self.goodput) is not None:
-            yield Point(JOB, "goodput", tick, goodput, time)
-
     def _step(self, line: Line) -> Iterator[Point]:
         slot, tick = line["slot"], line["tick"]
-        self.slices |= {(each["shard"], each["slice"]) for each in line["adopted"]}
-        self.trained += line["tokens"]
         if not line["t_m"]:
             return  # it has joined, at a tick that may lie before its last one, and made no step
         yield from self._begin(slot, tick)
@@ -128,12 +128,147 @@ class Curves:
             self.means[slot] = Mean(tick)
 
     def _commit(self, line: Line) -> Iterator[Point]:
-        self.slices.add((line["shard"], line["slice"]))
-        self.merged += sum(part["tokens"] for part in line["participants"])
         self.commits += 1
         self.tick = max(self.tick, line["tick"])  # shards are not at the same tick
         time = line["time"]
         yield Point(JOB, "commits", self.tick, self.commits, time)
         if line["participants"]:  # else it gives back what was lost, or a last version its bits
             yield Point(JOB, "learners", self.tick, len(line["participants"]), time)
-        yield from self._totals(self.tick, time)
+        if "counts" in line:
+            self.counts[line["shard"]] = line["counts"]
+            slices, trained, merged = (
+                sum(each[name] for each in self.counts.values())
+                for name in ("slices", "trained", "merged")
+            )
+            yield Point(JOB, "tokens", self.tick, trained / slices, time)
+            if trained:
+                yield Point(JOB, "goodput", self.tick, merged / trained, time)
+
+
+FOLDER = "tensorboard"
+START = {"status": "START"}  # TensorBoard drops what it has of a series from this step on
+
+
+class TensorBoard:
+    """Event files in the folder of a run."""
+
+    def __init__(self, out: Path) -> None:
+        self.folder = out / FOLDER
+        self._files: dict[str, Appended] = {}
+        self._ticks: dict[str, int] = {}
+
+    def add(self, point: Point) -> None:
+        if point.series not in self._files:
+            self._begin(point.series)
+        file, value = self._files[point.series], {"tag": point.tag, "simple_value": point.value}
+        if point.tick < self._ticks.get(point.series, 0):
+            _add(file, point.time, step=point.tick, session_log=START)
+        self._ticks[point.series] = point.tick
+        _add(file, point.time, step=point.tick, summary={"value": [value]})
+
+    def flush(self) -> OSError | None:
+        """Write what waits; returns why the disk does not take all of it."""
+        troubles = [each.flush() for each in self._files.values()]
+        return next(filter(None, troubles), None)
+
+    def _begin(self, series: str) -> None:
+        folder, now = self.folder / series, time.time()
+        before = list(folder.glob("events.out.tfevents.*"))
+        for path in before:
+            path.unlink(missing_ok=True)
+        name = f"events.out.tfevents.{now:010.0f}.{socket.gethostname()}.{os.getpid()}.0"
+        self._files[series] = file = Appended(folder / name)
+        _add(file, now, file_version="brain.Event:2")
+        if before:  # a TensorBoard that is open has read them
+            _add(file, now, step=0, session_log=START)
+
+
+def _add(file: Appended, at: float, **event: Any) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
+    from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415
+
+    record = io.BytesIO()
+    RecordWriter(record).write(Event(wall_time=at, **event).SerializeToString())
+    file.add(record.getvalue())
+
+
+LOOK_SECONDS = 2.0  # shards tell their state when they are asked
+END_SECONDS_MAX = 60.0  # for the last points, when the run is over
+FILES = {
+    "learners/*.jsonl": Writer.LEARNER,
+    "syncer/*.tape.jsonl": Writer.SHARD,
+    "evaluations.jsonl": Writer.EVALUATOR,
+}
+
+
+class CurveRecorder:
+    """Reads the files of a run folder, and draws what is new in them."""
+
+    def __init__(self, out: Path, say: Say, began: float) -> None:
+        """`began`: warnings that are older (Unix seconds) were shown already."""
+        self.out, self.say, self.began = out, say, began
+        self.curves = Curves()
+        self.tensorboard = TensorBoard(out)
+        self._files: dict[Path, Growing] = {}
+        self._waits = False  # for room on the disk
+        self._shown: set[tuple[str, str]] = set()  # slots and warnings
+
+    def look(self) -> None:
+        new = (  # of every file the lines that have come since the last look, as they are read
+            _timed(writer, self._files.setdefault(path, Growing(path)))
+            for pattern, writer in FILES.items()
+            for path in sorted(self.out.glob(pattern))
+        )
+        for writer, line in heapq.merge(*new, key=lambda each: float(each[1]["time"])):
+            self._warn(line)
+            self._draw(self.curves.feed(writer, line))
+        self._flush()
+
+    def close(self) -> None:
+        self.look()
+        self._draw(self.curves.rest())
+        self._flush()
+
+    def _warn(self, line: dict[str, Any]) -> None:
+        warning = (line.get("slot", ""), line.get("reason", ""))
+        new = line.get("event") == "warning" and warning not in self._shown
+        if new and line["time"] >= self.began:
+            self._shown.add(warning)
+            self.say(f"{warning[0]}: {warning[1]}")
+
+    def _draw(self, points: list[Point]) -> None:
+        for point in points:
+            self.tensorboard.add(point)
+
+    def _flush(self) -> None:
+        trouble = self.tensorboard.flush()
+        if trouble is not None and not self._waits:
+            self.say(f"the curves wait: {trouble}; they are tried again")
+        self._waits = trouble is not None
+
+
+@contextmanager
+def recording(out: Path, say: Say, began: float) -> Iterator[None]:
+    recorder, over = CurveRecorder(out, say, began), threading.Event()
+    thread = threading.Thread(target=_record, args=(recorder, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(END_SECONDS_MAX)
+
+
+def _record(recorder: CurveRecorder, over: threading.Event) -> None:
+    try:
+        while not over.wait(LOOK_SECONDS):
+            recorder.look()
+        recorder.close()
+    except ModuleNotFoundError as error:
+        recorder.say(f"the curves are not drawn: {error}; pip install tensorboard")
+    except Exception as error:  # the top of a loop: no trouble here ends the run
+        recorder.say(f"the curves are not drawn any more: {type(error).__name__}: {error}")
+
+
+def _timed(writer: Writer, file: Growing) -> Iterator[tuple[Writer, dict[str, Any]]]:
+    return ((writer, line) for line in file.read_json() if "time" in line)

@@ -1,27 +1,162 @@
-"""loss.png, goodput.png, tokens.png and rounds.png of a run folder, from its other files.
+"""loss.png, goodput.png and rounds.png of a run folder, from its other files.
 
 A learner that has diverged has losses of 1e8, infinities or NaN, and would press the lines of all
 others flat: loss.png shows the range of `ordinary`, and names the learners with values outside.
+
+rounds.png from the tapes of a run, also while it runs, and of a job in a cluster.
+
+The
+timeline of rounds is that of "Decoupled DiLoCo" (arXiv 2604.21428, figure 6): who took part in each
+round, how long it waited for its quorum, its grace, and when its version was durable.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import median_high, median_low
-from typing import Any
+from typing import Any, Final
 
-from atoll_operator.api.status.condition_facts import some_of
-from atoll_operator.local.folder.run_files import CHAOS_FILE, read_lines, read_tapes
-from atoll_operator.local.show import timeline
-from atoll_operator.local.show.timeline import CLASSES
+from atoll_operator.api.status.conditions import some_of
+from atoll_operator.local.run_files import CHAOS_FILE, read_lines, read_tapes
+from atoll_protos.job.run_file import SLOT_TEXTS
+
+Line = dict[str, Any]
+
+ROUNDS_MAX: Final = 24  # that the timeline shows one by one
+BINS_MAX: Final = 120  # of the time of a run
+MARKS_MAX: Final = 40  # learners beside each other that have room for their names
+CLASSES: Final = {  # of tokens: merged, on their way, and without effect
+    "merged": "tab:blue",
+    "pending": "tab:cyan",
+    "overlap": "tab:gray",
+    "late": "tab:orange",
+    "lost": "tab:red",
+}
+SPANS: Final = {  # of a round, and the field of its commit
+    "waits for the quorum": ("quorum_wait_seconds", "lightgray"),
+    "grace": ("grace_seconds", "tab:orange"),
+    "merge and commit": ("commit_seconds", "tab:blue"),
+}
+LATE: Final = "late, or not called"
+PARTS: Final = {  # of a learner in a round
+    "merged": "tab:blue",
+    LATE: "tab:orange",
+    "refused": "tab:red",
+    "not in training": "lightgray",
+}
+LEFT_OUT: Final = {  # reasons on the tape; every other one is of an offer that was refused
+    **dict.fromkeys(("late", "not usable"), LATE),
+    **dict.fromkeys(SLOT_TEXTS.values(), "not in training"),
+}
+
+
+def draw_timeline(figure: Any, tapes: Sequence[Sequence[Line]], title: str = "") -> int:
+    """The share of all rounds that has each learner, and the newest rounds one by one.
+
+    Returns how many rounds there are; all shards' count above, those of shard 0 below.
+    """
+    commits = [line for tape in tapes for line in tape if _is_round(line)]
+    if not commits:
+        figure.subplots().text(0.5, 0.5, "no round has ended", ha="center")
+        return 0
+    slots = sorted({slot for line in commits for slot in _parts(line)})
+    newest = [line for line in commits if not line["shard"]][-ROUNDS_MAX:]
+    heights = (1 + 0.12 * len(slots), 1 + 0.12 * len(newest))
+    grid = figure.add_gridspec(2, 2, height_ratios=heights, width_ratios=(3, 1 + len(slots) / 20))
+    _participation(figure, figure.add_subplot(grid[0, :]), commits, slots)
+    spans = figure.add_subplot(grid[1, 0])
+    _spans(spans, newest, _span(commits)[0])
+    _marks(figure.add_subplot(grid[1, 1], sharey=spans), newest, slots)
+    if title:
+        figure.suptitle(title, fontsize="medium")
+    return len(commits)
+
+
+def _is_round(line: Line) -> bool:
+    is_round = "quorum_wait_seconds" in line and "recovered" not in line
+    return line.get("event") == "commit" and is_round
+
+
+def _parts(line: Line) -> dict[str, str]:
+    """What each learner that the shard knew of did in a round, by a key of PARTS."""
+    found = dict.fromkeys((part["slot"] for part in line["participants"]), "merged")
+    for each in line["left_out"]:
+        found[each["slot"]] = LEFT_OUT.get(each["reason"], "refused")
+    return found
+
+
+def _participation(figure: Any, axes: Any, commits: Sequence[Line], slots: Sequence[str]) -> None:
+    start, end = _span(commits)
+    count = min(BINS_MAX, max(1, len(commits) // 8))
+    width = (end - start) / count or 1.0
+    seen, merged = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    for line in commits:
+        place = min(count - 1, int((line["time"] - start) / width))
+        for slot, part in _parts(line).items():
+            seen[place, slot] += 1
+            merged[place, slot] += part == "merged"
+    shares = [
+        [merged[n, slot] / seen[n, slot] if seen[n, slot] else math.nan for n in range(count)]
+        for slot in slots
+    ]
+    edges = [n * width for n in range(count + 1)]
+    rows = [n - 0.5 for n in range(len(slots) + 1)]
+    mesh = axes.pcolormesh(edges, rows, shares, cmap="Blues", vmin=0, vmax=1)
+    axes.set_facecolor("whitesmoke")  # where no round ended
+    axes.set_yticks(range(len(slots)), slots, fontsize="small" if len(slots) < MARKS_MAX else 4)
+    axes.invert_yaxis()
+    title = f"Share of {len(commits):,} rounds that have each learner's work"
+    axes.set(xlabel="seconds", title=title)
+    figure.colorbar(mesh, ax=axes, format=lambda share, _: f"{share:.0%}")
+
+
+def _spans(axes: Any, newest: Sequence[Line], start: float) -> None:
+    for name, (field, colour) in SPANS.items():
+        begins = [_begin(line, field) - start for line in newest]
+        widths = [line[field] for line in newest]
+        axes.barh(range(len(newest)), widths, left=begins, color=colour, label=name)
+    names = [f"slice {line['slice']}, version {line['version']}" for line in newest]
+    axes.set_yticks(range(len(newest)), names, fontsize="x-small")
+    axes.invert_yaxis()
+    title = f"The newest {len(newest)} rounds of shard 0"
+    axes.set(xlabel="seconds", title=title)
+    axes.legend(fontsize="x-small", loc="upper right")
+
+
+def _begin(line: Line, field: str) -> float:
+    """When a part of a round began; the line is written when all is over."""
+    names = [name for name, _ in SPANS.values()]
+    return float(line["time"] - sum(line[each] for each in names[names.index(field) :]))
+
+
+def _marks(axes: Any, newest: Sequence[Line], slots: Sequence[str]) -> None:
+    for name, colour in PARTS.items():
+        found = [
+            (slots.index(slot), row)
+            for row, line in enumerate(newest)
+            for slot, part in _parts(line).items()
+            if part == name
+        ]
+        if found:
+            axes.scatter(*zip(*found, strict=True), color=colour, marker="s", s=24, label=name)
+    axes.set_xticks(range(len(slots)), slots, rotation=90, fontsize="x-small")
+    axes.tick_params(left=False, labelleft=False)
+    axes.set_xlim(-0.7, len(slots) - 0.3)
+    axes.legend(fontsize="x-small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+
+def _span(lines: Sequence[Line]) -> tuple[float, float]:
+    times = [float(line["time"]) for line in lines]
+    return min(times), max(times)
+
 
 WEIGHT = 0.05  # of the newest value in a moving average
 COLUMNS_OF = 8  # entries in one column of a legend
 FAR = 3.0  # ranges of the ordinary losses: a loss beyond that is not shown
 BINS = 100  # of the time of a run with faults
 COLOURS_MAX = 10  # of matplotlib; then they are hatched
-SIZES = {"tokens": (9, 7), "rounds": (11, 8)}  # inches
 
 
 def draw_losses(folder: Path, picture: Path, title: str = "") -> tuple[int, bool]:
@@ -32,11 +167,10 @@ def draw_losses(folder: Path, picture: Path, title: str = "") -> tuple[int, bool
     return found
 
 
-def draw_tapes(what: str, tapes: list[list[dict[str, Any]]], picture: Path, title: str = "") -> int:
-    """`what`: tokens or rounds. How many commits the picture shows. Raises OSError, ValueError."""
-    figure = _figure(*SIZES[what])
-    shown_ = {"tokens": timeline.draw_tokens, "rounds": timeline.draw_rounds}[what]
-    count = shown_(figure, tapes, title)
+def draw_rounds(tapes: list[list[dict[str, Any]]], picture: Path, title: str = "") -> int:
+    """Return how many commits the picture shows. Raises OSError and ValueError."""
+    figure = _figure(11, 8)
+    count = draw_timeline(figure, tapes, title)
     figure.savefig(picture, dpi=120)
     return count
 
@@ -56,9 +190,7 @@ def draw(out: Path, tokens: dict[str, int]) -> None:
     for axes in lower:
         _faults(axes, out, faults)
     figure.savefig(out / "goodput.png", dpi=120)
-    tapes = read_tapes(out)
-    for what in SIZES:
-        draw_tapes(what, tapes, out / f"{what}.png", out.resolve().name)
+    draw_rounds(read_tapes(out), out / "rounds.png", out.resolve().name)
 
 
 def _losses(axes: Any, out: Path, title: str = "") -> tuple[int, bool]:

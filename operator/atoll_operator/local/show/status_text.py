@@ -6,27 +6,18 @@ from atoll_operator.api.status.job_status import ProgressStatus, Status
 from atoll_operator.api.status.reasons import FALSE, TRUE, UNKNOWN
 
 UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+SILENT_SECONDS = 15.0  # of who writes a status at least so often
 FEW = 10  # from here on a finer unit says nothing
 TROUBLES = (
     ("Accepted", FALSE),
     ("Degraded", TRUE),
     ("SyncerReady", FALSE),
-    ("NodeLossHeld", TRUE),
-    ("SpecDrift", TRUE),
     ("Failed", TRUE),
 )
 
 
-def status_text(
-    status: Status,
-    job: str,
-    steps: int | None,
-    age_seconds: float,
-    *,
-    writer: str = "atoll run",
-    silent_seconds: float = 15.0,
-) -> str:
-    """`writer` wrote it `age_seconds` ago, and does so at least every `silent_seconds`."""
+def status_text(status: Status, job: str, steps: int | None, age_seconds: float) -> str:
+    """`atoll run` wrote it `age_seconds` ago."""
     conditions = {each.type: each for each in status.conditions or []}
     ready = conditions.get("Ready")
     lines = [f"{job}: {ready.reason if ready else 'unknown'}" + reached(status, steps)]
@@ -44,8 +35,8 @@ def status_text(
             lines.append(f"{kind}: {found.message}")
     if ready is not None and ready.message and not any(ready.message in line for line in lines):
         lines.append(ready.message)
-    if age_seconds > silent_seconds and not over:
-        lines.append(f"{writer} has written no status for {duration(age_seconds)}")
+    if age_seconds > SILENT_SECONDS and not over:
+        lines.append(f"atoll run has written no status for {duration(age_seconds)}")
     return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
 
 

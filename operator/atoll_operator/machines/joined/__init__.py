@@ -1,10 +1,8 @@
 """The machine of `atoll join`.
 
-joining.py      supervises its learners until the job is over
-entering.py     how it becomes a machine of the job
-credentials.py  the same for a job of a cluster, whose shards it asks
-folder.py       what it keeps to be the same machine after a restart
-learners.py     its learners as processes
-hosts.py        how the machines of one learner meet
-watching.py     asks the server how the job stands, and renews the certificate
+joining.py       its passes, until the job is over
+entering.py      which machine it is: by a token, by brought credentials, or as it was before
+watching.py      how the job stands; renews the bundle
+server_link.py   proves the server of a token, and calls it
+learners.py      its learners as processes, and where several hosts of one meet
 """

@@ -1,8 +1,7 @@
 """The machine of `atoll join`: it enters a job, or is known already, and supervises its learners.
 
-It dials out only: the server of the job, and through its learners the shards. How the job stands it
-hears from the server, or from the shards of a cluster; while nothing answers its learners go on as
-far as they can.
+It dials out only: the server of the job, and the shards, which its watcher and its learners ask.
+While nothing answers its learners go on as far as they can.
 """
 
 import time
@@ -10,81 +9,62 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import atoll_protos.v1.atoll_pb2 as pb
+from atoll_operator.local import run_folder, startable
 from atoll_operator.local.atoll_run import terminated_like_interrupted
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import Files, Say, shown
+from atoll_operator.local.child import Child, refused
 from atoll_operator.local.passes import LEAVING_SECONDS_MAX, POLL_SECONDS
-from atoll_operator.local.planning.process_plan import Planned
+from atoll_operator.local.process_plan import Planned
+from atoll_operator.local.run_files import Files, Say, shown
 from atoll_operator.local.show.run_summary import RunResult
-from atoll_operator.local.supervision.child import Child, refused
-from atoll_operator.local.supervision.process_reports import afterwards, exit_of
-from atoll_operator.local.supervision.startable import check_startable
-from atoll_operator.local.supervision.supervisor import Supervisor
-from atoll_operator.machines.joined import folder as joined_folder
-from atoll_operator.machines.joined import hosts
-from atoll_operator.machines.joined.credentials import (
-    BroughtOptions,
-    ShardWatcher,
-    check_slots,
-    keep,
-    machine_of,
-)
-from atoll_operator.machines.joined.entering import JoinOptions, enter
-from atoll_operator.machines.joined.folder import Joined
-from atoll_operator.machines.joined.learners import Wanted, dialled, planned
-from atoll_operator.machines.joined.watching import Watcher
+from atoll_operator.local.startable import afterwards, check_startable, exit_of
+from atoll_operator.local.supervisor import Supervisor
+from atoll_operator.machines import bundle as bundles
+from atoll_operator.machines.bundle import Bundle
+from atoll_operator.machines.joined.entering import JoinOptions, check_slots, enter
+from atoll_operator.machines.joined.learners import Wanted, check_command, place_of, planned
+from atoll_operator.machines.joined.watching import Brought, JobState, Watcher
 
 LINE_SECONDS: Final = 30.0
+REASON_LETTERS_MAX: Final = 300  # that the server is told of each learner
 STARTED: Final = "started again with it, it is the same machine"
 FINISHED: Final = "finished"  # what a learner says whose job is over
 
 
 def join(place: JoinOptions, wanted: Wanted, say: Say) -> RunResult:
     """Until the job is over, or somebody stops it. Raises SpecError for what no waiting mends."""
-    folder, machine, _ = enter(place)
+    if not place.enter_only:
+        check_command(wanted, place.learners or 1)  # before it takes a slot
+    entered = enter(place, time.time())
+    folder, machine = entered.folder, entered.bundle
     if place.enter_only:
         say(f"machine {machine.name} of job {machine.job}: {', '.join(machine.slots)}")
         say(f"its state is in {shown(folder)}: started with it, it trains")
         return RunResult.COMPLETE
-    with run_lock.running(folder, "--state"):
-        meeting = hosts.place_of(machine) if machine.hosts > 1 else ""
-        watcher = Watcher(folder, machine, say, "" if machine.host else meeting)
+    with run_folder.running(folder, "--state"):
+        if isinstance(entered.source, Brought):
+            entered.source.keep(folder)
+        meeting = place_of(machine) if machine.hosts > 1 else ""
+        watcher = Watcher(folder, machine, say, entered.source, "" if machine.host else meeting)
         watcher.look()
         if watcher.refusal is not None:
             raise watcher.refusal
-        if watcher.reply.state == pb.JOB_COMPLETE:
+        if watcher.now.state is JobState.COMPLETE:
             say(f"job {machine.job} is complete: its model is in the server's folder")
             return RunResult.COMPLETE
-        endpoints = dialled(watcher.reply.endpoints, machine.server) or machine.endpoints
-        return _trained(watcher, replace(machine, endpoints=endpoints), wanted, meeting)
+        machine = watcher.bundle
+        check_slots(machine, entered.before, watcher.seen)
+        bundles.write(folder, machine)
+        meeting = place_of(machine) if machine.hosts > 1 else ""
+        here = JoinedHost(folder, machine, wanted, meeting)
+        check_startable(here.planned())
+        say(f"machine {machine.name} of job {machine.job}: {_shown(machine, meeting)}")
+        say(f"its state is in {shown(folder)}: {STARTED}")
+        watcher.start()
+        supervisor = Supervisor(here.known(), Files(folder, say), say)
+        return _supervised(JoinedRun(watcher, supervisor, say, here))
 
 
-def join_with_credentials(place: BroughtOptions, wanted: Wanted, say: Say) -> RunResult:
-    """The same for a job of a cluster."""
-    folder, machine, had = machine_of(place, time.time())
-    with run_lock.running(folder, "--state"):
-        keep(folder, place)
-        watcher = ShardWatcher(folder, machine, say, source=place.folder)
-        watcher.look()
-        check_slots(machine, had, watcher.seen)
-        meeting = hosts.place_of(machine) if machine.hosts > 1 else ""
-        return _trained(watcher, machine, wanted, meeting)
-
-
-def _trained(watcher: Watcher, machine: Joined, wanted: Wanted, meeting: str = "") -> RunResult:
-    folder, say = watcher.folder, watcher.say
-    joined_folder.write(folder, machine)
-    here = JoinedHost(folder, machine, wanted, meeting)
-    check_startable(here.planned())
-    say(f"machine {machine.name} of job {machine.job}: {_shown(machine, meeting)}")
-    say(f"its state is in {shown(folder)}: {STARTED}")
-    watcher.start()
-    supervisor = Supervisor(here.known(), Files(folder, say), say)
-    return _supervised(JoinedRun(watcher, supervisor, say, here))
-
-
-def _shown(machine: Joined, meeting: str) -> str:
+def _shown(machine: Bundle, meeting: str) -> str:
     slots = ", ".join(machine.slots)
     if machine.hosts == 1:
         return slots
@@ -97,7 +77,7 @@ class JoinedHost:
     """This machine, and where it meets the other hosts of its learner; empty: not known yet."""
 
     folder: Path
-    machine: Joined
+    machine: Bundle
     wanted: Wanted
     meeting: str
 
@@ -109,11 +89,10 @@ class JoinedHost:
         return self.planned() if self.meeting or self.machine.hosts == 1 else []
 
     def moved(self, said: str) -> bool:
-        """Whether the server names another place than before, which is kept."""
+        """Whether the server names another place than before."""
         if not self.machine.host or said in ("", self.meeting):
             return False
         self.machine, self.meeting = replace(self.machine, rendezvous=said), said
-        joined_folder.write(self.folder, self.machine)
         return True
 
 
@@ -154,23 +133,25 @@ class JoinedRun:
             self.say(f"stopping: {self.watcher.refusal}")
             return RunResult.FAILED
         new = self.watcher.heard_at != self.heard_at
-        reply = self.watcher.reply
-        if reply.state == pb.JOB_FAILED:
-            self.say(f"the job has failed: {reply.why}")
+        job = self.watcher.now
+        if job.state is JobState.FAILED:
+            self.say(f"the job has failed: {job.why}")
             return RunResult.FAILED
-        if self._suspends(reply.state):
+        if self._suspends(job.state):
             return None
-        self.supervisor.steps = reply.length or self.supervisor.steps  # it may be edited
-        self._meet(reply.rendezvous, now)
-        complete = reply.state == pb.JOB_COMPLETE or self._finished_alone()
+        self.supervisor.steps = job.length or self.supervisor.steps  # it may be edited
+        self._meet(self.watcher.bundle.rendezvous, now)
+        complete = job.state is JobState.COMPLETE or self._finished_alone()
         self.supervisor.supervise(
             now,
-            final=complete or reply.state == pb.JOB_FINAL,
+            final=complete or job.state is JobState.FINAL,
             complete=complete,
-            answered=new and reply.state != pb.JOB_STATE_UNSPECIFIED,
-            tick=reply.tick,
+            answered=new and job.state is not JobState.UNKNOWN,
+            tick=job.tick,
         )
         self.heard_at = self.watcher.heard_at
+        gone = startable.refused(self.supervisor.children)
+        self.watcher.refused = {slot: why[:REASON_LETTERS_MAX] for slot, why in gone.items()}
         if not complete:
             self._line(now)
             return self._given_up()
@@ -193,9 +174,9 @@ class JoinedRun:
                 child.process.terminate()  # it waits at the former place
             child.planned = new
 
-    def _suspends(self, state: int) -> bool:
-        """Whether the learners are not to run, which have left by then; as the server said last."""
-        wanted = state == pb.JOB_SUSPENDED
+    def _suspends(self, state: JobState) -> bool:
+        """Whether the learners are not to run, which have left by then; as the shards said last."""
+        wanted = state is JobState.SUSPENDED
         if wanted and not self.suspended:
             self.say("the job is suspended: learners leave, and start again when it goes on")
             self.supervisor.stop()
@@ -206,7 +187,7 @@ class JoinedRun:
         return wanted
 
     def _finished_alone(self) -> bool:
-        """The server is gone, and every learner has said that the job is over."""
+        """Nothing answers, and every learner has said that the job is over."""
         return (
             self.watcher.fails
             and bool(self.supervisor.children)
@@ -224,13 +205,14 @@ class JoinedRun:
         if not children or not all(each.given_up for each in children):
             return None
         self.say(f"no learner of this machine can go on: {children[0].given_up}")
+        self.watcher.look()  # nobody asks any more, so what is refused goes now
         return RunResult.FAILED
 
     def _line(self, now: float) -> None:
-        if now - self.line_at >= LINE_SECONDS and self.watcher.reply.tick:
+        if now - self.line_at >= LINE_SECONDS and self.watcher.now.tick:
             self.line_at = now
             of = f" of {self.supervisor.steps}" if self.supervisor.steps else ""
-            self.say(f"tick {self.watcher.reply.tick}{of}")
+            self.say(f"tick {self.watcher.now.tick}{of}")
             for child in self.supervisor.children:
                 if child.process is not None and (why := refused(child)):
                     self.say(f"{child.planned.name} does not train here: {why}")

@@ -1,228 +1,272 @@
-"""The service with which machines enter a job, renew their certificates and watch it.
+"""The service with which machines enter a job, and get a certificate again.
 
-With other tokens people look at the job, and change it.
+It answers from files, which others may change meanwhile. The same key has the same answer, so a
+lost one costs nothing. A refusal is an answer, not an error of gRPC: it has a remedy.
 
-It answers from files, which others may change meanwhile, and from what the passes of the run have
-told last. A refusal is an answer, not an error of gRPC: it has a remedy.
+Anybody may reach the port. An event loop holds the connections, and a call gets a thread only when
+its whole message is here, so one whose message never comes holds up nobody. What a caller has sent
+is made printable before it goes into words, files, or to other machines.
+
+How often an address may be wrong, with a secret, a key, or the version of the protocol, bounds what
+a stranger costs in answers and lines of the log; a secret is too long to be guessed. So whoever has
+a right one is let in at once, also where others behind the same NAT have been wrong. An IPv6 host
+has a whole /64.
 """
 
-import hashlib
+import asyncio
+import ipaddress
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Final
 
 import grpc
+import grpc.aio
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.authority.job_authority import Authority
-from atoll_operator.machines.server.attempts import Attempts, TooManyError
-from atoll_operator.machines.server.changing import RunFolder
-from atoll_operator.machines.server.job_certificates import JobCertificates
-from atoll_operator.machines.server.job_now import Heard, JobNow
-from atoll_operator.machines.server.looking import LOOKERS_MAX, Looking
+from atoll_operator.authority.job_authority import Authority, request_digest
+from atoll_operator.machines.bundle import Bundle
+from atoll_operator.machines.server.certificates import JobCertificates
 from atoll_operator.machines.server.register import (
     Book,
     EntryRequest,
-    May,
     Member,
     OpenSlots,
-    UnknownNameError,
+    RefusedSlot,
+    Register,
+    StrangerError,
     UnreadableError,
-    WrongSecretError,
-    allowed,
     enter,
-    known,
+    with_machine,
 )
-from atoll_operator.machines.token import hash_of, new_secret
-from atoll_protos.errors import AwayError, SpecError
+from atoll_protos.errors import SpecError, printable
 from atoll_protos.names import PROTOCOL
-from atoll_protos.network.channels import server_options
-from atoll_protos.network.identity import Identity, Role
+from atoll_protos.network.addresses import split
+from atoll_protos.network.channels import SMALL_BYTES_MAX, server_options
+from atoll_protos.network.listening import raise_file_limit
 from atoll_protos.network.services import Service, add_handlers
 
-THREADS: Final = 8 + LOOKERS_MAX
+WRONG_MAX: Final = 10  # within the time below
+WITHIN_SECONDS: Final = 60.0
+ADDRESSES_MAX: Final = 1024  # the oldest is forgotten
+PREFIX_BITS: Final = 64
+
+
+class TooManyError(Exception):
+    """This address has been wrong too often. It may again in a minute."""
+
+
+@dataclass(slots=True)
+class Attempts:
+    """Of one port; for several threads. Times are monotonic seconds."""
+
+    _wrong: dict[str, deque[float]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def failed(self, address: str, now: float) -> None:
+        """Count one more. Raises TooManyError, where it is one too many."""
+        with self._lock:
+            network = network_of(address)
+            recent = self._wrong.pop(network, None) or deque(maxlen=WRONG_MAX)
+            self._wrong[network] = recent  # as the newest
+            if len(self._wrong) > ADDRESSES_MAX:
+                del self._wrong[next(iter(self._wrong))]
+            if sum(now - at < WITHIN_SECONDS for at in recent) >= WRONG_MAX:
+                raise TooManyError
+            recent.append(now)
+
+
+def network_of(address: str) -> str:
+    """Of HOST:PORT: the host, of IPv6 its network."""
+    try:
+        host = ipaddress.ip_address(split(address)[0])
+    except ValueError:
+        return address
+    if isinstance(host, ipaddress.IPv4Address):
+        return str(host)
+    return str(host.ipv4_mapped or ipaddress.ip_network((host, PREFIX_BITS), strict=False))
+
+
+CONNECTIONS_MAX: Final = 1000  # and at most half of the files that this process may open
+CALLS_MAX: Final = 4  # of one connection; a machine has one
+HANDSHAKE_SECONDS_MAX: Final = 5.0
+IDLE_SECONDS_MAX: Final = 30.0
+AGE_SECONDS_MAX: Final = 120.0  # a call whose message never comes ends with its connection
+NAME_CHARACTERS_MAX: Final = 253  # of a host, as in DNS
 PLACE_CHARACTERS_MAX: Final = 300
+REPEAT_SECONDS: Final = 60.0  # until the same line is shown again
+GRACE_SECONDS: Final = 1.0  # for calls that are open at the end
+LINES_MAX: Final = 1024  # that are known; then all may be shown again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinPort:
-    """The servicer. `offered`, `run_file`, `container` and `length` are asked anew each time."""
+    """The servicer. `offered`, `run_file` and `bundle` are asked anew each time."""
 
-    job: str
     book: Book
     certificates: JobCertificates
-    now: JobNow
-    endpoints: tuple[str, ...]
     offered: Callable[[], OpenSlots]
     run_file: Callable[[], str]
-    container: Callable[[str], str]  # of a region
-    steps: Callable[[], int]
-    hosts_needed: Callable[[int], int]  # of so many, to train
+    bundle: Callable[[Member, str], Bundle]  # of a machine, and where its hosts meet
     say: Callable[[str], None]
-    looking: Looking
-    clock: Callable[[], float] = time.time
     attempts: Attempts = field(default_factory=Attempts)
+    _shown: dict[str, float] = field(default_factory=dict)  # when a line was shown last
 
-    def Enter(self, request: pb.EnterRequest, context: Any) -> pb.EnterReply:  # noqa: N802
+    async def Enter(self, request: pb.EnterRequest, context: Any) -> pb.EnterReply:  # noqa: N802
+        """In a thread, since it reads and writes files. What is wrong here is no refusal."""
         try:
-            _same_protocol(request.protocol, request.version)
-            with self._limited(request.token, context):
-                return self._entered(request, context.peer())
-        except SpecError as error:
-            self.say(f"a machine at {_host(context)} was refused: {error}")
-            return pb.EnterReply(refusal=_refusal(error))
-
-    def Renew(self, request: pb.RenewRequest, context: Any) -> pb.RenewReply:  # noqa: N802
-        try:
-            machine = self._machine(request, context)
-            found = self._signed(machine, request.request)
-        except SpecError as error:
-            return pb.RenewReply(refusal=_refusal(error))
-        self.say(f"machine {machine.name} has a new certificate ({_host(context)})")
-        return pb.RenewReply(certificate=found[0], authorities=found[1])
-
-    def Watch(self, request: pb.WatchRequest, context: Any) -> pb.WatchReply:  # noqa: N802
-        try:
-            _same_protocol(request.protocol, request.version)
-            machine = self._machine(request, context)
-        except SpecError as error:
-            return pb.WatchReply(refusal=_refusal(error))
-        if machine.hosts > 1 and machine.host == 0:
-            self.now.meetings[machine.slots[0]] = request.rendezvous[:PLACE_CHARACTERS_MAX]
-        return self._watched(machine, context.peer(), request.round_trip_seconds)
-
-    def Look(self, request: pb.LookRequest, context: Any) -> Iterator[pb.LookReply]:  # noqa: N802
-        try:
-            self._allowed(request, May.LOOK, context)
-            again = partial(self._allowed, request, May.LOOK, context)
-            yield from self.looking.replies(request, context, again)
-        except AwayError as error:
-            context.abort(grpc.StatusCode.ABORTED, error.problem)
-        except SpecError as error:
-            yield pb.LookReply(refusal=_refusal(error))
-
-    def Change(self, request: pb.ChangeRequest, context: Any) -> pb.ChangeReply:  # noqa: N802
-        try:
-            self._allowed(request, May.EDIT, context)
-            with _own_trouble(context):
-                lines = changed(RunFolder(self.looking.out, self.job), request)
-        except SpecError as error:
-            return pb.ChangeReply(refusal=_refusal(error))
-        name = pb.Decision.Name(request.decision).removeprefix("DECISION_").lower()
-        said = "; ".join(lines) or name
-        self.say(f"by token {request.token}, from {_host(context)}: {said}")
-        return pb.ChangeReply(lines=lines)
-
-    @contextmanager
-    def _limited(self, name: str, context: Any) -> Iterator[None]:
-        """Counts wrong secrets, and hangs up where there are too many."""
-        address, now = _host(context), time.monotonic()
-        try:
-            self.attempts.check(address, name, now)
-            try:
-                with _own_trouble(context):
-                    yield
-            except WrongSecretError as error:
-                nobody = isinstance(error, UnknownNameError)
-                self.attempts.failed(address, "" if nobody else name, now)
-                raise
+            return await asyncio.to_thread(self._enter, request, _address(context.peer()))
         except TooManyError:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many wrong tokens")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many wrong tokens")
+        except (OSError, UnreadableError) as error:  # machines train on and ask again
+            what = error.strerror if isinstance(error, OSError) else "its register cannot be read"
+            await context.abort(grpc.StatusCode.INTERNAL, f"trouble on its machine ({what})")
+        raise AssertionError("abort raises")
 
-    def _machine(self, request: pb.RenewRequest | pb.WatchRequest, context: Any) -> Member:
-        with self._limited(request.name, context):
-            return known(self.book.read(), request.name, request.secret)
-
-    def _allowed(self, request: pb.LookRequest | pb.ChangeRequest, may: May, context: Any) -> None:
-        _same_protocol(request.protocol, request.version)
-        with self._limited(request.token, context):
-            allowed(self.book.read(), request.token, request.secret, may, self.clock())
+    def _enter(self, request: pb.EnterRequest, peer: str) -> pb.EnterReply:
+        """Raises TooManyError in place of a refusal of a stranger too many."""
+        try:
+            _same_protocol(request.protocol, request.version)
+            return self._entered(request, peer)
+        except UnreadableError:
+            raise
+        except SpecError as error:
+            if isinstance(error, StrangerError):
+                self.attempts.failed(peer, time.monotonic())
+            self._say_once(f"a machine at {_host(peer)} was refused: {error}")
+            refusal = pb.MachineRefusal(
+                field=error.field, problem=error.problem, remedy=error.remedy
+            )
+            return pb.EnterReply(refusal=refusal)
 
     def _entered(self, request: pb.EnterRequest, peer: str) -> pb.EnterReply:
-        secret, now = new_secret(), self.clock()
-        asked = EntryRequest(
-            token=request.token,
-            secret=request.secret,
-            region=request.region,
-            name=request.name,
-            learners=max(1, request.learners),
-            hosts=request.hosts,
-            host=request.host if request.HasField("host") else None,
-            slot=request.slot,
-        )
+        now, asked = time.time(), _entry_request(request)
         # Read before the slots are given: what cannot be read leaves them free.
         offered, run_file = self.offered(), self.run_file()
 
-        def let_in(register: Any) -> tuple[Any, tuple[Member, bytes, bytes]]:
-            changed, machine = enter(register, asked, offered, hash_of(secret), now)
-            return changed, (machine, *self._signed(machine, request.request))
+        def let_in(register: Register) -> tuple[Register, tuple[Member | None, Member, str]]:
+            changed, machine = enter(register, asked, offered, now)
+            new = self._as_it_is_now(machine, request, peer)
+            changed = with_machine(changed, new)
+            before = machine if machine in register.machines else None
+            return changed, (before, new, changed.rendezvous(new.slots[0]))
 
-        machine, certificate, authorities = self.book.change(let_in)
-        self.say(f"machine {machine.name} has entered from {_address(peer)}: {machine.shown}")
+        before, machine, meeting = self.book.change(let_in)
+        self._say_what_is_new(before, machine, peer)
         return pb.EnterReply(
-            name=machine.name,
-            secret=secret,
-            region=machine.region,
-            slots=machine.slots,
-            certificate=certificate,
-            authorities=authorities,
+            bundle=self.bundle(machine, meeting).to_json(),
             run_file=run_file,
-            container=self.container(machine.region),
-            watch=self._watched(machine, peer, 0.0),
-            job=self.job,
-            hosts=machine.hosts,
-            hosts_min=self.hosts_needed(machine.hosts),
+            certificate=machine.certificate.encode(),
+            authorities=self.certificates.bundle(),
         )
 
-    def _signed(self, machine: Member, request: bytes) -> tuple[bytes, bytes]:
-        owner = self.certificates.owner
-        identity = Identity(
-            namespace=owner.namespace,
-            job=owner.job,
-            uid=owner.uid,
-            region=machine.region,
-            role=Role.LEARNER,
-            machine=machine.name,
+    def _as_it_is_now(self, machine: Member, request: pb.EnterRequest, peer: str) -> Member:
+        refused = {
+            slot: printable(why, PLACE_CHARACTERS_MAX) for slot, why in request.refused.items()
+        }
+        own = (RefusedSlot(slot=x, why=refused[x]) for x in machine.slots if refused.get(x))
+        first = machine.hosts > 1 and machine.host == 0
+        said = printable(request.rendezvous, PLACE_CHARACTERS_MAX) if first else ""
+        return replace(
+            machine,
+            certificate=self.certificates.of_machine(machine, request.request, time.time()),
+            address=_host(peer),
+            rendezvous=said or machine.rendezvous,
+            refused=tuple(own),
         )
-        return self.certificates.sign(identity, request, self.clock())
 
-    def _watched(self, machine: Member, peer: str, round_trip_seconds: float) -> pb.WatchReply:
-        heard = Heard(
-            at=self.clock(),
-            address=_address(peer).rpartition(":")[0].strip("[]"),
-            round_trip_seconds=round_trip_seconds,
-        )
-        state, tick, why = self.now.heard(machine.name, heard)
-        several = machine.hosts > 1
-        return pb.WatchReply(
-            state=state,  # type: ignore[arg-type]
-            why=why,
-            tick=tick,
-            endpoints=self.endpoints,
-            authorities_digest=digest_of_bundle(self.certificates.bundle()),
-            length=self.steps(),
-            rendezvous=self.now.meetings.get(machine.slots[0], "") if several else "",
-        )
+    def _say_what_is_new(self, before: Member | None, machine: Member, peer: str) -> None:
+        name = machine.name
+        if before is None:
+            self.say(f"machine {name} has entered from {peer}: {machine.shown}")
+            return
+        if before.address != machine.address:
+            moved = f"machine {name} asks from {machine.address} now, and did from {before.address}"
+            self._say_once(f"{moved}; two with the same state would take each other's slots")
+        if before.certificate != machine.certificate:
+            self.say(f"machine {name} has a new certificate ({peer})")
+        for refused in machine.refused:
+            if refused not in before.refused:
+                slot = f"{refused.slot} of machine {name}"
+                self.say(f"{slot} is refused for good: {refused.why}")
+
+    def _say_once(self, line: str) -> None:
+        """Show the same line at most once a minute: a script tries again and again."""
+        now = time.monotonic()
+        if now - self._shown.get(line, float("-inf")) >= REPEAT_SECONDS:
+            if len(self._shown) >= LINES_MAX:
+                self._shown.clear()
+            self._shown[line] = now
+            self.say(line)
+
+
+def _entry_request(request: pb.EnterRequest) -> EntryRequest:
+    """Raises StrangerError for a request that is none."""
+    try:
+        digest = request_digest(request.request)
+    except SpecError as error:
+        raise StrangerError(error.field, error.problem, error.remedy) from error
+    return EntryRequest(
+        key_digest=digest,
+        token=printable(request.token),
+        secret=request.secret,
+        region=printable(request.region),
+        name=printable(request.name, NAME_CHARACTERS_MAX),
+        learners=max(1, request.learners),
+        hosts=request.hosts,
+        host=request.host if request.HasField("host") else None,
+        slot=printable(request.slot),
+    )
 
 
 @contextmanager
-def _own_trouble(context: Any) -> Iterator[None]:
-    """What is wrong here, such as a full disk, is no refusal: machines train on and ask again."""
+def opened(listen: str, anchor: Authority, servicer: JoinPort) -> Iterator[None]:
+    """Listens inside, in a thread of its own. Raises SpecError for a port in use."""
+    begun = Future[Callable[[], object]]()
+    thread = threading.Thread(
+        target=lambda: asyncio.run(_served(listen, anchor, servicer, begun)), name="join port"
+    )
+    thread.start()
     try:
-        yield
-    except (OSError, UnreadableError) as error:
-        what = error.strerror if isinstance(error, OSError) else "its register cannot be read"
-        context.abort(grpc.StatusCode.INTERNAL, f"trouble on its machine ({what})")
+        end = begun.result()
+        try:
+            yield
+        finally:
+            end()
+    finally:
+        thread.join()
 
 
-def open_port(listen: str, anchor: Authority, servicer: JoinPort) -> grpc.Server:
-    """Listens; raises SpecError for a port in use."""
-    server = grpc.server(ThreadPoolExecutor(THREADS), options=server_options())
+async def _served(
+    listen: str, anchor: Authority, servicer: JoinPort, begun: "Future[Callable[[], object]]"
+) -> None:
+    """`begun` gets what ends it, or why it cannot listen."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        server = await _begun(listen, anchor, servicer)
+    except Exception as error:
+        begun.set_exception(error)
+        return
+    begun.set_result(lambda: loop.call_soon_threadsafe(over.set))
+    await over.wait()
+    await server.stop(GRACE_SECONDS)
+
+
+async def _begun(listen: str, anchor: Authority, servicer: JoinPort) -> grpc.aio.Server:
+    options = server_options(
+        SMALL_BYTES_MAX,
+        connections=min(CONNECTIONS_MAX, raise_file_limit() // 2),
+        streams=CALLS_MAX,
+        handshake_seconds=HANDSHAKE_SECONDS_MAX,
+        idle_seconds=IDLE_SECONDS_MAX,
+        age_seconds=AGE_SECONDS_MAX,
+    )
+    server = grpc.aio.server(options=options)
     add_handlers(Service.MACHINES, servicer, server)
     credentials = grpc.ssl_server_credentials([(anchor.key, anchor.certificate)])
     try:
@@ -230,46 +274,20 @@ def open_port(listen: str, anchor: Authority, servicer: JoinPort) -> grpc.Server
     except RuntimeError as error:
         remedy = "free the port or give another one"
         raise SpecError("--listen", f"{listen} cannot be bound", remedy) from error
-    server.start()
+    await server.start()
     return server
-
-
-def changed(run: RunFolder, asked: pb.ChangeRequest) -> list[str]:
-    """What is another now, in words. Raises SpecError."""
-    match asked.decision:
-        case pb.DECISION_EDIT:
-            steps = asked.steps if asked.HasField("steps") else None
-            tokens = asked.tokens if asked.HasField("tokens") else None
-            return run.edit(asked.learners, steps, tokens)
-        case pb.DECISION_STOP:
-            return run.stop()
-        case pb.DECISION_SUSPEND | pb.DECISION_RESUME:
-            run.suspend(asked.decision == pb.DECISION_SUSPEND)
-        case pb.DECISION_CHECKPOINT:
-            run.ask_checkpoint(asked.checkpoint_step)
-        case _:
-            problem = "the server does not know what is to be done"
-            raise SpecError("atoll", problem, "install the same version on both")
-    return []
-
-
-def digest_of_bundle(bundle: bytes) -> str:
-    return hashlib.sha256(bundle).hexdigest()
 
 
 def _same_protocol(protocol: int, theirs: str) -> None:
     if protocol != PROTOCOL:
+        theirs, ours = printable(theirs), version("atoll")
         mine = f"this machine has protocol {protocol} (Atoll {theirs})"
-        problem = f"{mine}, and the server has {PROTOCOL} (Atoll {version('atoll')})"
-        raise SpecError("atoll", problem, "install the same version on both")
+        problem = f"{mine}, and the server has {PROTOCOL} (Atoll {ours})"
+        raise StrangerError("atoll", problem, "install the same version on both")
 
 
-def _refusal(error: SpecError) -> pb.MachineRefusal:
-    return pb.MachineRefusal(field=error.field, problem=error.problem, remedy=error.remedy)
-
-
-def _host(context: Any) -> str:
-    return _address(context.peer())
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
 
 
 def _address(peer: str) -> str:

@@ -10,15 +10,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from atoll_operator.machines.host_number import host_of
-from atoll_operator.machines.private_files import locked, write_private
-from atoll_operator.machines.token import hash_of
+from atoll_operator.machines.bundle import host_of
+from atoll_operator.machines.files import hash_of, locked, write_private
 from atoll_protos.errors import SpecError
-from atoll_protos.job.strict_json import parse
+from atoll_protos.job.run_file import parse
 
 REGISTER_FILE: Final = "register.json"
 NAME_CHARACTERS_MAX: Final = 48
@@ -27,20 +25,8 @@ ANOTHER_TOKEN: Final = "ask for another one: `atoll tokens DIR` makes it on the 
 T = TypeVar("T")
 
 
-class May(StrEnum):
-    """What a token is good for. One that may edit may look, too."""
-
-    JOIN = "join"
-    LOOK = "look"
-    EDIT = "edit"
-
-
-class WrongSecretError(SpecError):
-    """Somebody may be guessing."""
-
-
-class UnknownNameError(WrongSecretError):
-    """No token and no machine has this name."""
+class StrangerError(SpecError):
+    """Whoever has nothing to show: neither the protocol nor the secret of a token or a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,21 +38,36 @@ class Granted:
     region: str = ""  # empty: any
     uses: int | None = None
     until: int = 0
-    may: May = May.JOIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedSlot:
+    """A learner that is refused for good, as its machine says."""
+
+    slot: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One that has entered; `wanted` is the name that it had asked for, `since` UNIX seconds."""
+    """A machine that has entered; it is who holds the private half of its key.
+
+    `wanted` is the name that it had asked for, `since` UNIX seconds; the last four are as its last
+    call had them.
+    """
 
     name: str
     wanted: str
-    secret_hash: str
+    key_digest: str
     region: str
     slots: tuple[str, ...]
     since: int = 0
     host: int = 0  # which of the `hosts` machines of its learner it is
     hosts: int = 1
+    certificate: str = ""
+    address: str = ""
+    rendezvous: str = ""  # HOST:PORT where the others meet host 0
+    refused: tuple[RefusedSlot, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -76,25 +77,42 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Former:
+    """A machine that was revoked: nobody gets its name again, and its key lets nobody in."""
+
+    name: str
+    key_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Register:
-    """Of one job. `former` are the names of revoked machines, which nobody gets again."""
+    """Of one job."""
 
     tokens: tuple[Granted, ...] = ()
     machines: tuple[Member, ...] = ()
-    former: tuple[str, ...] = ()
+    former: tuple[Former, ...] = ()
 
     @property
     def slots(self) -> dict[str, list[str]]:
         """By machine: its slots, as the slots file says it."""
         return {each.name: [*each.slots] for each in self.machines}
 
+    def rendezvous(self, slot: str) -> str:
+        """Where the hosts of a slot's learner meet; empty: host 0 has not said it yet."""
+        first = (x for x in self.machines if slot in x.slots and x.hosts > 1 and not x.host)
+        return next((machine.rendezvous for machine in first), "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRequest:
-    """What a new machine asks for. `region` and `slot` may be empty, `hosts` 0: as the job says."""
+    """What a machine asks for. `region` and `slot` may be empty, `hosts` 0: as the job says.
 
-    token: str
-    secret: str
+    One that is known by its key needs no token.
+    """
+
+    key_digest: str
+    token: str = ""
+    secret: str = ""
     region: str
     name: str
     learners: int
@@ -113,10 +131,21 @@ class OpenSlots:
 
 
 def enter(
-    register: Register, asked: EntryRequest, offered: OpenSlots, secret_hash: str, now: float
+    register: Register, asked: EntryRequest, offered: OpenSlots, now: float
 ) -> tuple[Register, Member]:
-    """Let a machine in: it gets free slots, and the token loses a use. Raises SpecError."""
-    token = allowed(register, asked.token, asked.secret, May.JOIN, now)
+    """Return the machine with this key; a new one gets free slots, and its token loses a use.
+
+    Raises SpecError.
+    """
+    known = (machine for machine in register.machines if machine.key_digest == asked.key_digest)
+    if (machine := next(known, None)) is not None:
+        return register, machine
+    revoked = any(former.key_digest == asked.key_digest for former in register.former)
+    if revoked or not asked.token:
+        problem = "is not one of this job: it was revoked, or has another key"
+        remedy = f"{ANOTHER_TOKEN}, and enter with it"
+        raise StrangerError(f"machine {asked.name}", problem, remedy)
+    token = allowed(register, asked.token, asked.secret, now)
     if token.uses == 0:
         raise SpecError("--token", f"{token.name} is used up", ANOTHER_TOKEN)
     region = _region(asked.region, token.region, offered)
@@ -128,7 +157,7 @@ def enter(
     machine = Member(
         name=_free_name(register, asked.name),
         wanted=asked.name,
-        secret_hash=secret_hash,
+        key_digest=asked.key_digest,
         region=region,
         slots=own,
         since=int(now),
@@ -140,39 +169,32 @@ def enter(
     return replace(register, tokens=tokens, machines=(*register.machines, machine)), machine
 
 
-def known(register: Register, name: str, secret: str) -> Member:
-    """The machine that says who it is. Raises SpecError."""
-    machine = next((each for each in register.machines if each.name == name), None)
-    if machine is None:
-        gone = "was revoked" if name in register.former else "is not one of this job"
-        raise UnknownNameError(f"machine {name}", gone, f"{ANOTHER_TOKEN}, and enter with it")
-    if not hmac.compare_digest(machine.secret_hash, hash_of(secret)):
-        raise WrongSecretError(f"machine {name}", "has shown a wrong secret", ANOTHER_TOKEN)
-    return machine
-
-
-def allowed(register: Register, name: str, secret: str, may: May, now: float) -> Granted:
-    """The token of this name, which may do this at `now`. Raises SpecError."""
-    option = "" if may is May.JOIN else f" --{may}"
-    remedy = f"ask for another one: `atoll tokens DIR{option}` makes it on the server's machine"
-    token = next((each for each in register.tokens if each.name == name), None)
-    if token is None:
-        problem = f"{name} is not a token of this job: it was revoked, or expired long ago"
-        raise UnknownNameError("--token", problem, remedy)
-    if not hmac.compare_digest(token.secret_hash, hash_of(secret)):
-        raise WrongSecretError("--token", f"the secret of {name} is wrong", remedy)
+def allowed(register: Register, name: str, secret: str, now: float) -> Granted:
+    """The token of this name, if it is valid at `now`. Raises SpecError."""
+    token = next((granted for granted in register.tokens if granted.name == name), None)
+    # Both ways cost the same.
+    right = hmac.compare_digest(token.secret_hash if token else "", hash_of(secret))
+    if token is None or not right:
+        problem = f"{name} is not a token of this job: it was revoked, has expired, or is mistyped"
+        raise StrangerError("--token", problem, ANOTHER_TOKEN)
     if now >= token.until:
-        raise SpecError("--token", f"{name} has expired", remedy)
-    if token.may != may and (token.may, may) != (May.EDIT, May.LOOK):
-        raise SpecError("--token", f"{name} is to {token.may}, and not to {may}", remedy)
+        raise SpecError("--token", f"{name} has expired", ANOTHER_TOKEN)
     return token
+
+
+def with_machine(register: Register, machine: Member) -> Register:
+    """With this in place of the machine of its name."""
+    machines = (machine if x.name == machine.name else x for x in register.machines)
+    return replace(register, machines=tuple(machines))
 
 
 def revoke(register: Register, name: str) -> Register:
     """Without a token or a machine of this name. Raises SpecError where there is neither."""
-    if any(each.name == name for each in register.machines):
-        machines = tuple(each for each in register.machines if each.name != name)
-        return replace(register, machines=machines, former=(*register.former, name))
+    out = [machine for machine in register.machines if machine.name == name]
+    if out:
+        machines = tuple(machine for machine in register.machines if machine not in out)
+        former = (Former(name=machine.name, key_digest=machine.key_digest) for machine in out)
+        return replace(register, machines=machines, former=(*register.former, *former))
     if any(each.name == name for each in register.tokens):
         tokens = tuple(each for each in register.tokens if each.name != name)
         return replace(register, tokens=tokens)
@@ -183,6 +205,13 @@ def revoke(register: Register, name: str) -> Register:
 def with_token(register: Register, token: Granted, now: float) -> Register:
     """One more; those that are past are left out."""
     return replace(register, tokens=(*valid(register.tokens, now), token))
+
+
+def free_places(register: Register, offered: OpenSlots) -> int:
+    """How many machines find a slot yet, where each brings one learner, or one host of it."""
+    slots = {slot for slots in offered.slots.values() for slot in slots}
+    taken = [slot for machine in register.machines for slot in machine.slots if slot in slots]
+    return max(0, offered.hosts * len(slots) - len(taken))
 
 
 def keeps_slots(register: Register, slots: Sequence[str], folder: str) -> None:
@@ -222,9 +251,11 @@ class Book:
     def change(self, made: Callable[[Register], tuple[Register, T]]) -> T:
         """Write what `made` makes of it, durable before this returns what else it gives."""
         with locked(self._folder):
-            new, result = made(self.read())
-            text = json.dumps(dataclasses.asdict(new), indent=2) + "\n"
-            write_private(self._file, text.encode())
+            had = self.read()
+            new, result = made(had)
+            if new != had:
+                text = json.dumps(dataclasses.asdict(new), indent=2) + "\n"
+                write_private(self._file, text.encode())
         return result
 
 
@@ -299,7 +330,7 @@ def _too_few(
 
 
 def _free_name(register: Register, wanted: str) -> str:
-    used = {each.name for each in register.machines} | {*register.former}
+    used = {x.name for x in register.machines} | {x.name for x in register.former}
     name = re.sub(r"[^A-Za-z0-9]+", "-", wanted)[:NAME_CHARACTERS_MAX].strip("-") or "machine"
     number, found = 2, name
     while found in used:

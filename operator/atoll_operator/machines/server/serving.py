@@ -1,25 +1,46 @@
-"""The machine of `atoll serve`: ports, certificates, and what its run and the machines tell.
+"""The machine of `atoll serve`: its ports, certificates, tokens, and the rows of its machines.
 
-Everything that makes it the same server after a restart is in the folder `machines` of the run
-folder, for this user alone: server.json (identity and ports), the certificate of the join port,
-the authority of the job, the credentials of processes here, and the register.
+What makes `atoll serve` the same server after a restart: the folder `machines` of its run,
+for this user alone.
+
+server.json      the job's UID and the ports
+join.json        the certificate of the join port with its key: every token has its digest
+authority.json   the job's authorities with their keys
+register.json    tokens, without their secrets, and machines with their slots
+tls/             the credentials of the processes of this machine
 """
 
+import dataclasses
+import errno
+import json
+import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.status.condition_facts import GONE, some_of
-from atoll_operator.authority.job_authority import Authority
-from atoll_operator.local.atoll_run import terminated_like_interrupted
-from atoll_operator.local.elsewhere import Elsewhere
-from atoll_operator.local.folder import run_lock
-from atoll_operator.local.folder.run_files import (
+from atoll_operator.api.status.job_status import GONE
+from atoll_operator.authority.job_authority import DAY_SECONDS, Authority, make_anchor
+from atoll_operator.local.local_status import (
+    MACHINES_FILE,
+    Ends,
+    MachinesFile,
+    MachineTraffic,
+    Moved,
+    RunSnapshot,
+    ShownMachine,
+    moved_by_machines,
+    to_json,
+)
+from atoll_operator.local.passes import Elsewhere
+from atoll_operator.local.process_plan import Planned, container_elsewhere, endpoints_at
+from atoll_operator.local.run_files import (
+    CREDENTIALS_FOLDER,
     MACHINES_FOLDER,
     OBSERVER_FOLDER,
     RUN_FILE,
@@ -28,61 +49,210 @@ from atoll_operator.local.folder.run_files import (
     read_tapes,
     shown,
 )
-from atoll_operator.local.planning.process_plan import Planned, container_elsewhere, endpoints_at
-from atoll_operator.local.progress.local_status import RunSnapshot
-from atoll_operator.local.progress.machines import (
-    MACHINES_FILE,
-    MachinesFile,
-    MachineTraffic,
-    ShownMachine,
-    moved_by_machines,
-    priced,
-    read_machines,
-    to_json,
+from atoll_operator.machines.bundle import Bundle
+from atoll_operator.machines.files import (
+    SERVER_NAME,
+    Token,
+    digest_of,
+    hash_of,
+    make_private,
+    write_private,
 )
-from atoll_operator.machines.private_files import make_private
-from atoll_operator.machines.server.folder import (
-    DAY_HOURS,
-    NAMESPACE,
-    ServerFile,
-    address,
-    anchor_in,
-    check,
-    identity,
-    leaf_folder,
-    line_with,
-    new_token,
-    own_host,
-    server_file,
-    write_server,
-)
-from atoll_operator.machines.server.job_certificates import JobCertificates
-from atoll_operator.machines.server.job_now import JobNow
-from atoll_operator.machines.server.join_port import JoinPort, open_port
-from atoll_operator.machines.server.looking import Looking
+from atoll_operator.machines.server.certificates import JobCertificates, identity_of
+from atoll_operator.machines.server.join_port import JoinPort, opened
 from atoll_operator.machines.server.register import (
     Book,
+    Granted,
+    Member,
     OpenSlots,
     Register,
     UnreadableError,
+    free_places,
     keeps_slots,
+    valid,
+    with_token,
 )
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
-from atoll_protos.job.expected import Expected, ListedMachine
+from atoll_protos.job import run_file
+from atoll_protos.job.run_file import Expected, ListedMachine, parse
 from atoll_protos.names import slot_name, split_slot
-from atoll_protos.network.addresses import OR, joined, processes_of, split
-from atoll_protos.network.identity import JobIdentity, Role
-from atoll_protos.network.listening import EVERYWHERE, listening_socket
+from atoll_protos.network.addresses import PORT_MAX, joined, split
+from atoll_protos.network.credentials import JobIdentity, Role
+from atoll_protos.network.listening import EVERYWHERE, listening_socket, own_address
+
+NAMESPACE: Final = "machines"  # of the identities: no cluster has the object of the job
+SERVER_FILE: Final = "server.json"
+ANCHOR_FILE: Final = "join.json"
+ANCHOR_DAYS: Final = 3650
+PORT: Final = 7700
+DAY_HOURS: Final = 24.0
+# Addresses of documentation (RFC 5737 and 3849): asking the kernel for a route sends nothing.
+NOWHERE: Final = ("192.0.2.1", "2001:db8::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFile:
+    """`port` is that of joining, `ports` those of the shards as `endpoints_at` takes them.
+
+    `host` and `advertise` are what the flags said last, `here` the regions with learners
+    on this machine, `place` HOST:PORT as it was printed, and `invitation` the token with it.
+    """
+
+    uid: str
+    port: int
+    ports: tuple[int, ...]
+    host: str = ""
+    advertise: str = ""
+    here: tuple[str, ...] = ()
+    place: str = ""
+    invitation: str = ""
+
+
+def check(job: Job, here: Sequence[str]) -> None:
+    """Raises SpecError for a job that machines cannot train, and for unknown regions."""
+    names = [each.name for each in job.spec.regions]
+    for each in here:
+        if each not in names:
+            raise SpecError("--here", f"{each} is no region of the job", f"use {', '.join(names)}")
+
+
+def server_file(
+    folder: Path,
+    job: Job,
+    listen: str,
+    advertise: str,
+    here: Sequence[str],
+) -> ServerFile:
+    """As it is in the folder, changed by flags that are given; else new. Raises SpecError."""
+    host, port = address("--listen", listen, 0)
+    path = folder / SERVER_FILE
+    count = job.spec.syncer.shards
+    if path.exists():
+        had = read_server(folder)
+        if len(had.ports) != count:
+            problem = f"the shards have {len(had.ports)} ports in {path}, and {count} are needed"
+            remedy = "start with the number of shards that the job began with"
+            raise SpecError("spec.syncer", problem, remedy)
+        host, port = (host, port or had.port) if listen else (had.host, had.port)
+        names = [each.name for each in job.spec.regions]  # some may have left it
+        here = here or [each for each in had.here if each in names]
+        advertise = advertise or had.advertise
+        found = dataclasses.replace(had, port=port, host=host)
+    else:
+        first = port or PORT
+        ports = _free_ports(host, first + 1, count)
+        found = ServerFile(uid=str(uuid.uuid4()), port=first, ports=ports, host=host)
+    return dataclasses.replace(found, advertise=advertise, here=tuple(here))
+
+
+def write_server(folder: Path, server: ServerFile) -> None:
+    text = json.dumps(dataclasses.asdict(server), indent=2) + "\n"
+    write_private(folder / SERVER_FILE, text.encode())
+
+
+def read_server(folder: Path) -> ServerFile:
+    """Raises SpecError for a folder without one."""
+    path = folder / SERVER_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        problem = "is no folder of `atoll serve`"
+        raise SpecError(str(folder.parent), problem, "give the one that it names") from error
+    except OSError as error:
+        remedy = "ask as the user who runs `atoll serve`"
+        raise SpecError(str(path), f"cannot be read ({error.strerror})", remedy) from error
+    found: ServerFile = parse(ServerFile, text, str(path))
+    return found
+
+
+def line_with(token: Token | str, out: Path) -> str:
+    """What is to be typed on another machine."""
+    place = read_server(out / MACHINES_FOLDER).place
+    return f"{Env.TOKEN}={token} atoll join {place}"  # as a variable: all users see arguments
+
+
+def anchor_in(folder: Path, now: float) -> Authority:
+    """The certificate of the join port, made once. Raises SpecError for a damaged file."""
+    path = folder / ANCHOR_FILE
+    if not path.exists():
+        new = make_anchor(SERVER_NAME, now, ANCHOR_DAYS * DAY_SECONDS)
+        texts = {"certificate": new.certificate.decode(), "key": new.key.decode()}
+        write_private(path, json.dumps(texts).encode())
+    try:
+        found = run_file.mapping(path.read_text(encoding="utf-8"))
+        ssl.PEM_cert_to_DER_cert(str(found["certificate"]))
+        return Authority(str(found["certificate"]).encode(), str(found["key"]).encode())
+    except (ValueError, KeyError) as error:
+        remedy = "put a copy of it back, or delete it: then each machine joins anew, with a token"
+        raise SpecError(str(path), "is damaged", remedy) from error
+
+
+def new_token(out: Path, *, region: str, uses: int | None, hours: float, now: float) -> Token:
+    """A new token of the job in a folder of `atoll serve`. Raises SpecError."""
+    folder = out / MACHINES_FOLDER
+    der = ssl.PEM_cert_to_DER_cert(anchor_in(folder, now).certificate.decode())
+    token = Token.new(digest_of(der))
+    granted = Granted(
+        name=token.name,
+        secret_hash=hash_of(token.secret),
+        region=region,
+        uses=uses,
+        until=int(now + 3600 * hours),
+    )
+    Book(folder).change(lambda register: (with_token(register, granted, now), None))
+    return token
+
+
+def leaf_folder(out: Path, role: str, region: str) -> Path:
+    """Of the credentials of a process on this machine; `region`: of a learner."""
+    return out / CREDENTIALS_FOLDER / (f"learner-{region}" if role == Role.LEARNER else role)
+
+
+def address(flag: str, text: str, port: int) -> tuple[str, int]:
+    """HOST[:PORT] as both; the port is `port` where none is given. Raises SpecError."""
+    try:
+        return split(text) if text else ("", port)
+    except ValueError as error:
+        alone = ":" not in text and not text.isdecimal()  # a port alone is no host
+        if alone or (text.startswith("[") and text.endswith("]")):
+            return text.strip("[]"), port
+        remedy = "give HOST or HOST:PORT, an IPv6 address in brackets: [fd00::1]:7700"
+        raise SpecError(flag, str(error), remedy) from error
+
+
+def own_host() -> str:
+    """The address of this machine's interface with the default route, else its name."""
+    for each in NOWHERE:
+        with suppress(OSError):
+            return own_address(each, 9)
+    return socket.gethostname()
+
+
+def _free_ports(host: str, first: int, count: int) -> tuple[int, ...]:
+    found: list[int] = []
+    for port in range(first, PORT_MAX + 1):
+        if len(found) == count:
+            break
+        try:
+            listening_socket(host, port).close()
+            found.append(port)
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):  # no port would be free
+                problem = f"{host} is no address of this machine ({error.strerror})"
+                remedy = "listen on 0.0.0.0, and say with --advertise how others reach this machine"
+                raise SpecError("--listen", problem, remedy) from error
+    if len(found) < count:
+        raise SpecError("--listen", f"there are no {count} free ports from {first}", "give a lower")
+    return tuple(found)
+
 
 LOOPBACK: Final = "127.0.0.1"
 KEEP_SECONDS: Final = 60.0  # between two looks at the certificates of this machine
-TOLD_SECONDS_MAX: Final = 10.0  # that the end of the job waits for machines that still ask
-RECENT_SECONDS: Final = 10.0  # a machine that has not asked for so long is not waited for
-LOOK_SECONDS: Final = 0.1
+HOUR_SECONDS: Final = 3600.0
+HEARD_SECONDS: Final = 4.0  # in which each machine has asked the shards how the job stands
 SHOWN_SECONDS: Final = 1.0  # between two looks at what is shown of the machines
 INVITES: Final = "On each machine with learners, within"
-AWAITS: Final = "not heard that the job is complete; Ctrl-C ends the wait"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,14 +267,14 @@ class MachineServer(Elsewhere):
     regions: frozenset[str]  # whose learners are processes here
     certificates: JobCertificates
     anchor: Authority
-    looking: Looking
     endpoints: Sequence[str] = ()
     observer: str = ""
-    now: JobNow = field(default_factory=JobNow)
     traffic: MachineTraffic = field(default_factory=MachineTraffic)
     kept_at: float = -KEEP_SECONDS
     shown: tuple[ShownMachine, ...] = ()
     shown_at: float = -SHOWN_SECONDS
+    leaving_since: float = 0.0  # when the present end began, and when it was asked for last
+    leaving_at: float = float("-inf")
     entered: Register = field(default_factory=Register)  # as it was read last
     trouble: str = ""  # with the files of `machines`, as it was said last
 
@@ -128,55 +298,48 @@ class MachineServer(Elsewhere):
     def open(self, say: Callable[[str], None]) -> Iterator[None]:
         self._keep(time.monotonic(), say)
         servicer = JoinPort(
-            job=self.job.name,
             book=self.book,
             certificates=self.certificates,
-            now=self.now,
-            endpoints=tuple(map(self._dialled, self.endpoints)),
             offered=self.offered,
             run_file=lambda: (self.out / RUN_FILE).read_text(encoding="utf-8"),
-            container=lambda region: container_elsewhere(self.job, region),
-            steps=lambda: self.job.spec.steps or 0,
-            hosts_needed=lambda hosts: min(self.job.spec.learner.hosts_min or hosts, hosts),
+            bundle=self.bundle,
             say=say,
-            looking=self.looking,
         )
         self._files = Files(self.out, say)
         self.traffic = MachineTraffic(moved_by_machines(read_tapes(self.out)))
-        if (before := read_machines(self.out)) is not None:
-            self.now.remember(before.machines)
-        self._was_complete = self.now.state == pb.JOB_COMPLETE
-        if not self._was_complete:
-            self._check_ports()
-        port = open_port(joined(self.listen, self.server.port), self.anchor, servicer)
-        try:
+        self._check_ports()
+        with opened(joined(self.listen, self.server.port), self.anchor, servicer):
             yield
-            self._tell_the_end()
             self._write_machines()
-        finally:
-            self.looking.over.set()
-            port.stop(grace=1.0).wait()
 
     def edited(self, job: Job) -> None:
         self.job = job
 
-    def tell(self, seen: RunSnapshot, *, final: bool, complete: bool) -> None:
+    def follow(self, seen: RunSnapshot) -> None:
         now = time.monotonic()
         try:
             self._keep(now, self._files.say)
         except (OSError, SpecError) as error:  # those that are there last for days
             self._files.say(f"certificates cannot be renewed, and are tried again: {error}")
-        self._show(seen, now)
-        state = pb.JOB_TRAINING if all(seen.replies) else pb.JOB_STATE_UNSPECIFIED
-        if seen.status.true_condition("Suspended") is not None:
-            state = pb.JOB_SUSPENDED
-        state = pb.JOB_COMPLETE if complete else pb.JOB_FINAL if final else state
-        self.now.tell(state, seen.step)
+        self.traffic.see(now, seen.replies)
+        if now - self.shown_at >= SHOWN_SECONDS:
+            self.shown_at = now
+            self._write_machines()
 
     def machines(self) -> Sequence[ShownMachine]:
         return self.shown
 
+    def refused(self) -> Mapping[str, str]:
+        return {x.slot: x.why for each in self._register().machines for x in each.refused}
+
     def leaving(self, seen: RunSnapshot) -> bool:
+        """Also while a machine may not have asked yet how the job ends."""
+        now = time.monotonic()
+        if now - self.leaving_at > 2 * HEARD_SECONDS:
+            self.leaving_since = now
+        self.leaving_at = now
+        if now - self.leaving_since < HEARD_SECONDS and self._register().machines:
+            return True
         return None in seen.replies or any(
             not each.finished and each.state not in GONE
             for reply in seen.replies
@@ -185,8 +348,22 @@ class MachineServer(Elsewhere):
             if split_slot(each.slot)[0] not in self.regions
         )
 
-    def failed(self, why: str) -> None:
-        self.now.tell(pb.JOB_FAILED, self.now.tick, why)
+    def bundle(self, machine: Member, rendezvous: str) -> Bundle:
+        """What the learners of a machine start from."""
+        regions = {region.name: region for region in self.job.spec.regions}
+        return Bundle(
+            job=self.job.name,
+            region=machine.region,
+            endpoints=tuple(map(self._dialled, self.endpoints)),
+            container=container_elsewhere(self.job, machine.region),
+            learners=regions[machine.region].learners,
+            slots=machine.slots,
+            name=machine.name,
+            host=machine.host,
+            hosts=machine.hosts,
+            hosts_min=self.job.spec.learner.hosts_min or 0,
+            rendezvous=rendezvous,
+        )
 
     def offered(self) -> OpenSlots:
         text = (self.out / SLOTS_FILE).read_text(encoding="utf-8")
@@ -195,16 +372,9 @@ class MachineServer(Elsewhere):
         hosts = self.job.spec.learner.hosts
         return OpenSlots(slots=slots, folder=shown(self.out), hosts=hosts)
 
-    def _show(self, seen: RunSnapshot, now: float) -> None:
-        self.traffic.see(now, seen.replies)
-        if now - self.shown_at >= SHOWN_SECONDS:
-            self.shown_at = now
-            self._write_machines()
-
     def _write_machines(self) -> None:
-        home = self.job.spec.syncer_region
-        self.shown = priced(self.now.shown(self._register(), self.traffic), home, self.prices)
-        text = to_json(MachinesFile(home=home, machines=self.shown))
+        self.shown = shown_machines(self._register(), self.traffic)
+        text = to_json(MachinesFile(machines=self.shown))
         self._files.write(MACHINES_FILE, text)
 
     def _secured(self, planned: Planned) -> Planned:
@@ -218,8 +388,7 @@ class MachineServer(Elsewhere):
 
     def _dialled(self, endpoint: str) -> str:
         """As other machines dial a shard: without a host, at that which they dial already."""
-        ports = [split(each)[1] for each in processes_of(endpoint)]
-        return OR.join(joined(self.advertised, port) for port in ports)
+        return joined(self.advertised, split(endpoint)[1])
 
     def _check_ports(self) -> None:
         """Raise SpecError where a shard could not listen: the job would fail on all machines."""
@@ -248,37 +417,41 @@ class MachineServer(Elsewhere):
                 say(each)
 
     def invitation(self) -> str:
-        token = new_token(self.out, region="", uses=None, hours=DAY_HOURS, now=time.time())
-        line = line_with(token, self.out)
-        return f"{INVITES} {DAY_HOURS:.0f} hours:\n\n  {line}\n"
+        """That of the last start, while it lasts, else one for as many machines as find a slot."""
+        now, hours = time.time(), DAY_HOURS
+        register, token = self.book.read(), self.server.invitation
+        for granted in valid(register.tokens, now + HOUR_SECONDS):
+            if granted.uses and token.startswith(f"{granted.name}."):
+                hours = (granted.until - now) // HOUR_SECONDS
+                break
+        else:
+            uses = max(1, free_places(register, self.offered()))
+            token = str(new_token(self.out, region="", uses=uses, hours=hours, now=now))
+            self.server = replace(self.server, invitation=token)
+            write_server(self.out / MACHINES_FOLDER, self.server)
+        return f"{INVITES} {hours:.0f} hours:\n\n  {line_with(token, self.out)}\n"
 
-    def tell_the_rest(self, say: Callable[[str], None]) -> None:
-        """Of a job that is complete: answers until every machine has heard it, or Ctrl-C."""
-        self.now.tell(pb.JOB_COMPLETE, 0)
-        with run_lock.running(self.out), self.open(say):
-            pass
 
-    def _tell_the_end(self) -> None:
-        begun = time.time()
-        if self.now.state in (pb.JOB_COMPLETE, pb.JOB_FAILED):
-            while time.time() - begun < TOLD_SECONDS_MAX:
-                if not self.now.untold(begun - RECENT_SECONDS):
-                    break
-                time.sleep(LOOK_SECONDS)
-        if self.now.state == pb.JOB_COMPLETE and (away := self._unaware()):
-            names = f"{some_of(away)} {'has' if len(away) == 1 else 'have'}"
-            if not self._was_complete:
-                tells = f"`atoll serve {shown(self.out)}` tells them when they ask"
-                self._files.say(f"{names} not heard that the job is complete; {tells}")
-                return
-            self._files.say(f"{names} {AWAITS}")
-            with suppress(KeyboardInterrupt), terminated_like_interrupted():
-                while self._unaware():
-                    time.sleep(SHOWN_SECONDS)
-
-    def _unaware(self) -> list[str]:
-        """Machines of the job that have not heard that it is complete."""
-        return self.now.unaware(each.name for each in self._register().machines)
+def shown_machines(register: Register, traffic: MachineTraffic) -> tuple[ShownMachine, ...]:
+    """The machines of the job, and those that were revoked and have moved bytes."""
+    total = traffic.total
+    there = {Ends(machine.region, machine.name): machine for machine in register.machines}
+    rows = []
+    for ends in (*there, *sorted(total.keys() - there.keys())):
+        machine, moved, rates = there.get(ends), total.get(ends, Moved()), traffic.rates(ends)
+        row = ShownMachine(
+            name=ends.machine,
+            region=ends.region,
+            slots=machine.slots if machine else (),
+            address=machine.address if machine else "",
+            revoked=machine is None,
+            up_bytes=moved.up,
+            down_bytes=moved.down,
+            up_rate=rates and rates[0],
+            down_rate=rates and rates[1],
+        )
+        rows.append(row)
+    return tuple(rows)
 
 
 def serving_in(
@@ -288,7 +461,6 @@ def serving_in(
     listen: str = "",
     advertise: str = "",
     here: Sequence[str] = (),
-    prices: Sequence[str] = (),
     now: float,
 ) -> MachineServer:
     """The server of the job in a run folder, as it was or new. Raises SpecError.
@@ -296,7 +468,7 @@ def serving_in(
     Empty flags leave what the folder has.
     """
     folder = make_private(out / MACHINES_FOLDER)
-    server = server_file(folder, job, listen, advertise, here, prices)
+    server = server_file(folder, job, listen, advertise, here)
     host, here = server.host, server.here
     check(job, here)
     entered = Book(folder).read()
@@ -309,10 +481,12 @@ def serving_in(
     local = LOOPBACK if host in EVERYWHERE else host
     owner = JobIdentity(namespace=NAMESPACE, job=job.name, uid=server.uid)
     region = job.spec.syncer.region or job.spec.regions[0].name
-    roles = (Role.SHARD, Role.EVALUATOR, Role.OBSERVER)
-    leaves = {leaf_folder(out, role, ""): identity(owner, region, role) for role in roles} | {
-        leaf_folder(out, Role.LEARNER, each): identity(owner, each, Role.LEARNER) for each in here
+    leaves = {
+        leaf_folder(out, x, ""): identity_of(owner, region, x) for x in (Role.SHARD, Role.EVALUATOR)
     }
+    leaves[out / OBSERVER_FOLDER] = identity_of(owner, region, Role.OPERATOR)
+    for each in here:
+        leaves[leaf_folder(out, Role.LEARNER, each)] = identity_of(owner, each, Role.LEARNER)
     return MachineServer(
         job=job,
         out=out,
@@ -322,8 +496,7 @@ def serving_in(
         regions=frozenset(here),
         certificates=JobCertificates(folder, owner, leaves),
         anchor=anchor_in(folder, now),
-        looking=Looking(out=out),
-        endpoints=endpoints_at(server.ports, job.spec.syncer.shards, local),
+        endpoints=endpoints_at(server.ports, local),
         observer=str(out / OBSERVER_FOLDER),
         entered=entered,
     )

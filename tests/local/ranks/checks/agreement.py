@@ -10,9 +10,8 @@ from torch.distributed.tensor import DTensor, Partial
 from atoll_protos.errors import SpecError
 from atoll_protos.names import DATA_STATE_BYTES_MAX
 from atoll_worker.model.parameters import travelling
-from atoll_worker.ranks.data_states import gather, share
-from atoll_worker.ranks.redistribution import open_exchange
-from atoll_worker.ranks.together import together
+from atoll_worker.ranks.group import gather_states, share
+from atoll_worker.ranks.redistribution import open_exchange, together
 from local.ranks import models
 
 
@@ -74,13 +73,13 @@ def check_states() -> None:
         (b"x" * most,) * models.RANKS,
     ]
     for given in of_ranks:
-        kept = gather(None, given[rank])
+        kept = gather_states(None, given[rank])
         assert rank == 0 or kept is None
         everybody: list[bytes | None] = [kept]
         dist.broadcast_object_list(everybody, 0)
         alone = set(given[1:]) <= {None, given[0]}
         assert share(everybody[0], rank, models.RANKS) == (given[0 if alone else rank], "")
     large = bytes([rank % 2]) * (most // 2)
-    error = refused(lambda: gather(None, large))
+    error = refused(lambda: gather_states(None, large))
     assert error.field == "state"
     assert error.problem.startswith("the states of 4 ranks have")

@@ -72,9 +72,9 @@ def an_optimizer_of_another_model() -> Learner:
     return Learner(model, SGD((two_layers() if is_other() else model).parameters(), lr=1.0))
 
 
-def of_a_job(model: nn.Module, export_files: tuple[str, ...] = ()) -> Learner:
+def of_a_job(model: nn.Module) -> Learner:
     """Its shards nobody asks."""
-    made = Learner(model, export_files=export_files)
+    made = Learner(model)
     made._job = Job(run_file=RUN_FILE, endpoints=NOWHERE, slot="here-0", uid="u", instance="u-1")
     return made
 
@@ -108,11 +108,6 @@ EARLY: Mapping[Callable[[], Learner], tuple[str, str, str]] = {
     an_optimizer_of_another_model: ("optimizer: ", "rank 1: SGD steps none", "on_adopt"),
 }
 LATE: Mapping[Callable[[], Learner], tuple[str, str, str]] = {
-    lambda: of_a_job(nn.Linear(4, 4), ("no-such-tokenizer.json",)): (  # only the head looks for it
-        "export_files: ",
-        "rank 0: no-such-tokenizer.json",
-        "give",
-    ),
     a_frozen_tensor_that_one_rank_has_cut: ("model.frozen: ", "ranks 0 and 1", "shard"),
 }
 

@@ -6,12 +6,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from atoll_protos.job.layout import build_layout
-from atoll_worker.model.parameters import travelling
+from atoll_worker.model.parameters import STEPS_BETWEEN, Unshared, travelling
 from atoll_worker.model.staging import DirectStaging, assign
 from atoll_worker.model.undone import Watch
-from atoll_worker.model.unshared import STEPS_BETWEEN, Unshared
-from atoll_worker.ranks.boxes import reshard, sharded_modules
-from atoll_worker.ranks.redistribution import open_exchange
+from atoll_worker.ranks.redistribution import open_exchange, reshard, sharded_modules
 from local.ranks import models
 from unit.worker.masters import SgdWithMasters
 

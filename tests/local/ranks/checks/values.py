@@ -1,7 +1,6 @@
 """Checks of values: what a rank captures and adopts is what full_tensor says, bit for bit."""
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -9,11 +8,16 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from atoll_protos.job.layout import AVERAGE, Layout, Slice, build_layout
-from atoll_protos.transfer.division import part_edges
 from atoll_worker.model.parameters import travelling_of
 from atoll_worker.model.staging import assign
-from atoll_worker.ranks.boxes import TravellingTensor, reshard, sharded_modules
-from atoll_worker.ranks.redistribution import Redistribution, open_exchange
+from atoll_worker.ranks.control import HEAD
+from atoll_worker.ranks.redistribution import (
+    Redistribution,
+    TravellingTensor,
+    open_exchange,
+    reshard,
+    sharded_modules,
+)
 from local.ranks import models
 from local.ranks.models import Case
 
@@ -50,24 +54,13 @@ def flat(full: Full, layout: Layout, owned: Slice) -> Tensor:
     return torch.cat(pieces)
 
 
-def part_of(values: Tensor, owned: Slice, exchange: Redistribution) -> Tensor | None:
-    """What this rank owns of them."""
-    if exchange.rank not in exchange.owners:
-        return None
-    edges = list(pairwise(part_edges(owned.form, len(exchange.owners))))
-    start, stop = edges[exchange.owners.index(exchange.rank)]
-    return values[start:stop]
-
-
-def check_both_ways(case: Case, owners: tuple[int, ...], blend: float = 0.0) -> None:
+def check_both_ways(case: Case, blend: float = 0.0) -> None:
     """Captured and adopted values are those of full_tensor, on every rank."""
     group = models.group_of(case.ranks)
     if case.model is None:
         return
     places = places_of(case)
-    exchange = open_exchange(
-        case.parts or (case.model,), places, group=group, control=group, owners=owners
-    )
+    exchange = open_exchange(case.parts or (case.model,), places, group=group, control=group)
     layout = build_layout(exchange.table.specs, FRAGMENTS, 1)
     before = full_of(places, group)
     after = {}
@@ -79,11 +72,10 @@ def check_both_ways(case: Case, owners: tuple[int, ...], blend: float = 0.0) -> 
         assert tuple(value.shape) == tensor.shape
     for owned in layout.slices:
         found = exchange.gather(owned)
-        want = part_of(flat(before, layout, owned), owned, exchange)
-        assert (found is None) == (want is None)
-        assert found is None or want is None or torch.equal(found, want), owned
+        assert (found is None) == (exchange.rank != HEAD)
+        assert found is None or torch.equal(found, flat(before, layout, owned)), owned
     for owned in layout.slices:
-        values = part_of(flat(after, layout, owned), owned, exchange)
+        values = flat(after, layout, owned) if exchange.rank == HEAD else None
         pairs, averaged = exchange.deal(owned, values)
         assert len(pairs) == len(averaged)
         assert any(averaged) <= bool(owned.form.exact)
@@ -99,13 +91,12 @@ def check_both_ways(case: Case, owners: tuple[int, ...], blend: float = 0.0) -> 
             assert torch.equal(place.tensor, now[place.spec.name]), place.spec.name
     for owned in layout.slices:
         found = exchange.gather(owned)
-        want = part_of(flat(now, layout, owned), owned, exchange)
-        assert found is None or want is None or torch.equal(found, want), owned
+        assert found is None or torch.equal(found, flat(now, layout, owned)), owned
 
 
-def head_only(make: Callable[[], Case]) -> Callable[[], None]:
-    """A check of what the head alone gets and gives."""
-    return lambda: check_both_ways(make(), (0,))
+def both_ways(make: Callable[[], Case]) -> Callable[[], None]:
+    """A check of what the head gets and gives."""
+    return lambda: check_both_ways(make())
 
 
 def check_what_is_written_after_an_evaluation() -> None:

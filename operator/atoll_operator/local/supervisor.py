@@ -1,0 +1,329 @@
+"""Starts the processes of a local run, starts them again when they end, and stops them all.
+
+A process that ends is started again, whatever its exit code, for the same slot or shard and as a
+new instance. A child is in one of these states; `supervise` takes every arrow:
+
+    planned --> running --> waiting (until start_at) --> running ...
+                   |           |
+                   |           +--> over      the job is complete
+                   +--> given up   another start cannot help (`why_given_up`)
+                   +--> done       exit code 0 once the job is final
+                   +--> over       it failed once the job was final
+
+Giving up stops no other process, but those of the same learner, unless its other hosts are enough
+(spec.learner.hostsMin). The hosts of a learner start again by themselves: the launchers of the
+others start their processes in place, and meet it. A learner that says that the job is finished
+knows it before the run does: what is done about its end waits until all shards have answered again.
+
+A learner gets a new UID at every start, in place of a pod's. A process of a shard keeps its UID,
+because its folder stays: to the log in that folder the next one is the same, and it may take over
+at once (rule 20). Only the first start of a new run has `--new`.
+
+A person may change which processes there are (`follow`). One that is none of the job any more gets
+SIGTERM and leaves; a new one of its name starts when it has gone.
+
+SIGTERM goes to learners first, so that their last messages reach shards that still listen, and to
+processes that wait for a shard before the one that has it, so that none takes it over. Children
+run in sessions of their own, so Ctrl-C reaches `atoll run` alone. Where the system has `setpriv`,
+children also end when `atoll run` itself is killed.
+"""
+
+import contextlib
+import math
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+from atoll_operator.local import log_keeper
+from atoll_operator.local.child import (
+    Child,
+    cannot_train,
+    end_of,
+    exit_text,
+    ranks_ended,
+    returned,
+    telemetry_of,
+    why_ended,
+    why_given_up,
+    words_of,
+)
+from atoll_operator.local.process_plan import Planned
+from atoll_operator.local.run_files import Files, Growing, Say, shown, size_of
+from atoll_operator.local.startable import environment
+from atoll_protos.environment import Env
+from atoll_protos.exits import ExitCode, is_permanent
+
+ROLES = ("learner", "evaluator", "shard")  # in the order in which they are stopped
+BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
+STOP_SECONDS = 8.0
+
+
+class Supervisor:
+    """The children of one run; `report` shows one line to the user.
+
+    `umask` is of those that may write for others, too; -1: that of this process.
+    """
+
+    def __init__(
+        self,
+        planned: Iterable[Planned],
+        files: Files,
+        report: Say,
+        steps: int | None = None,
+        umask: int = -1,
+    ) -> None:
+        self.files, self.report, self.steps, self._umask = files, report, steps, umask
+        self._written = self._final = self._complete = False
+        self._tick = 0
+        self.children = [self._child(each) for each in planned]
+        self.leaving: list[Child] = []  # of the job no more; `start_at`: when they are killed
+
+    def follow(self, planned: Iterable[Planned], steps: int | None, now: float) -> None:
+        """From now on these are the job's processes; those that are none any more leave."""
+        self.steps, self._written = steps, False
+        wanted = {each.name: each for each in planned}
+        known = {each.planned.name: each for each in self.children}
+        self.children = [known.get(name) or self._child(each) for name, each in wanted.items()]
+        for name in known.keys() - wanted.keys():
+            child = known[name]
+            if child.process is not None:
+                child.process.terminate()
+                child.start_at = now + STOP_SECONDS
+                self.leaving.append(child)
+
+    def begin_again(self) -> None:
+        """After `stop`: each process is to start as if it had never ended."""
+        again = [self._child(each.planned) for each in self.children]
+        for new, old in zip(again, self.children, strict=True):
+            new.restarts = old.restarts
+        self.children = again
+
+    def _child(self, planned: Planned) -> Child:
+        log = self.files.out / "logs" / f"{planned.name}.log"
+        return Child(planned, log, telemetry_of(planned, self.files.out))
+
+    def supervise(
+        self,
+        now: float,
+        *,
+        final: bool,
+        complete: bool = False,
+        answered: bool = True,
+        tick: int = 0,
+    ) -> bool:
+        """Note what has ended and start what is due; returns whether anything changed.
+
+        `now` is in monotonic seconds, `tick` the job's clock, `answered` whether all shards have
+        just said so. Once the job is `complete` only shards are started again, for learners that
+        have yet to take its values.
+        """
+        self._final, self._complete, self._tick = final, complete, tick
+        changed = self._let_leave(now)
+        there = {each.planned.name for each in self.leaving}
+        for child in self.children:
+            self._report_ranks(child)
+            if child.start_at == math.inf and answered:
+                self._judge(child, now)
+            if child.process is not None and (code := child.process.poll()) is not None:
+                self._ended(child, code, now)
+                changed = True
+            last, waits = child.record.last, child.process is None and not child.done
+            if complete and waits and last is not None and child.planned.role != "shard":
+                child.after, child.ended = why_ended(last), ""
+            wanted = not child.done or (not final and not child.given_up)
+            due = now >= child.start_at and child.planned.name not in there
+            if child.process is None and wanted and due:
+                self._start(child, now)
+                changed = True
+        if changed or not self._written:
+            self._write()
+        return changed
+
+    def _let_leave(self, now: float) -> bool:
+        """Whether one of those that leave has gone."""
+        before = self.leaving
+        for child in before:
+            assert child.process is not None
+            if child.process.poll() is None and now >= child.start_at:
+                child.process.kill()
+        self.leaving = [x for x in before if x.process is not None and x.process.poll() is None]
+        for child in before:
+            if child not in self.leaving:
+                child.close_log()
+        return len(self.leaving) != len(before)
+
+    def wait(self, now: float, seconds_max: float) -> None:
+        """Return when a process ends or is due to start, at the latest after `seconds_max`."""
+        seconds, poll = seconds_max, select.poll()
+        with contextlib.ExitStack() as descriptors:
+            for child in (*self.children, *self.leaving):
+                if child.process is not None:
+                    try:
+                        descriptor = os.pidfd_open(child.process.pid)
+                    except ProcessLookupError:  # who has killed it has seen its end
+                        return
+                    descriptors.callback(os.close, descriptor)
+                    poll.register(descriptor, select.POLLIN)
+                elif child.start_at > now:
+                    seconds = min(seconds, child.start_at - now)
+            poll.poll(1000 * seconds)
+
+    def in_roles(self, *roles: str) -> list[Child]:
+        return [child for child in self.children if child.planned.role in roles]
+
+    def meant(self, name: str) -> list[Child]:
+        """The processes of a learner, or the one with this name."""
+        found = [each for each in self.children if each.planned.whole == name]
+        return found or [each for each in self.children if each.planned.name == name]
+
+    def kill(self, child: Child) -> None:
+        """kill -9, as `--chaos` does; a learner with all its hosts."""
+        for each in [child, *self._other_hosts(child)]:
+            if each.process is not None:
+                each.process.kill()
+
+    def stop(self, roles: Sequence[str] = ROLES) -> None:
+        """SIGTERM to one role after the other, SIGKILL to what does not end."""
+        for role in roles:
+            _stop([*self.in_roles(role), *self.leaving])
+        for child in (*self.in_roles(*roles), *self.leaving):
+            child.process = None
+            child.close_log()
+        self.leaving = []
+        self._write()
+
+    def _start(self, child: Child, now: float) -> None:
+        planned = child.planned
+        child.restarts += 1
+        # To a shard's log its next process is the same pod, since the folder stays (rule 20).
+        pod = f"{planned.name}-{'local' if planned.role == 'shard' else os.urandom(4).hex()}"
+        child.instance = f"{pod}-{os.urandom(4).hex()}"
+        command = [word for word in planned.command if word != "--new" or child.restarts == 0]
+        child.telemetry_bytes, child.log_bytes = size_of(child.telemetry), size_of(child.log)
+        child.lines = Growing(child.log, child.log_bytes)
+        child.started_at, child.exit_code, child.after = now, None, ""
+        try:
+            self._spawn(child, command, pod)
+        except OSError as error:  # no folder, no memory, too many processes: later it may go
+            self.report(f"{planned.name} cannot be started now: {error}")
+            self._ended(child, ExitCode.TRY_AGAIN, now)
+
+    def _spawn(self, child: Child, command: Sequence[str], pod: str) -> None:
+        planned = child.planned
+        child.keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", log_keeper.__file__, child.log],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert child.keeper.stdin is not None
+        with child.keeper.stdin as log:
+            child.process = subprocess.Popen(
+                [*_ends_with_parent(), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=planned.folder or None,
+                env={**environment(planned), Env.UID: pod, Env.INSTANCE: child.instance},
+                start_new_session=True,  # Ctrl-C is ours to pass on
+                umask=-1 if planned.private else self._umask,
+            )
+
+    def _ended(self, child: Child, code: int, now: float) -> None:
+        child.process = None
+        child.close_log()
+        self._report_ranks(child)
+        others = [each.exit_code for each in self._other_hosts(child)]
+        if self._final and ExitCode.FINAL in others:
+            code = ExitCode.FINAL  # the learner has done its part, however its last host ends
+        child.exit_code = code
+        if child.given_up:
+            return
+        end = end_of(child, code, now - child.started_at)
+        early = "" if self._final else returned(end, child.planned.role, self._tick, self.steps)
+        child.record = child.record.after(end, returned=bool(early))
+        if end.left == "finished" and not self._final:
+            child.start_at = math.inf
+        else:
+            self._judge(child, now, early)
+
+    def _judge(self, child: Child, now: float, early: str = "") -> None:
+        """Start a process that has ended again, or leave it ended; report which and why."""
+        end, name = child.record.last, child.planned.name
+        assert end is not None
+        code = end.code
+        child.start_at = now + backoff_seconds(child.record.attempt)
+        over = (self._complete or (self._final and end.failed)) and not is_permanent(code)
+        if over and child.planned.role != "shard" and code != ExitCode.FINAL:
+            child.after, child.ended = why_ended(end), ""
+            return
+        child.given_up = why_given_up(child.record, early)
+        how, log = exit_text(code), f"log: {shown(child.log)}"
+        child.ended = early
+        if child.given_up:
+            child.ended = f"is given up ({how}): {child.given_up}"
+            self.report(f"{name} {child.ended}; {log}")
+            self._give_up_others(child)
+        elif early:
+            self.report(f"{name} {early}; it is started again; {log}")
+        elif end.failed:
+            child.ended = f"ended ({how}) and is started again: {words_of(end)}"
+            self.report(f"{name} {child.ended}; {log}")
+        elif code != ExitCode.FINAL:
+            words = f": {end.words}; {log}" if code > 0 and end.words.text else ""
+            self.report(f"{name} ended ({how}) and is started again{words}")
+
+    def _report_ranks(self, child: Child) -> None:
+        if child.planned.role != "learner" or child.lines is None:
+            return
+        with contextlib.suppress(OSError):
+            for said in ranks_ended(child.lines.read()):
+                self.report(f"{child.planned.name}: {said}; log: {shown(child.log)}")
+
+    def _other_hosts(self, child: Child) -> list[Child]:
+        slot = child.planned.slot
+        same = [each for each in self.children if slot and each.planned.slot == slot]
+        return [each for each in same if each is not child]
+
+    def _give_up_others(self, child: Child) -> None:
+        """A learner that has lost a host for good would wait for it for ever, if it needs it."""
+        others = self._other_hosts(child)
+        going_on = [each for each in others if not each.given_up]
+        for each in going_on if cannot_train([child, *others]) else ():
+            each.given_up, each.given_up_with = child.given_up, child.planned.name
+            if each.process is not None:
+                each.process.terminate()
+
+    def _write(self) -> None:
+        rows = [each.row() for each in (*self.children, *self.leaving)]
+        self._written = self.files.write_json("processes.json", rows)
+
+
+def _stop(children: Iterable[Child]) -> None:
+    running = [each.process for each in children if each.process is not None]
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in running:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def backoff_seconds(attempt: int) -> float:
+    """How long to wait before restart number `attempt` in a row, from 1: the first is at once."""
+    low, high = BACKOFF_SECONDS
+    return 0.0 if attempt == 1 else min(high, low * 2 ** min(attempt - 2, 16))
+
+
+def _ends_with_parent() -> list[str]:
+    """The start of a command whose process gets SIGTERM when `atoll run` dies; else empty."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []

@@ -1,0 +1,345 @@
+"""What waits for the log of a shard: records, and replies that may not overtake them (rule 19).
+
+All records that wait, up to the next reply, become durable as one entry of the log: a create takes
+35 to 110 ms in an object store, and a hundred admissions must not take a hundred of them. What
+follows from a record follows afterwards, one record after the other, in their order.
+
+One queue and one thread, because entry n+1 may be created only by a process that knows entry n.
+When the position is taken, another process has followed this one: `work` ends, and nothing that
+still waits can become durable.
+
+Reads a shard's values back, beside its work (rule 45).
+
+Slice after slice in the thread READ, the one that is due next first; the rules hear of each. A
+store that cannot be reached is asked again: only what it says is gone or damaged is lost.
+
+What a shard keeps beside the versions of its slices: data states, and the export.
+
+They are bytes that mean nothing to the rules, whose names stand in the log: written before the
+entry that names them, in MERGE, after what it belongs to.
+
+Keeps a shard's store small, beside its work: snapshots of the log, and what nobody needs.
+
+    after a commit     objects that no slice's newest two versions name are removed (rule 19)
+    every so many      a snapshot of the log is written, and the entries before it are removed
+    every few minutes  temporary files of killed writers are removed
+
+What fails is tried again later, each thing for itself: a full disk takes no snapshot, and must have
+its old objects removed all the same (rule 23). Only the first record of a term also removes objects
+that no entry names: later, one of a merge under way has no entry yet.
+
+The next process fills the event tape from entries, so a snapshot waits while lines of the tape wait
+for their disk; beyond PATIENCE_ENTRIES the tape drops lines by itself (storage/tape).
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.job.layout import Layout
+from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
+from atoll_syncer.duties.port import Machine
+from atoll_syncer.model.effects import Effect, SendReply
+from atoll_syncer.model.history import History
+from atoll_syncer.model.log import Committed, Entry, TermBegun
+from atoll_syncer.model.state import ShardState
+from atoll_syncer.rules.shard import Shard
+from atoll_syncer.storage import versions
+from atoll_syncer.storage.export import ExportPart, encode_part
+from atoll_syncer.storage.files import StoreCorrupt, StoreError, StoreMissing
+from atoll_syncer.storage.journal import (
+    DeposedError,
+    Journal,
+    LogSnapshot,
+    collect,
+    stands_alone,
+    write,
+)
+from atoll_syncer.storage.versions import Collector, VersionOrigin
+
+if TYPE_CHECKING:
+    from atoll_syncer.numbers.values import StoredVersion, TensorValues
+
+
+STOP_SECONDS = 2.0
+
+log = structlog.get_logger()
+
+
+class LogQueue:
+    """`durable` is called with the records of each entry, and `deposed` at the end of the term."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        background: Background,
+        durable: Callable[[Sequence[Entry]], Awaitable[None]],
+        deposed: Callable[[], None],
+    ) -> None:
+        self._journal, self._background = journal, background
+        self._durable, self._deposed = durable, deposed
+        self._waiting: asyncio.Queue[Entry | SendReply] = asyncio.Queue()
+        self._replies: dict[int, asyncio.Future[Any]] = {}  # by token
+
+    def put(self, waiting: Entry | SendReply) -> None:
+        self._waiting.put_nowait(waiting)
+
+    def reply_to(self, token: int) -> asyncio.Future[Any]:
+        """Has the message of the reply with this token when its turn has come."""
+        return self._replies.setdefault(token, asyncio.get_running_loop().create_future())
+
+    async def work(self) -> None:
+        while True:
+            taken = [await self._waiting.get()]
+            while not self._waiting.empty():
+                taken.append(self._waiting.get_nowait())
+            for _, together in groupby(taken, _entry_of):
+                try:
+                    await self._handle(list(together))
+                except DeposedError:
+                    self._deposed()
+                    return
+            for _ in taken:
+                self._waiting.task_done()
+
+    async def finish(self) -> None:
+        """Wait until nothing waits, at most STOP_SECONDS."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._waiting.join()
+        except TimeoutError:
+            log.warning("stopped with unwritten entries", count=self._waiting.qsize())
+
+    async def _handle(self, together: Sequence[Entry | SendReply]) -> None:
+        """Replies, or the records of one entry."""
+        records = list[Entry]()
+        for each in together:
+            if isinstance(each, SendReply):
+                future = self._replies.pop(each.token, None)
+                if future is not None and not future.done():
+                    future.set_result(each.message)
+            else:
+                records.append(each)
+        if records:
+            append = self._journal.append
+            await self._background.until_stored(Thread.LOG, lambda: append(*records))
+            await self._durable(records)
+
+
+def _entry_of(waiting: Entry | SendReply) -> object:
+    """Neighbours of one value are handled together."""
+    if isinstance(waiting, SendReply):
+        return SendReply
+    return id(waiting) if stands_alone(waiting) else Entry
+
+
+class ReadingBack:
+    """`feed` takes the effects that the rules answer with."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        machine: Machine,
+        background: Background,
+        feed: Callable[[list[Effect]], None],
+    ) -> None:
+        self._shard, self._machine, self._background = shard, machine, background
+        self._feed = feed
+
+    async def work(self, values: "TensorValues") -> None:
+        """Until all slices are here, or another process has the shard."""
+        shard, clock = self._shard, self._machine.clock
+        began, count = clock(), len(shard.state.reading.unread)
+        while (fragment := shard.next_unread()) is not None:
+            head = shard.state.history.heads[fragment]
+            read = partial(values.restore, fragment, head, self._machine.store)
+            try:
+                await self._background.until_stored(Thread.READ, read)
+            except (StoreCorrupt, StoreMissing) as trouble:
+                if await self._is_followed():
+                    return
+                log.error("committed data is lost", slice=fragment, trouble=str(trouble))
+                self._machine.metrics.store_troubles.labels(trouble.kind).inc()
+                self._feed(shard.lost({fragment}, clock()))
+            else:
+                self._feed(shard.read_back(fragment, clock()))
+        log.info("values are read back", slices=count, seconds=round(clock() - began, 3))
+
+    async def _is_followed(self) -> bool:
+        """Whether another process has the shard, which removes what it does not need (rule 19)."""
+        journal = self._machine.journal
+        return await self._background.until_stored(Thread.READ, journal.is_deposed)
+
+
+PIECE_BYTES: Final = 1 << 20
+
+
+class Keeping:
+    """See the module."""
+
+    def __init__(self, machine: Machine, background: Background) -> None:
+        self._machine, self._background = machine, background
+        self._store = machine.store
+
+    async def read_data_states(self, named: Mapping[str, str]) -> dict[str, bytes]:
+        """Those that the history names, by slot; what is damaged or gone is left out."""
+        found = dict[str, bytes]()
+        for name in sorted(set(named.values())):
+            try:
+                states = await self._background.until_stored(
+                    Thread.MERGE, partial(versions.read_data_states, self._store, name)
+                )
+            except (StoreCorrupt, StoreMissing) as trouble:
+                slots = sorted(slot for slot, each in named.items() if each == name)
+                log.error("data states are lost", slots=slots, trouble=str(trouble))
+                self._machine.metrics.store_troubles.labels(trouble.kind).inc()
+            else:
+                found |= {slot: each for slot, each in states.items() if named.get(slot) == name}
+        return found
+
+    async def write_data_states(
+        self, state: ShardState, outcome: "StoredVersion", kept: Mapping[str, bytes]
+    ) -> str:
+        """The object's name; empty where no merged offer has a data state."""
+        merged = {slot: each for slot, each in kept.items() if slot not in outcome.found.left_out}
+        if not merged:
+            return ""
+        origin = VersionOrigin(
+            run=state.history.run,
+            shard=state.number,
+            slice=outcome.slice,
+            number=outcome.number,
+            epoch=state.history.epoch,
+        )
+        return await self._background.until_stored(
+            Thread.MERGE, lambda: versions.write_data_states(self._store, origin, merged)
+        )
+
+    def export_pieces(self, state: ShardState, values: "TensorValues") -> Iterator[pb.ExportPiece]:
+        """Of the values as they are now; each piece may be made in a thread."""
+        assert state.layout is not None, "values before a layout"
+        run, shard = state.history.run, state.number
+        yield pb.ExportPiece(run=run, tick=state.clock.tick, model=state.layout.to_model())
+        digest = hashlib.sha256()
+        for part in encode_part(run, shard, values.exported()):
+            for start in range(0, len(part), PIECE_BYTES):
+                data = bytes(memoryview(part)[start : start + PIECE_BYTES])
+                digest.update(data)
+                yield pb.ExportPiece(data=data)
+        yield pb.ExportPiece(digest=digest.hexdigest())
+
+    async def export_part(self, run: str, shard: int, values: "TensorValues") -> ExportPart:
+        return await self._background.until_stored(
+            Thread.MERGE, lambda: self._machine.exporter.write_part(run, shard, values.exported())
+        )
+
+    async def export_whole(
+        self, history: History, layout: Layout, parts: Sequence[ExportPart]
+    ) -> None:
+        await self._background.until_stored(
+            Thread.MERGE, lambda: self._machine.exporter.assemble(history.run, layout, parts)
+        )
+
+
+PATIENCE_ENTRIES: Final = 4096
+LEFTOVERS_SECONDS: Final = 300.0  # between two looks for temporary files
+
+
+class Tidying:
+    """`work` and `look_for_leftovers` go on until they are cancelled."""
+
+    def __init__(self, machine: Machine, background: Background) -> None:
+        self._machine, self._background = machine, background
+        self._collector = Collector(machine.store)
+        self._jobs: dict[str, Callable[[], object]] = {}  # by kind: a newer one replaces an older
+        self._wake = asyncio.Event()
+        self._troubles: dict[str, str] = {}  # by kind of job
+        self._swept = False
+        self._snapshot_position = machine.journal.snapshot_position
+        self._damaged = machine.journal.lost_entries > 0
+
+    def appended(self, entry: Entry, history: History) -> None:
+        if isinstance(entry, TermBegun | Committed):
+            live = history.live_objects()
+            named = entry.data_states.values() if isinstance(entry, Committed) else ()
+            self._collector.note(live, frozenset(named))
+            self._begin("objects", self._collector.remove)
+            if not self._swept:
+                self._swept = True
+                self._begin("sweep", partial(self._collector.sweep, live, history.epoch))
+
+    def pin(self, names: Set[str]) -> None:
+        """These objects stay, and those of the last call may go (rule 42)."""
+        self._collector.pin(names)
+        self._begin("objects", self._collector.remove)
+
+    def snapshot(self, history: History) -> None:
+        """To be called when all entries of the log are in `history`: writes one if it is due."""
+        if self._is_snapshot_due():
+            journal = self._machine.journal
+            self._snapshot_position, self._damaged = journal.position, False
+            self._begin("snapshot", partial(self._write_snapshot, journal.snapshot_of(history)))
+
+    async def work(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.once()
+            if self._troubles:
+                await asyncio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    async def once(self) -> None:
+        for kind, job in list(self._jobs.items()):
+            try:
+                result = await self._background.run(Thread.TIDY, job)
+            except StoreError as error:
+                self._machine.metrics.store_troubles.labels(error.kind).inc()
+                self._note_trouble(kind, str(error))
+            else:
+                self._note_trouble(kind, "")
+                if self._jobs[kind] is job:
+                    del self._jobs[kind]
+                self._follow(kind, result)
+
+    def _follow(self, kind: str, result: object) -> None:
+        """Entries go after a snapshot, some at a time: a very long log holds nothing else up."""
+        if kind == "snapshot" or (kind == "entries" and result):
+            self._begin("entries", partial(collect, self._machine.store))
+
+    async def look_for_leftovers(self) -> None:
+        while True:
+            await asyncio.sleep(LEFTOVERS_SECONDS)
+            self._begin("leftovers", self._machine.store.tidy)
+
+    def _begin(self, kind: str, job: Callable[[], object]) -> None:
+        self._jobs[kind] = job
+        self._wake.set()
+
+    def _note_trouble(self, kind: str, trouble: str) -> None:
+        """Log a trouble once, and show it in the Status until the job is done; empty: it is."""
+        before = self._troubles.pop(kind, "")
+        if before:
+            self._background.troubles.remove(before)
+        if trouble:
+            self._troubles[kind] = trouble
+            self._background.troubles.append(trouble)
+        if trouble and trouble != before:
+            log.error("the store is not tidied; trying again", trouble=trouble)
+
+    def _is_snapshot_due(self) -> bool:
+        since = self._machine.journal.position - self._snapshot_position
+        if self._machine.tape.waiting_lines and since < PATIENCE_ENTRIES:
+            return False
+        return self._damaged or since >= self._machine.snapshot_entries
+
+    def _write_snapshot(self, taken: LogSnapshot) -> None:
+        """In the thread. The tape goes to the disk first: entries that it lacks must stay."""
+        self._machine.tape.sync()
+        write(self._machine.store, taken, self._machine.journal.clock())

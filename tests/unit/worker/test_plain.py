@@ -1,0 +1,57 @@
+"""What another process of a learner has sent arrives as it was, made of known parts alone."""
+
+import math
+import random
+from dataclasses import dataclass, fields
+
+import pytest
+
+from atoll_protos.job.layout import TensorSpec
+from atoll_worker.link import plain
+from atoll_worker.link.messages import Boundary, Finished, LoggedValues, Start
+from atoll_worker.ranks.redistribution import Box, Held
+from unit.worker.link_side import BOUNDARY, CONFIGURE
+
+SPEC = TensorSpec(name='a"\n\udcff', shape=(), dtype="float32", merge="rda")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        CONFIGURE,
+        BOUNDARY,
+        Start(incarnation=1 << 60, cursor=0, tick=-1, data_state=bytes(range(256))),
+        Finished(again=((0, 1), (2, 3))),
+        LoggedValues(values=(("loss", -0.0), ("", math.inf))),
+        (Held(SPEC, Box((), ())), Held(SPEC, None)),
+        {"name": {1, 2}, "other": {"lr": 1e-3}},
+        (True, (), None, "", b""),
+    ],
+)
+def test_values_arrive_as_they_were(value: object) -> None:
+    assert repr(plain.decode(plain.encode(value))) == repr(value)  # which has types and signs
+
+
+def test_floats_arrive_bit_for_bit() -> None:
+    drawn = random.Random(3)
+    values = tuple(drawn.uniform(-1, 1) * 2.0 ** drawn.randrange(-1060, 1020) for _ in range(1000))
+    assert plain.decode(plain.encode(values)) == values
+    assert math.isnan(plain.decode(plain.encode(math.nan)))
+
+
+@dataclass
+class Unknown:
+    """Nothing has said that it may travel."""
+
+    command: str = "rm"
+
+
+def test_what_is_not_known_is_neither_sent_nor_made() -> None:
+    with pytest.raises(TypeError, match="Unknown does not travel"):
+        plain.encode((1, Unknown()))
+    for name in ("Unknown", "eval", "os.system", "RunFile.from_json"):
+        with pytest.raises(KeyError):
+            plain.decode(b'{"":["%s","1"]}' % name.encode())
+    with pytest.raises(ValueError, match="shorter"):
+        plain.decode(b'{"":["Boundary",1]}')
+    assert len(fields(Boundary)) > 1
