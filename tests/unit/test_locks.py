@@ -1,12 +1,9 @@
-"""The locks of the images and of CI fit what pyproject.toml asks for, and kopf is as it is used."""
+"""The locks of the images and of CI fit what pyproject.toml asks for."""
 
-import inspect
 import re
 import tomllib
-from importlib.metadata import version
 from pathlib import Path
 
-import kopf
 import pytest
 from packaging.requirements import Requirement
 
@@ -47,20 +44,3 @@ def test_what_draws_bugs_changes_no_version_that_ci_tests() -> None:
     tested = dict(PIN.findall((ROOT / "requirements/dev.txt").read_text()))
     for name, pinned in PIN.findall((ROOT / "requirements/mutation.txt").read_text()):
         assert tested.get(name, pinned) == pinned
-
-
-def test_kopf_has_an_upper_bound_and_the_private_parts_that_are_used() -> None:
-    """`tests/unit/kube/test_jobs.py` runs it; this says at once what a new version lacks."""
-    (bound,) = (each for each in asked("operator") if each.name == "kopf")
-    assert any(each.operator == "<" for each in bound.specifier)
-    assert bound.specifier.contains(version("kopf"))
-    from kopf._cogs.structs.references import Insights  # noqa: PLC0415
-
-    assert {"ready_resources", "watched_resources"} <= set(vars(Insights()))
-    used = {"registry", "insights", "standalone", "clusterwide", "namespaces", "stop_flag"}
-    assert used <= inspect.signature(kopf.operator).parameters.keys()
-    settings = kopf.OperatorSettings()
-    assert hasattr(settings.watching, "inactivity_timeout")
-    assert hasattr(settings.watching, "chunk_size")
-    assert hasattr(settings.networking, "enforce_retry_after")
-    assert hasattr(settings.scanning, "disabled")

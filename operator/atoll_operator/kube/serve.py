@@ -49,7 +49,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -354,12 +353,6 @@ async def end_of_first(stop: "asyncio.Task[Any]", parts: Collection["asyncio.Tas
         raise RuntimeError("a part of the operator has ended")
 
 
-def want_lists(jobs: Sequence[Jobs], namespace: str) -> None:
-    for each in jobs:
-        if each.sight.namespace in ("", namespace):
-            each.wants_list.set()
-
-
 async def serve(settings: Settings) -> None:
     """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
     limiter = Limiter(per_second=settings.api_requests_per_second, burst=settings.api_burst)
@@ -378,7 +371,6 @@ async def serve(settings: Settings) -> None:
         syncers = Syncers(fence=fence)
         polls = Polls(syncers=syncers, done=terms.ask)
         passes = reconciler(server, syncers, polls, nodes, settings, metrics)
-        passes.writer.missing = partial(want_lists, jobs)
         passes.writer.busy = limiter.is_busy
         queue = Queue(reconcile=passes.reconcile)
         return Term(queue=queue, passes=passes, polls=polls, syncers=syncers)

@@ -134,7 +134,8 @@ class ApiServer:
         raw = await request.json()
         name = name or raw["metadata"].get("name", "")
         known = next((each for each in self.items[where] if each["metadata"]["name"] == name), None)
-        if problem := self._problem(request, known, raw):
+        missing = 404 if status and known is None else 0
+        if problem := missing or self._problem(request, known, raw):
             body = {"kind": "Status", "code": problem, "message": name}
             return web.json_response(body, status=problem)
         if status:

@@ -12,8 +12,8 @@ import kopf
 import pytest
 
 from atoll_operator.api.job.spec import KIND
-from atoll_operator.kube.edges.api import Api, path
-from atoll_operator.kube.edges.jobs import SETTLING_SECONDS, THREAD, Jobs, run
+from atoll_operator.kube.edges.api import Api, ObjectNotFoundError, path
+from atoll_operator.kube.edges.jobs import SETTLING_SECONDS, THREAD, Jobs
 from atoll_operator.kube.edges.watches import jobs as jobs_source
 from atoll_operator.kube.names import GROUP, VERSION
 from atoll_operator.kube.observed.cache import Key
@@ -34,7 +34,7 @@ class Found:
         self.jobs = Jobs(api=connection, source=source)
 
     async def watched(self) -> None:
-        wanted = self.jobs.wants_list
+        wanted = self.jobs.wake
         await until(lambda: bool(self.server.watchers[WHERE]) and not wanted.is_set())
 
 
@@ -132,30 +132,53 @@ async def test_kopf_waits_for_the_kind(followed: Followed, monkeypatch: pytest.M
         assert not one.jobs.sight.problem
 
 
-async def test_what_a_stopped_kopf_still_says_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str | None] = []
+async def test_what_a_stopped_kopf_still_says_is_left_out(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spoken = threading.Event()
 
     async def talker(
         registry: kopf.OperatorRegistry, stop_flag: asyncio.Event, **_: object
     ) -> None:
-        tell: Any = next(iter(registry._watching.get_all_handlers())).fn
-        raw = {"metadata": {"name": "tiny"}}
-
-        async def say(kind: str) -> None:
-            await tell(event={"type": kind, "object": raw})
-
-        await say("ADDED")
-        await stop_flag.wait()
-        await say("MODIFIED")
+        handle: Any = next(iter(registry._watching.get_all_handlers())).fn
+        for version, name in ((8, "before"), (9, "after")):
+            metadata = {"name": name, "namespace": "demo", "uid": name, "resourceVersion": version}
+            await handle(event={"type": "ADDED", "object": {"kind": KIND, "metadata": metadata}})
+            await stop_flag.wait()
         spoken.set()
 
     monkeypatch.setattr("kopf.operator", talker)
-    async with running(run(lambda kind, _: said.append(kind), lambda: None, "")):
-        await until(lambda: said == ["ADDED"])
+    async with followed() as one:
+        await until(lambda: one.cache.job(("demo", "before")) is not None)
     await until(spoken.is_set)
     await asyncio.sleep(0.05)
-    assert said == ["ADDED"]
+    assert one.cache.job(("demo", "after")) is None
+
+
+async def test_a_job_whose_status_finds_no_object_is_gone_until_a_list_shows_it(
+    followed: Followed,
+) -> None:
+    async with followed("tiny") as one:
+        await one.watched()
+        (raw,) = one.cache.jobs("")
+        one.server.drop(WHERE, "tiny", told=False)
+        with pytest.raises(ObjectNotFoundError):
+            await one.jobs.api.apply_status(*TINY, raw["metadata"]["uid"], {})
+        assert one.cache.job(TINY) is None
+        one.server.items[WHERE].append(raw)
+        await one.jobs.list_now()
+        assert one.cache.job(TINY) == raw
+
+
+async def test_a_kopf_is_followed_by_another(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So one that has found nothing to watch is not the last."""
+    monkeypatch.setattr("atoll_operator.kube.edges.jobs.KOPF_SECONDS_MAX", 1.0)
+    monkeypatch.setattr("atoll_operator.kube.edges.jobs.BEAT_SECONDS", 0.1)
+    async with followed("tiny") as one:
+        await until(lambda: one.server.count("WATCH", WHERE) >= 2)
+        assert not one.jobs.sight.problem
 
 
 async def test_a_refused_list_waits_as_it_is_told(followed: Followed, slept: list[float]) -> None:
@@ -169,7 +192,7 @@ async def test_quiet_needs_no_list(followed: Followed, monkeypatch: pytest.Monke
     async with followed("tiny") as one:
         await one.watched()
         await asyncio.sleep(SETTLING_SECONDS)
-        await until(lambda: not one.jobs.wants_list.is_set())
+        await until(lambda: not one.jobs.wake.is_set())
         lists, watches = one.server.count("LIST", WHERE), one.server.count("WATCH", WHERE)
         await until(lambda: one.server.count("WATCH", WHERE) >= watches + 2)
         assert one.server.count("LIST", WHERE) == lists

@@ -262,16 +262,6 @@ def test_an_edit_that_a_status_write_shows_brings_a_pass(monkeypatch: pytest.Mon
     assert world.again == AGAIN_SECONDS
 
 
-def test_a_job_that_the_api_server_does_not_have_asks_for_a_list() -> None:
-    world = World()
-    asked: list[str] = []
-    world.reconciler.writer.missing = asked.append
-    world.server.show()
-    world.server.job = None
-    asyncio.run(world._pass())
-    assert asked == ["demo"]
-
-
 def test_while_requests_are_scarce_only_progress_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     world = settled(4)  # its replacement is made, and told
     monkeypatch.setattr(status, "WRITE_SECONDS", 0.0)

@@ -316,7 +316,11 @@ class Api:
             "metadata": {"name": name, "namespace": namespace, "uid": uid},
             "status": status,
         }
-        found = await self._apply(body, STATUS_MANAGER, "status")
+        try:
+            found = await self._apply(body, STATUS_MANAGER, "status")
+        except ObjectNotFoundError:
+            self.cache.lost(uid)
+            raise
         self.cache.written(found)
         return found
 

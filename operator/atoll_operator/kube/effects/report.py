@@ -145,7 +145,6 @@ class StatusWriter:
     api: Api
     metrics: Metrics
     recorder: Recorder
-    missing: Callable[[str], None] = lambda _: None  # told where the API server lacks a job
     busy: Callable[[str], bool] = lambda _: False  # whether a namespace's progress should wait
 
     async def report(self, plan: Plan, memory: JobMemory) -> bool:
@@ -156,10 +155,7 @@ class StatusWriter:
             return plan.status is None
         try:
             await self.api.apply_status(plan.namespace, plan.job, memory.uid, plan.status.status)
-        except ObjectNotFoundError:
-            self.missing(plan.namespace)
-            return False
-        except ConflictError:
+        except (ObjectNotFoundError, ConflictError):
             return False
         memory.note_write(plan.at)
         self.metrics.writes.labels("Status").inc()

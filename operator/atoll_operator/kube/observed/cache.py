@@ -400,6 +400,11 @@ class Cache:
             self.deleted_uids[uid] = found
             self._drop(found)
 
+    def lost(self, uid: str) -> None:
+        """Forget an object that the API server did not find, until a watch or a list shows it."""
+        if (found := self.by_uid.get(uid)) is not None:
+            self._drop(found)
+
     def _of(self, kind: str, namespace: str) -> Iterator[tuple[Id, Object]]:
         for found, raw in self.objects.items():
             if found[0] == kind and namespace in ("", found[1]):
