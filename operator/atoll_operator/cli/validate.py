@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atoll_operator.api.job import parsing, process_inputs
+from atoll_operator.api.job import parsing
 from atoll_operator.api.job.spec import Job
 from atoll_operator.local import process_plan, run_manifest, startable
 from atoll_protos.errors import SpecError
@@ -27,7 +27,6 @@ def checked(document: dict[str, Any]) -> Job:
     job = parsing.from_object(document)
     if (refused := parsing.nowhere(job)) is not None:
         raise refused
-    process_inputs.run_file(job)
     return job
 
 
@@ -37,8 +36,7 @@ def validate(
     """Check a manifest without a cluster."""
     document = parsing.document_in(read_text(file))
     job = checked(document)
-    refused = parsing.nowhere(job) or parsing.evaluator_of_another_model(job)
-    if refused is not None:
+    if (refused := parsing.evaluator_of_another_model(job)) is not None:
         raise refused
     hosts = job.spec.learner.hosts
     of_hosts = f" of {hosts} hosts" if hosts > 1 else ""

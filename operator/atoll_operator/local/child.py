@@ -29,8 +29,8 @@ from typing import Any, Final
 from atoll_operator.api.status.crash_reason import NOTHING, LastWords, last_words
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.run_files import Growing, read_lines, size_of
+from atoll_protos import documents
 from atoll_protos.exits import RANK_ENDED, ExitCode, is_failure, is_permanent, returned_early
-from atoll_protos.job import run_file
 
 STEADY_SECONDS: Final = 60.0  # after a start that lasted so long, counts and back-off begin again
 FAILURES_MAX: Final = 5  # exits with an error in a row, not kills
@@ -127,7 +127,7 @@ def ranks_ended(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith("{") and RANK_ENDED in line:
             with contextlib.suppress(ValueError):
-                value = run_file.mapping(line)
+                value = documents.mapping(line)
                 if RANK_ENDED in value:
                     yield str(value.get("event", ""))
 

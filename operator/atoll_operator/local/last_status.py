@@ -6,8 +6,8 @@ from atoll_operator.api.status.job_status import Status
 from atoll_operator.local import local_status
 from atoll_operator.local.run_files import STATUS_FILE, STORE_FILE, continued_by
 from atoll_operator.local.run_folder import is_run
+from atoll_protos import documents
 from atoll_protos.errors import SpecError
-from atoll_protos.job import run_file
 from atoll_protos.job.run_file import RunFile
 
 
@@ -16,7 +16,7 @@ def read_status(out: Path) -> Status:
     alive = is_run(out)  # asked first: what ends after it has written its last status
     file = out / STATUS_FILE
     try:
-        found = Status.read(run_file.mapping(file.read_text(encoding="utf-8")))
+        found = Status.read(documents.mapping(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise SpecError(str(out), f"has no {file.name}", "give the folder of a run") from error
     except ValueError as error:

@@ -44,8 +44,8 @@ from atoll_operator.api.status.job_status import (
 from atoll_operator.api.status.reasons import STORE_LOST
 from atoll_operator.local.process_plan import shard_process
 from atoll_operator.local.run_files import ends_of_starts
+from atoll_protos.documents import parse
 from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import parse
 
 MACHINES_FILE: Final = "machines.json"
 RATE_SECONDS: Final = 10.0  # over which a rate is a mean: transfers come in bursts

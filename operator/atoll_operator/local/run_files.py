@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from atoll_protos.job import run_file
+from atoll_protos import documents
 
 MANIFEST_FILE = "manifest.yaml"  # in the run folder: what was trained
 RUN_FILE = "run.json"  # in the run folder: what all processes know, with the present length
@@ -139,7 +139,7 @@ class Growing:
         """The same as JSON; a line that a kill has cut short is left out."""
         for text in self.read():
             with contextlib.suppress(ValueError):
-                yield run_file.mapping(text)
+                yield documents.mapping(text)
 
 
 def text_of(line: bytes) -> str:

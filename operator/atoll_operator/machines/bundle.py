@@ -23,8 +23,8 @@ from typing import Final
 from atoll_operator.api.job.fields import HOSTS_MAX
 from atoll_operator.local.run_files import RUN_FILE
 from atoll_operator.machines.files import make_private, state_root, write_private
+from atoll_protos.documents import parse
 from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import parse
 from atoll_protos.network.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
 
 JOB_FILE: Final = "job.json"

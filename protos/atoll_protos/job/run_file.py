@@ -8,124 +8,30 @@ regions are left out, since both change while the job runs, and so is a quorum o
 A file without regions is that of a shard on a cluster: it takes every slot, so that nobody starts
 again when a region is added. Defaults of `Sync` are the published setting.
 
-Files of a job as dataclasses, read strictly from JSON.
+`Expected` lists the learners that a job has at present, and the checkpoint that a person has asked
+for. The executors write that file again whenever it changes, and shards read it again and again, so
+a change starts nobody again. Rules 1 and 2 need it, to ask and to await learners; a registrar
+without it knows of no learner.
 
-An unknown, missing, doubled or wrongly typed field raises SpecError with its path and what to do.
-
-The learners that a job has at present, and the checkpoint that a person has asked for.
-
-The executors write this file again whenever that changes, also `atoll run` when it gives a learner
-up (`absent`). Shards read it again and again, so a change of it starts nobody again. Rules 1 and 2
-need it, to ask and to await learners; a registrar without it knows of no learner.
-
-What shards and slots do, in the words that people see: SHARD_SERVING is `Serving`.
-
-A number that this version does not know is `Unknown`. Code compares the enums of v1/atoll.proto.
+Both trust their writer, whose manifest has passed `atoll_operator.api.job`. What shards and slots
+do has names that people see: SHARD_SERVING is `Serving`, a number of another version `Unknown`.
 """
 
 import dataclasses
 import functools
 import hashlib
 import json
-import math
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.errors import SpecError, require
+from atoll_protos import documents
 from atoll_protos.job.layout import Layout, TensorSpec, build_layout, fragments_that_fit
-from atoll_protos.names import REGION_PATTERN, slot_name
-from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
+from atoll_protos.names import slot_name
+from atoll_protos.transfer.codecs import Wire
 
-WORDS: Final = {bool: "true or false", float: "a number", int: "a whole number", str: "a string"}
-
-
-def parse(kind: Any, text: str, name: str) -> Any:
-    """A dataclass from JSON; errors about the whole file call it `name`. Raises SpecError."""
-    try:
-        document = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise SpecError(name, f"is not JSON ({error})", "write it again") from error
-    if not isinstance(document, dict):
-        raise SpecError(name, f"{short(document)} is not a mapping", "give a mapping")
-    return _parse(kind, document, "")
-
-
-def short(value: Any) -> str:
-    return reprlib.repr(value)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping: dict[str, Any] = {}
-    for name, value in pairs:
-        require(name not in mapping, name, "is given twice", "give it once")
-        mapping[name] = value
-    return mapping
-
-
-def _parse(kind: Any, value: Any, path: str) -> Any:
-    """`value`, at `path`, as `kind`: a dataclass, enum, tuple, optional or plain type."""
-    if dataclasses.is_dataclass(kind):
-        return _parse_dataclass(kind, value, path)
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise SpecError(path, f"{short(value)} is not a list", "give a list")
-        return tuple(
-            _parse(get_args(kind)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
-        )
-    options = get_args(kind)
-    if options:  # T | None, or int | the words in its place
-        if value is None and type(None) in options:
-            return None
-        words = options[-1]
-        word = issubclass(words, StrEnum) and value in list(words)
-        return _parse(words if word else options[0], value, path)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        if value not in list(kind):
-            raise SpecError(path, f"{short(value)} is unknown", f"use one of {', '.join(kind)}")
-        return kind(value)
-    if kind is float and type(value) is int and abs(value) < 1 << 53:
-        return float(value)
-    if type(value) is not kind:
-        raise SpecError(path, f"{short(value)} is not {WORDS[kind]}", f"give {WORDS[kind]}")
-    return value
-
-
-def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
-    if not isinstance(value, dict):
-        raise SpecError(path, f"{short(value)} is not a mapping", "give a mapping")
-    hints = get_type_hints(kind)
-    prefix = f"{path}." if path else ""
-    for name in value:
-        if name not in hints:
-            raise SpecError(prefix + name, "is unknown", f"remove it; known: {', '.join(hints)}")
-    for field in dataclasses.fields(kind):
-        required = field.default is dataclasses.MISSING
-        if required and field.name not in value:
-            raise SpecError(prefix + field.name, "is missing", "give it")
-    return kind(**{name: _parse(hints[name], item, prefix + name) for name, item in value.items()})
-
-
-def loads(text: str | bytes | bytearray) -> Any:
-    """Any value. Raises ValueError, also for lists in lists without an end."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
-
-
-def mapping(text: str | bytes | bytearray) -> dict[str, Any]:
-    """A mapping. Raises ValueError for anything else."""
-    found = loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("it is not a mapping")
-    return found
-
-
-LEARNERS_MAX: Final = 10_000  # of one region
 AUTO_FRAGMENTS_MAX: Final = 24  # the published number (2604.21428)
 
 
@@ -187,39 +93,6 @@ class Sync:
     lockstep: bool = False
     mean_patterns: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        period, overlap, limit = self.period, self.overlap, self.norm_limit
-        fragments = 1 if isinstance(self.fragments, Fragments) else self.fragments
-        quorum = 1 if isinstance(self.quorum, Quorum) else self.quorum
-        momentum = 0.0 if isinstance(self.outer_momentum, Momentum) else self.outer_momentum
-        for name, count in (("fragments", fragments), ("period", period), ("quorum", quorum)):
-            require(count >= 1, f"sync.{name}", f"{count} is below 1", "use 1 or more")
-        require(
-            fragments <= period,
-            "sync.fragments",
-            f"{fragments} is more than the {period} ticks of a period",
-            "use at most sync.period fragments, or auto",
-        )
-        for name, holds, remedy in (
-            ("overlap", 0 <= overlap < period, "use less than sync.period"),
-            ("grace_safety", 0 < self.grace_safety < 1, "use more than 0 and less than 1"),
-            ("norm_limit", limit == 0 or 1 < limit < math.inf, "use 0, or more than 1"),
-            ("blend", 0 <= self.blend < 1, "use 0 (overwrite) or more, and less than 1"),
-            ("outer_learning_rate", 0 < self.outer_learning_rate < math.inf, "use about 0.7"),
-            ("outer_momentum", 0 <= momentum < 1, "use auto, or 0 or more and less than 1"),
-        ):
-            problem = f"{getattr(self, name)} is out of range"
-            require(holds, f"sync.{name}", problem, remedy)
-        remedy = "set it, or use a sync.overlap of 1 or more"
-        fits = bool(overlap) or self.lockstep
-        require(fits, "sync.lockstep", f"{self.lockstep} with an overlap of 0", remedy)
-        problem = f"{self.quorum} is all learners in a mode in which learners do not wait"
-        numbered = self.lockstep or self.quorum != Quorum.ALL
-        require(numbered, "sync.quorum", problem, "give a number")
-        published = self.wire_down in WIRES_DOWN
-        problem = f"{self.wire_down} is for what learners send alone"
-        require(published, "sync.wire_down", problem, "use int4")
-
     @property
     def fragment_count(self) -> int:
         """P, where it is a number: as given, or by `with_fragments`."""
@@ -243,20 +116,6 @@ class Region:
     name: str
     learners: int
 
-    def __post_init__(self) -> None:
-        require(
-            REGION_PATTERN.fullmatch(self.name) is not None,
-            "regions.name",
-            f"{self.name!r} is not a name",
-            "use lower-case letters, digits and inner dashes",
-        )
-        require(
-            0 <= self.learners <= LEARNERS_MAX,
-            f"regions.{self.name}.learners",
-            f"{self.learners} is out of range",
-            f"use 0..{LEARNERS_MAX}",
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
@@ -266,12 +125,6 @@ class Checkpoints:
     every: int | None = None  # only those that somebody asks for
     keep: int = 3
     model: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("every", "keep"):
-            value = getattr(self, name)
-            fits = value is None or value >= 1
-            require(fits, f"checkpoint.{name}", f"{value} is below 1", "use 1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,29 +142,6 @@ class RunFile:
     checkpoint: Checkpoints | None = None
     restore_from: str = ""  # the place of a checkpoint with which a new run begins
     uid: str = ""  # of the job whose state it is, on a cluster; empty in a run folder
-
-    def __post_init__(self) -> None:
-        require(bool(self.job), "job", "is empty", "give the job's name")
-        names = [region.name for region in self.regions]
-        require(len({*names}) == len(names), "regions", "one is named twice", "name each once")
-        learners, quorum = sum(region.learners for region in self.regions), self.sync.quorum
-        require(
-            not names or isinstance(quorum, Quorum) or quorum <= max(1, learners),
-            "sync.quorum",
-            f"{quorum} of {learners} learners",
-            "use at most the number of learners",
-        )
-        require(self.shards >= 1, "shards", f"{self.shards} is below 1", "use 1 or more")
-        require(0 <= self.seed < 1 << 63, "seed", f"{self.seed} is out of range", "use 0..2^63-1")
-        require(
-            (self.steps is None) != (self.tokens is None),
-            "steps",
-            "the length is not given once",
-            "give exactly one of steps and tokens",
-        )
-        for name in ("steps", "tokens", "evaluator_every"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, name, f"{value} is below 1", "use 1 or more")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -346,8 +176,7 @@ class RunFile:
     @classmethod
     def from_json(cls, text: str) -> "RunFile":
         """Raises SpecError."""
-        value: RunFile = parse(cls, text, "run file")
-        return value
+        return documents.parse(cls, text, "run file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,24 +194,11 @@ def hash_of(must_equal: str) -> str:
 
 def first_difference(file: RunFile, theirs: str) -> Difference | None:
     """The first difference to the `must_equal` of any version; None: none. Raises ValueError."""
-    mine, other = (_flat(mapping(text)) for text in (file.must_equal, theirs))
+    mine, other = (documents.flat(documents.mapping(x)) for x in (file.must_equal, theirs))
     for name in mine | other:
         if mine.get(name) != other.get(name):
             return Difference(field=name, mine=mine.get(name), theirs=other.get(name))
     return None
-
-
-def _flat(document: Any) -> dict[str, Any]:
-    """A mapping of mappings as one, with paths for names."""
-    if not isinstance(document, dict):
-        raise ValueError(f"{short(document)} is not a mapping")
-    found: dict[str, Any] = {}
-    for name, value in document.items():
-        if isinstance(value, dict):
-            found |= {f"{name}.{inner}": each for inner, each in value.items()}
-        else:
-            found[name] = value
-    return found
 
 
 @functools.lru_cache(maxsize=8)
@@ -417,7 +233,7 @@ class Expected:
 
     `absent` are slots whose learners are not started again. Certificates of machines that are not
     among `machines` are refused. `checkpoint` is the step of one that somebody has asked for; 0:
-    nobody has. Raises SpecError.
+    nobody has.
     """
 
     regions: tuple[Region, ...] = ()
@@ -426,16 +242,6 @@ class Expected:
     limits: tuple[Limit, ...] = ()
     machines: tuple[ListedMachine, ...] = ()
     checkpoint: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.start_seconds <= SECONDS_MAX:
-            problem = f"{self.start_seconds} is out of range"
-            raise SpecError("start_seconds", problem, f"use 0..{SECONDS_MAX}")
-        known = set[str]()
-        for number, each in enumerate(self.machines):
-            field = f"machines[{number}].name"
-            require(each.name not in known, field, f"{each.name} is there twice", "name it once")
-            known.add(each.name)
 
     @property
     def slots(self) -> frozenset[str]:
@@ -454,18 +260,12 @@ class Expected:
         return next((each for each in self.limits if each.region == region), Limit(region=region))
 
     def to_json(self) -> str:
-        """The file's text, without the later fields where they say nothing."""
-        given = dataclasses.asdict(self)
-        for field in ("absent", "limits", "machines", "checkpoint"):
-            if not given[field]:
-                del given[field]
-        return json.dumps(given, indent=2) + "\n"
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Expected":
         """Raises SpecError."""
-        value: Expected = parse(cls, text, "slots file")
-        return value
+        return documents.parse(cls, text, "slots file")
 
 
 @functools.lru_cache(maxsize=4)  # a registrar asks at every Join of a start

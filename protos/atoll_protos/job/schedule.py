@@ -32,8 +32,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.errors import require
-from atoll_protos.job.run_file import RunFile, Sync, parse
+from atoll_protos import documents
+from atoll_protos.job.run_file import RunFile, Sync
 from atoll_protos.names import COUNTER_MAX
 
 STARTS_MAX: Final = 4  # rounds that start at once after a jump of the tick
@@ -161,14 +161,8 @@ def at_start(run_file: RunFile, file: Length | None) -> Length:
 
 def read(text: str) -> Length:
     """From the file. Raises SpecError."""
-    given: LengthFile = parse(LengthFile, text, "length file")
-    for name in ("revision", "steps", "tokens"):
-        value = getattr(given, name)
-        holds = value is None or 1 <= value <= COUNTER_MAX
-        require(holds, name, f"{value} is out of range", "use 1..2^53-1")
-    both = given.steps is not None, given.tokens is not None
-    require(sum(both) == 1, "steps", "the length is not given once", "give steps or tokens")
-    return _told(given.revision, given.steps, given.tokens)
+    file = documents.parse(LengthFile, text, "length file")
+    return _told(file.revision, file.steps, file.tokens)
 
 
 def heard(message: pb.Length) -> Length:

@@ -32,9 +32,8 @@ from urllib.parse import urlsplit
 
 import obstore
 
-from atoll_protos.job import run_file
+from atoll_protos import documents
 from atoll_protos.job.layout import Layout
-from atoll_syncer.model import documents
 from atoll_syncer.model.history import History
 from atoll_syncer.storage import journal
 from atoll_syncer.storage.files import (
@@ -358,7 +357,7 @@ def is_whole(place: Place, step: int, run: str) -> bool:
 def read_whole(place: Place, step: int) -> dict[str, Any] | None:
     """What checkpoint.json says; None: it is not there, or is none."""
     with suppress(StoreMissing, ValueError, KeyError, TypeError):
-        about = run_file.mapping(place.read(f"{step_name(step)}/{WHOLE}"))
+        about = documents.mapping(place.read(f"{step_name(step)}/{WHOLE}"))
         for name, kind in (("run", str), ("time", float), ("tick", int), ("shards", int)):
             documents.from_document(kind, about[name])
         if about["shards"] > 0:
@@ -375,7 +374,7 @@ def read_part(place: Place, step: int, shard: int) -> PartFile | None:
     """What part.json says; None: it is not there, or is none."""
     with suppress(StoreMissing, ValueError, KeyError, TypeError, AttributeError):
         data = place.read(f"{part_name(step, shard)}/{PART}")
-        found: PartFile = documents.from_document(PartFile, run_file.loads(data))
+        found: PartFile = documents.from_document(PartFile, documents.loads(data))
         return found
     return None
 

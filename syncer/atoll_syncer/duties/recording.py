@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import documents
 from atoll_protos.names import split_slot
 from atoll_syncer.checkpoints.copies import FolderPlace, check_room
 from atoll_syncer.duties.background import Background, Thread
 from atoll_syncer.duties.port import Machine
-from atoll_syncer.model import documents
 from atoll_syncer.model.effects import MergeOffers
 from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.log import Participant, check_order

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.documents import parse
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import build_layout, specs_of
-from atoll_protos.job.run_file import Sync, parse
+from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.duties import recording
 from atoll_syncer.duties.recording import ANOTHER, RecordedMerge, RecordStart

@@ -3,7 +3,6 @@
 state      all that a shard knows, in parts that one module of rules writes each
 roster     slots and sessions; rounds that are open; the clock
 log        the entries of the durable log
-documents  entries and histories as plain JSON values, and back
 history    what the entries of a log add up to
 effects    what the rules ask of the driver; refusals with their remedies
 """

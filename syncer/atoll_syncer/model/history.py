@@ -58,7 +58,7 @@ class HeadVersion:
 class History:
     """Dictionaries are by slot, by slice (`heads`, `previous...`, `due`) or by shard.
 
-    A new field needs a default: snapshots outlive programs too (model/documents).
+    A new field needs a default: snapshots outlive programs too (`documents`).
     """
 
     run: str = ""

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast, get_args
 
+from atoll_protos import documents
 from atoll_protos.names import COUNTER_MAX
 from atoll_protos.transfer.arrays import Array, Base
-from atoll_syncer.model import documents
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import obstore
 
-from atoll_protos.job import run_file
+from atoll_protos import documents
 from atoll_protos.job.layout import Layout
 from atoll_protos.transfer.arrays import DTYPES, F32, Array, Base, byte_view
 from atoll_protos.transfer.frames import Buffer
@@ -167,7 +167,7 @@ def part_name(run: str, shard: int) -> str:
 def parse_index(data: bytes) -> dict[str, Any]:
     """What an index says; nothing, if it is none."""
     try:
-        return run_file.mapping(data)
+        return documents.mapping(data)
     except ValueError:
         return {}
 

@@ -78,8 +78,7 @@ from typing import Any
 import structlog
 import xxhash
 
-from atoll_protos.job import run_file
-from atoll_syncer.model import documents
+from atoll_protos import documents
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import (
     KINDS,
@@ -120,7 +119,7 @@ def without_checksum(data: bytes | bytearray) -> dict[str, Any]:
     if found != data[len(_BEFORE) : _BODY]:
         raise DamagedError("its checksum is wrong")
     try:
-        fields = run_file.mapping(data)
+        fields = documents.mapping(data)
     except ValueError as error:
         raise DamagedError(f"it is no JSON document: {error}") from error
     fields.pop("check", None)
@@ -418,7 +417,7 @@ class Journal:
     def last_beat(self) -> Heartbeat | None:
         """The newest heartbeat, of whatever process. Raises StoreUnavailable."""
         try:
-            document = run_file.mapping(self._store.read(HEARTBEAT))
+            document = documents.mapping(self._store.read(HEARTBEAT))
             found: Heartbeat = documents.from_document(Heartbeat, document)
             return found if math.isfinite(found.period) and math.isfinite(found.time) else None
         except (StoreMissing, ValueError, KeyError, TypeError, AttributeError):

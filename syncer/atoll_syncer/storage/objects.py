@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from atoll_protos.job import run_file
+from atoll_protos import documents
 from atoll_protos.transfer.arrays import BF16, F32, Array, byte_view
 from atoll_protos.transfer.frames import Buffer
 
@@ -87,7 +87,7 @@ def decode_header(data: Buffer) -> ObjectHeader:
         (header_bytes,) = struct.unpack_from("<Q", view)
         if header_bytes > HEADER_BYTES_MAX or 8 + header_bytes > len(view):
             raise ObjectError(f"a header of {header_bytes} bytes does not fit")
-        header = run_file.mapping(bytes(view[8 : 8 + header_bytes]))
+        header = documents.mapping(bytes(view[8 : 8 + header_bytes]))
         metadata = {str(key): str(value) for key, value in header.pop("__metadata__", {}).items()}
         entries = {name: _entry(fields, 8 + header_bytes) for name, fields in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from atoll_protos.job import run_file
+from atoll_protos import documents
 from atoll_syncer.storage.files import StoreError, make_folder, storage_errors, sync_folder
 
 WAITING_LINES_MAX = 4096
@@ -200,7 +200,7 @@ def _backwards(handles: Iterable[int]) -> Iterator[bytes]:
 def _commit(line: bytes) -> tuple[int, int, int] | None:
     """Slice, version and epoch of a line that tells of a commit."""
     try:
-        record = run_file.mapping(line)
+        record = documents.mapping(line)
         if record["event"] != "commit":
             return None
         found = record["slice"], record["version"], record["epoch"]

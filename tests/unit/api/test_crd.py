@@ -63,6 +63,7 @@ CHANGES: list[tuple[str, ...]] = [  # each breaks one rule, in the order of RULE
     ("spec.sync.quorum=4",),
     ("spec.sync.fragments=17",),
     ("spec.sync.overlap=16",),
+    ("spec.sync.normLimit=1",),
     (f"metadata.name={'a' * 45}",),
     (f"metadata.name={'a' * 40}", "spec.learner.hosts=2"),
     ("spec.learner.hosts=2", "spec.learner.hostsMin=3"),

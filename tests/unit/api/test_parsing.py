@@ -33,6 +33,12 @@ from unit.kube.cluster_values import MANIFEST
             "spec.sync.wire.down=int2",
             "spec.sync.wire.down: must not be a format for offers alone, got 'int2'; use int4",
         ),
+        (
+            "spec.tokens=5",
+            "spec.steps: steps and tokens are both given, or neither is; give",
+        ),
+        ("spec.sync.normLimit=1", "spec.sync.normLimit: must be 0, or more than 1; use 0"),
+        ("spec.sync.outer.learningRate='0.0'", "spec.sync.outer.learningRate: must match"),
         ("spec.regions=[]", "spec.regions: must have at least 1 entries, got []; add some"),
         ("spec.regions=[{learners: 1}]", "spec.regions[0].name: is missing; add it"),
         ("spec.syncer.storage.size=5 GB", "spec.syncer.storage.size: must match"),

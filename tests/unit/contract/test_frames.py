@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.job.run_file import LEARNERS_MAX
 from atoll_protos.names import DATA_STATE_BYTES_MAX, slot_name
 from atoll_protos.network.channels import BULK_BYTES_MAX
 from atoll_protos.transfer.frames import (
@@ -207,7 +206,7 @@ def test_a_head_has_room_for_the_largest_data_state_and_for_all_slots_of_the_lar
         pb.SlotMerged(
             slot=slot_name("r" * 40, ordinal), incarnation=99, base=most, capture=most, cursor=most
         )
-        for ordinal in range(LEARNERS_MAX)
+        for ordinal in range(10_000)
     ]
     name = pb.Version(run="r" * 16, number=most, epoch=99, digest="d" * 64)
     publish = pb.Publish(version=pb.SliceVersion(version=name), lineage=lineage)

@@ -5,16 +5,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import TensorSpec
 from atoll_protos.job.run_file import (
+    Checkpoints,
     Fragments,
     GraceLimit,
     Merge,
-    Momentum,
     Quorum,
     Region,
     RunFile,
@@ -22,50 +20,14 @@ from atoll_protos.job.run_file import (
     first_difference,
     hash_of,
 )
-from atoll_protos.names import REGION_PATTERN
-from atoll_protos.transfer.codecs import WIRES_DOWN, Wire
+from atoll_protos.transfer.codecs import Wire
 
-NAMES = st.from_regex(REGION_PATTERN, fullmatch=True)
-SHARES = st.floats(0, 1, exclude_min=True, exclude_max=True)
-
-
-@st.composite
-def syncs(draw: st.DrawFn) -> Sync:
-    period = draw(st.integers(1, 200))
-    overlap = draw(st.integers(0, period - 1))
-    lockstep = overlap == 0 or draw(st.booleans())
-    return Sync(
-        fragments=draw(st.integers(1, period)),
-        period=period,
-        overlap=overlap,
-        grace=draw(st.booleans()),
-        grace_safety=draw(SHARES),
-        grace_limit=draw(st.sampled_from(GraceLimit)),
-        merge=draw(st.sampled_from(Merge)),
-        blend=draw(SHARES),
-        outer_learning_rate=draw(SHARES),
-        outer_momentum=draw(SHARES | st.sampled_from(Momentum)),
-        wire_up=draw(st.sampled_from(Wire)),
-        wire_down=draw(st.sampled_from(WIRES_DOWN)),
-        lockstep=lockstep,
-        quorum=draw(st.sampled_from(Quorum)) if lockstep and draw(st.booleans()) else 1,
-        mean_patterns=tuple(draw(st.lists(st.text()))),
-        norm_limit=draw(st.just(0.0) | st.floats(1.5, 100.0)),
-    )
-
-
-@st.composite
-def run_files(draw: st.DrawFn) -> RunFile:
-    regions = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
-    return RunFile(
-        job=draw(st.text(min_size=1)),
-        regions=tuple(Region(name=name, learners=draw(st.integers(1, 9))) for name in regions),
-        shards=draw(st.integers(1, 99)),
-        seed=draw(st.integers(0, 2**63 - 1)),
-        steps=draw(st.integers(1)),
-        sync=draw(syncs()),
-        evaluator_every=draw(st.none() | st.integers(1)),
-    )
+SYNC: dict[str, Any] = {  # another value of each field than its default
+    "fragments": 23, "period": 25, "overlap": 3, "quorum": 2, "grace": False, "grace_safety": 0.7,
+    "grace_limit": GraceLimit.OVERLAP, "merge": Merge.MEAN, "blend": 0.5,
+    "outer_learning_rate": 0.6, "outer_momentum": 0.8, "wire_up": Wire.INT4,
+    "wire_down": Wire.INT8, "lockstep": True, "mean_patterns": ("*.head",), "norm_limit": 4.0,
+}  # fmt: skip
 
 
 def minimal(**changed: Any) -> RunFile:
@@ -82,14 +44,16 @@ def document(**changed: Any) -> str:
     return json.dumps({**json.loads(minimal().to_json()), **changed})
 
 
-@given(run_files())
-def test_a_run_file_survives_its_json(run_file: RunFile) -> None:
-    again = RunFile.from_json(run_file.to_json())
-    assert again == run_file
-    assert again.hash == run_file.hash
-
-
-def test_fields_with_defaults_may_be_left_out() -> None:
+def test_a_run_file_survives_its_json_and_fields_with_defaults_may_be_left_out() -> None:
+    checkpoint = Checkpoints(url="s3://b/c", every=7, model=False)
+    for file in (
+        lockstep(Quorum.ALL, uid="x" * 36),
+        minimal(sync=Sync(**SYNC), seed=2**53 - 1, checkpoint=checkpoint, evaluator_every=9),
+        minimal(regions=(), steps=None, tokens=10**15, job="\udcff"),
+    ):
+        again = RunFile.from_json(file.to_json())
+        assert again == file
+        assert again.hash == file.hash
     text = '{"job": "tiny", "regions": [{"name": "us", "learners": 2}], "steps": 100}'
     assert RunFile.from_json(text) == minimal()
 
@@ -114,13 +78,7 @@ def test_length_and_who_takes_part_are_not_in_the_hash() -> None:
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Sync)])
 def test_every_setting_of_sync_is_in_the_hash(field: str) -> None:
-    other: dict[str, Any] = {
-        "fragments": 23, "period": 25, "overlap": 3, "quorum": 2, "grace": False,
-        "grace_safety": 0.7, "grace_limit": GraceLimit.OVERLAP, "merge": Merge.MEAN,
-        "blend": 0.5, "outer_learning_rate": 0.6, "outer_momentum": 0.8, "wire_up": Wire.INT4,
-        "wire_down": Wire.INT8, "lockstep": True, "mean_patterns": ("*.head",), "norm_limit": 4.0,
-    }  # fmt: skip
-    assert minimal(sync=Sync(**{field: other[field]})).hash != minimal().hash
+    assert minimal(sync=Sync(**{field: SYNC[field]})).hash != minimal().hash
 
 
 def test_seed_shards_and_job_are_in_the_hash() -> None:
@@ -163,72 +121,39 @@ def test_a_file_without_regions_takes_every_region_and_any_number_for_the_quorum
 
 
 @pytest.mark.parametrize(
-    ("changed", "field", "remedy"),
+    ("changed", "message"),
     [
-        ({"job": 7}, "job", "give a string"),
-        ({"job": ""}, "job", "give the job's name"),
-        ({"regions": {}}, "regions", "give a list"),
-        ({"regions": [7]}, "regions[0]", "give a mapping"),
-        ({"regions": [{"name": "us"}]}, "regions[0].learners", "give it"),
-        ({"regions": [{"name": "us", "learners": "2"}]}, "regions[0].learners", "whole number"),
-        ({"regions": [{"name": "us", "learners": 1e9}]}, "regions[0].learners", "whole number"),
-        ({"regions": [{"name": "us", "learners": 10**9}]}, "regions.us.learners", "0..10000"),
-        ({"regions": [{"name": "U S", "learners": 1}]}, "regions.name", "lower-case"),
-        ({"regions": [{"name": "us", "learners": 1}] * 2}, "regions", "name each once"),
-        ({"shards": 0}, "shards", "use 1 or more"),
-        ({"shards": True}, "shards", "whole number"),
-        ({"seed": -1}, "seed", "use 0.."),
-        ({"steps": None}, "steps", "exactly one of steps and tokens"),
-        ({"tokens": 5}, "steps", "exactly one of steps and tokens"),
-        ({"steps": 0}, "steps", "use 1 or more"),
-        ({"evaluator_every": 0}, "evaluator_every", "use 1 or more"),
-        ({"stpes": 1}, "stpes", "remove it; known: job, regions,"),
-        ({"sync": {"quorum": 3}}, "sync.quorum", "number of learners"),
-        ({"sync": {"quorum": 0}}, "sync.quorum", "use 1 or more"),
-        ({"sync": {"quorum": "all"}}, "sync.quorum", "give a number"),
-        ({"sync": {"quorum": "most"}}, "sync.quorum", "whole number"),
-        ({"sync": {"quorum": None}}, "sync.quorum", "whole number"),
-        ({"sync": {"fragments": 0}}, "sync.fragments", "use 1 or more"),
-        ({"sync": {"fragments": 25}}, "sync.fragments", "at most sync.period"),
-        ({"sync": {"overlap": 24}}, "sync.overlap", "less than sync.period"),
-        ({"sync": {"overlap": 0}}, "sync.lockstep", "set it"),
-        ({"sync": {"grace": 1}}, "sync.grace", "true or false"),
-        ({"sync": {"grace_safety": 1}}, "sync.grace_safety", "less than 1"),
-        ({"sync": {"blend": float("nan")}}, "sync.blend", "less than 1"),
-        ({"sync": {"norm_limit": 0.5}}, "sync.norm_limit", "more than 1"),
-        ({"sync": {"blend": "0.5"}}, "sync.blend", "give a number"),
-        ({"sync": {"outer_learning_rate": float("inf")}}, "sync.outer_learning_rate", "0.7"),
-        ({"sync": {"outer_learning_rate": 10**400}}, "sync.outer_learning_rate", "number"),
-        ({"sync": {"outer_momentum": 1.0}}, "sync.outer_momentum", "less than 1"),
-        ({"sync": {"outer_momentum": "none"}}, "sync.outer_momentum", "number"),
-        ({"sync": {"merge": "mean"}}, "sync.merge", "use one of RadialDirectional, Mean"),
-        ({"sync": {"wire_up": []}}, "sync.wire_up", "use one of f32, bf16, int8, int4, int2"),
-        ({"sync": {"wire_down": "int2"}}, "sync.wire_down", "use int4"),
-        ({"sync": {"mean_patterns": ["a", 1]}}, "sync.mean_patterns[1]", "give a string"),
-        ({"sync": {"period": 12, "alpha": 1}}, "sync.alpha", "remove it"),
-        ({"sync": None}, "sync", "give a mapping"),
+        ({"job": 7}, "run file: cannot be read (job: 7 is no str); write it again"),
+        (
+            {"regions": [{"name": "us"}]},
+            "run file: cannot be read (regions: Region.__init__()",
+        ),
+        ({"regions": {}}, "run file: cannot be read (regions: {} is no list); write it again"),
+        ({"shards": True}, "run file: cannot be read (shards: True is no int); write it again"),
+        ({"sync": {"quorum": "most"}}, "run file: cannot be read (sync: quorum: 'most' is no int)"),
+        ({"sync": {"blend": float("nan")}}, "run file: cannot be read (sync: blend: nan is no flo"),
+        ({"sync": {"merge": "mean"}}, "run file: cannot be read (sync: merge: 'mean' is not a val"),
+        ({"sync": {"wire_up": []}}, "run file: cannot be read (sync: wire_up: [] is not a valid"),
+        ({"stpes": 1}, "stpes: is unknown; use the version of Atoll that wrote the run file"),
+        ({"sync": {"period": 12, "alpha": 1}}, "sync.alpha: is unknown; use the version of Atoll"),
+        (
+            {"seed": "x" * 10**6},
+            "run file: cannot be read (seed: 'xxxxxxxxxxxx...xxxxxxxxxxxxx'",
+        ),
     ],
 )
-def test_a_bad_field_is_named_with_its_remedy(
-    changed: dict[str, Any], field: str, remedy: str
+def test_a_file_of_another_version_is_refused_with_its_field(
+    changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpecError) as raised:
         RunFile.from_json(document(**changed))
-    assert raised.value.field == field
-    assert remedy in raised.value.remedy
+    assert str(raised.value).startswith(message)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "7" * 5000, "null", "[]", '"x"'])
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "7" * 5000, "null", "[]", '"x"', "{}"])
 def test_what_is_no_run_file_at_all_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"^run file: "):
         RunFile.from_json(text)
-
-
-def test_a_field_given_twice_is_refused_and_a_long_value_does_not_flood_the_message() -> None:
-    with pytest.raises(SpecError, match=r"^job: is given twice"):
-        RunFile.from_json('{"job": "a", "job": "b"}')
-    with pytest.raises(SpecError, match=r"^.{,500}$"):
-        RunFile.from_json(document(seed="x" * 10**6))
 
 
 NEWER = json.loads(minimal().must_equal)

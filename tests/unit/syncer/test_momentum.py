@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll_protos import documents
 from atoll_protos.job.run_file import Merge as MergeKind
 from atoll_protos.job.run_file import Sync
 from atoll_protos.job.schedule import Length
 from atoll_protos.transfer.codecs import Wire
-from atoll_syncer.model import documents, log
+from atoll_syncer.model import log
 from atoll_syncer.model.effects import MergeOffers, TapeLine
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import MOMENTUM_MAX, momentum, ticks_expected

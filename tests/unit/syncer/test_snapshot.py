@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atoll_syncer.model import documents
+from atoll_protos import documents
 from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.log import (
     Closed,
@@ -103,5 +103,5 @@ def test_a_copy_does_not_change_with_its_history() -> None:
 
 @pytest.mark.parametrize("wrong", [{"run": 3}, {"epoch": "2"}, {"due": {"0": "8"}}])
 def test_what_has_another_type_is_no_snapshot(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="is no"):
         documents.from_document(History, {**documents.to_document(a_history()), **wrong})

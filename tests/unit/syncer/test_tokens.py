@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from atoll_protos import documents
 from atoll_syncer.duties.metrics import ShardMetrics
-from atoll_syncer.model import documents, log
+from atoll_syncer.model import log
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Settled, Trained
 from unit.syncer.scenes_side import Play

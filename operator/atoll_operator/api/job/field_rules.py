@@ -196,6 +196,13 @@ RULES = (
         cel=f"{effective('overlap')} < self.sync.period",
     ),
     Rule(
+        field="spec.sync.normLimit",
+        problem="must be 0, or more than 1",
+        remedy="use 0 to leave no change out, or about 10",
+        holds=lambda job: job.spec.sync.norm_limit != 1,
+        cel="self.sync.normLimit != 1",
+    ),
+    Rule(
         field="metadata.name",
         problem=f"{_BOTH} {NAME_CHARACTERS_MAX} characters together",
         remedy="use shorter names",

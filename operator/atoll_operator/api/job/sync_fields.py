@@ -206,10 +206,13 @@ class AdoptSpec(Model):
     """Percent of its own value that a learner keeps; only with mode Blend."""
 
 
+ABOVE_0: Final = r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)$"
+
+
 class OuterSpec(Model):
     """The outer optimizer; decimal strings, as the API conventions forbid floats."""
 
-    learning_rate: str = Field(default="0.7", pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=32)
+    learning_rate: str = Field(default="0.7", pattern=ABOVE_0, max_length=32)
     """Learning rate of the outer optimizer, as a decimal number in quotes."""
     momentum: str = Field(
         default=Momentum.AUTO.value,

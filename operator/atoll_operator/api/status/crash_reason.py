@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from atoll_protos.job import run_file
+from atoll_protos import documents
 
 CHARACTERS_MAX: Final = 400  # of the reason
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -132,7 +132,7 @@ def _traceback(lines: list[str], at: int, found: Found) -> int:
 def _line(line: str, found: Found) -> None:
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
-            _json(run_file.mapping(line), line, found)
+            _json(documents.mapping(line), line, found)
             return
     words = LastWords(text=_short(OURS.sub("", line.strip())))
     reason = found.get(_Kind.REASON, NOTHING)

@@ -23,8 +23,8 @@ from atoll_operator.authority.job_authority import (
 )
 from atoll_operator.machines.files import write_credentials, write_private
 from atoll_operator.machines.server.register import Member
+from atoll_protos.documents import mapping
 from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import mapping
 from atoll_protos.network.credentials import Credentials, Identity, JobIdentity, Role
 
 MISSING: Final = "there is none"

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from atoll_operator.machines.bundle import host_of
 from atoll_operator.machines.files import hash_of, locked, write_private
+from atoll_protos.documents import parse
 from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import parse
 
 REGISTER_FILE: Final = "register.json"
 NAME_CHARACTERS_MAX: Final = 48

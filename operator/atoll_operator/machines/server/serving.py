@@ -72,10 +72,11 @@ from atoll_operator.machines.server.register import (
     valid,
     with_token,
 )
+from atoll_protos import documents
+from atoll_protos.documents import parse
 from atoll_protos.environment import Env
 from atoll_protos.errors import SpecError
-from atoll_protos.job import run_file
-from atoll_protos.job.run_file import Expected, ListedMachine, parse
+from atoll_protos.job.run_file import Expected, ListedMachine
 from atoll_protos.names import slot_name, split_slot
 from atoll_protos.network.addresses import PORT_MAX, joined, split
 from atoll_protos.network.credentials import JobIdentity, Role
@@ -180,7 +181,7 @@ def anchor_in(folder: Path, now: float) -> Authority:
         texts = {"certificate": new.certificate.decode(), "key": new.key.decode()}
         write_private(path, json.dumps(texts).encode())
     try:
-        found = run_file.mapping(path.read_text(encoding="utf-8"))
+        found = documents.mapping(path.read_text(encoding="utf-8"))
         ssl.PEM_cert_to_DER_cert(str(found["certificate"]))
         return Authority(str(found["certificate"]).encode(), str(found["key"]).encode())
     except (ValueError, KeyError) as error:
