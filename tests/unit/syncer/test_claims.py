@@ -7,7 +7,7 @@ what an honest learner's rules say of all versions that come of it.
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -34,6 +34,7 @@ LINEAGE = st.lists(
     ),
     max_size=3,
 )
+TICKS_MAX = 12 * 10**6  # of a message in a job of STEPS
 HONEST = 1  # the session of a-0
 CLAIMS = st.lists(st.tuples(NUMBERS, NUMBERS, st.booleans(), NUMBERS, LINEAGE), max_size=4)
 
@@ -78,6 +79,7 @@ def learners_take(one: Side) -> None:
 def test_whatever_is_held_learners_take_what_comes_of_it_rule_47(lost: bool) -> None:
     @settings(ALWAYS_THE_SAME, max_examples=25)
     @given(CLAIMS)
+    @example([(TICKS_MAX, TICKS_MAX, True, TICKS_MAX, [])])
     def any_claims(said: list[Any]) -> None:
         one = restarted(0) if lost else training()
         state, tokens = one.state, one.state.sessions.tokens
