@@ -1,5 +1,6 @@
 """`atoll-operator`: serves DecoupledTrainingJobs of a cluster; settings come from the chart."""
 
+import argparse
 import asyncio
 import logging
 import os
@@ -14,6 +15,7 @@ from atoll_protos.exits import ExitCode
 
 def main() -> None:
     """Exits with a code of exits.ExitCode."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     logs.configure()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     try:

@@ -15,6 +15,11 @@ from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 
 USAGE = "atoll-worker MODULE:FUNCTION [arguments of the function]"
+HELP = f"""usage: {USAGE}
+       atoll-worker launch [OPTIONS of torchrun] -- SCRIPT.py|COMMAND [ARGUMENTS]
+
+Runs a training function, or the ranks of a learner, as a process of a job.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     other exception, what the function returns if that is an int, else 0.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in ("-h", "--help"):
+        sys.stdout.write(HELP)
+        return ExitCode.FINAL
     allocator.tune()  # before torch is imported
     logs.configure()
     import structlog

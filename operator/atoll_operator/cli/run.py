@@ -50,7 +50,7 @@ Learners = Annotated[
     ),
 ]
 Steps = Annotated[
-    int | None, typer.Option(min=1, help="Length of a script's training, in optimizer steps.")
+    int | None, typer.Option(min=1, help="Length of a script's training, in steps of the job.")
 ]
 Regions = Annotated[
     str,

@@ -40,10 +40,11 @@ def validate(
         raise refused
     hosts = job.spec.learner.hosts
     of_hosts = f" of {hosts} hosts" if hosts > 1 else ""
-    typer.echo(f"{file}: {job.name}, {job.spec.learners} learners{of_hosts}: valid")
     refused = parsing.on_a_cluster(job)
+    valid = "valid" if refused is None else "valid for `atoll run` only"
+    typer.echo(f"{file}: {job.name}, {job.spec.learners} learners{of_hosts}: {valid}")
     if refused is not None:
-        typer.echo(f"For `atoll run` only; a cluster does not accept it: {refused}")
+        typer.echo(f"A cluster does not accept it: {refused}")
     here = checked(run_manifest.with_folders(document, file.resolve().parent))
     try:
         startable.check_startable(process_plan.processes(here, Path("."), (), {}, new=True))

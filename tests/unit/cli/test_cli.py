@@ -46,9 +46,9 @@ def test_verbs_that_start_nothing_import_nothing_heavy(arguments: tuple[str, ...
 
 def test_validate_takes_every_example_and_says_where_it_does_not_run(tmp_path: Path) -> None:
     said = {file.stem: atoll("validate", file).output for file in EXAMPLES.glob("*.yaml")}
-    assert all(": valid\n" in each for each in said.values()), said
-    assert "2 learners of 2 hosts: valid" in said["hosts"]
-    assert "a cluster does not accept it: spec.export: is missing" in said["tiny"]
+    assert all(": valid" in each for each in said.values()), said
+    assert "2 learners of 2 hosts: valid\n" in said["hosts"]
+    assert "run` only\nA cluster does not accept it: spec.export: is missing" in said["tiny"]
     for name in ("quickstart", "three-regions"):
         assert not re.search("does not accept|hosts", said[name])
     file = tmp_path / "job.yaml"

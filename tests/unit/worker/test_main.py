@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from atoll_protos import allocator, logs
 from atoll_worker import __main__ as runner
 
 MODULE = """
+import subprocess
 import sys
 from atoll_worker.errors import LearnerError
 
@@ -26,7 +28,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "user_module.py").write_text(MODULE)
     (tmp_path / "broken_module.py").write_text("import no_such_package")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "argv", ["atoll-worker"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(logs, "configure", lambda: None)
     monkeypatch.setattr(allocator, "tune", lambda: True)
@@ -75,3 +77,14 @@ def test_a_module_that_cannot_be_imported_is_a_bug_of_its_own() -> None:
 def test_launch_is_the_launcher(capfd: pytest.CaptureFixture[str]) -> None:
     assert runner.main(["launch"]) == 64
     assert "names no command" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("program", ["worker", "operator", "syncer"])
+def test_every_program_answers_help_with_its_usage(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"atoll_{program}", "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout[:6], done.stderr) == (0, "usage:", "")

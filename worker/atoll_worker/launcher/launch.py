@@ -62,9 +62,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     begun.set()
     words = list(arguments)
     at = words.index("--") if "--" in words else len(words)
-    executed = command(words[at + 1 :])
     config, host = configuration(words[:at])
-    end_as(run(config, executed, host))
+    end_as(run(config, command(words[at + 1 :]), host))
 
 
 def command(words: Sequence[str]) -> list[str]:
@@ -85,6 +84,7 @@ def command(words: Sequence[str]) -> list[str]:
 def configuration(options: Sequence[str]) -> tuple[LaunchConfig, int]:
     """What torchrun makes of options and PET_*, and the number of this host. Raises SpecError."""
     parser = torchrun.get_args_parser()
+    parser.usage = USAGE
     parser.set_defaults(node_rank=os.environ.get(Env.HOST) or os.environ.get("PET_NODE_RANK"))
     try:
         args = parser.parse_args([*options, "command"])
