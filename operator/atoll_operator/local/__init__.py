@@ -3,10 +3,9 @@
 It may import `atoll_operator.api` and `atoll_protos`, never `atoll_operator.kube`. gRPC, matplotlib
 and rich are imported only where a run needs them.
 
-    atoll_run.py     one run, from a checked job to its summary
-    passes.py        what it does every half second, also for learners on other machines
+    atoll_run.py     one run, from a checked job to its summary: its passes, learners elsewhere
     chaos.py         faults of a plan
-    supervisor.py    starts processes, and starts them again when they end
+    supervisor.py    starts processes, and starts them again when they end, as the job stands
     log_keeper.py    the program that writes the log of a process
     child.py         one process: how it ended, and when it is given up
     startable.py     whether a process can start, free ports, and what is reported of processes

@@ -100,7 +100,7 @@ def why_given_up(record: EndRecord, returned: str) -> str:
     return words_of(end) if for_good or record.failures >= FAILURES_MAX else ""
 
 
-def returned(end: End, role: str, tick: int, steps: int | None) -> str:
+def returned(end: End, role: str, tick: int, steps: int) -> str:
     """Why a process returned too early; empty: it did not, or says that it has finished."""
     if role == "shard" or end.code != ExitCode.FINAL or end.left in ("finished", "terminated"):
         return ""

@@ -1,9 +1,7 @@
-"""The status of a local run, made from what its shards say; pure.
+"""The status of a local run and the state of its job, made from what its shards say; pure.
 
-The machines of `atoll serve` as they are seen: where they are, and what goes to and fro.
-
-`up` is from a machine to the shards, `down` the other way. The run keeps it in machines.json of its
-folder, for `atoll top` and for the next start of the server.
+machines.json of a folder of `atoll serve` has its machines and what goes to and fro, for `atoll
+top` and for the next start: `up` is from a machine to the shards, `down` the other way.
 """
 
 import dataclasses
@@ -11,6 +9,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -33,6 +32,7 @@ from atoll_operator.api.status.conditions import (
     troubles,
 )
 from atoll_operator.api.status.job_status import (
+    ENDED,
     SeenJob,
     Status,
     missing,
@@ -153,6 +153,46 @@ def to_json(found: MachinesFile) -> str:
 
 
 Replies = Sequence[pb.StatusReply | None]
+
+
+class JobState(Enum):
+    """What the shards of a job do."""
+
+    UNKNOWN = auto()  # nothing is known of all shards just now
+    TRAINING = auto()
+    FINAL = auto()  # every shard has had its last rounds
+    COMPLETE = auto()
+    FAILED = auto()
+    SUSPENDED = auto()  # no learner is to run until it is another one again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNow:
+    """How a job stands."""
+
+    state: JobState = JobState.UNKNOWN
+    why: str = ""
+    tick: int = 0
+    length: int = 0  # in steps; 0: not known
+
+
+def job_state(replies: Replies) -> JobState:
+    """What the shards do, whatever is intended with their job; the registrar completes it."""
+    states = [reply.state if reply else None for reply in replies]
+    if states[0] == pb.SHARD_COMPLETE:
+        return JobState.COMPLETE
+    if all(state in ENDED for state in states):
+        return JobState.FINAL
+    return JobState.TRAINING if all(replies) else JobState.UNKNOWN
+
+
+def job_now(replies: Replies) -> JobNow:
+    """Some have answered: the registrar's word counts, else that of the first."""
+    first, state = next(filter(None, replies)), job_state(replies)
+    if state is not JobState.COMPLETE:
+        intents = {pb.INTENT_SUSPEND: JobState.SUSPENDED, pb.INTENT_FAIL: JobState.FAILED}
+        state = intents.get(first.intent, state)
+    return JobNow(state=state, why=first.why, tick=first.tick, length=first.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Starts the processes of a local run, starts them again when they end, and stops them all.
+"""Starts the processes of `atoll run`, `serve` and `join`, again when they end, and stops them all.
 
 A process that ends is started again, whatever its exit code, for the same slot or shard and as a
 new instance. A child is in one of these states; `supervise` takes every arrow:
@@ -52,6 +52,7 @@ from atoll_operator.local.child import (
     why_given_up,
     words_of,
 )
+from atoll_operator.local.local_status import JobNow, JobState
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.run_files import Files, Growing, Say, shown, size_of
 from atoll_operator.local.startable import environment
@@ -61,6 +62,8 @@ from atoll_protos.exits import ExitCode, is_permanent
 ROLES = ("learner", "evaluator", "shard")  # in the order in which they are stopped
 BACKOFF_SECONDS = (0.5, 30.0)  # of the second restart in a row, and the most
 STOP_SECONDS = 8.0
+POLL_SECONDS = 0.5
+LEAVING_SECONDS_MAX = 600.0  # for learners and the evaluator, once the job is complete
 
 
 class Supervisor:
@@ -74,18 +77,20 @@ class Supervisor:
         planned: Iterable[Planned],
         files: Files,
         report: Say,
-        steps: int | None = None,
         umask: int = -1,
     ) -> None:
-        self.files, self.report, self.steps, self._umask = files, report, steps, umask
-        self._written = self._final = self._complete = False
+        self.files, self.report, self._umask = files, report, umask
+        self._written = self._final = False
         self._tick = 0
+        self.steps = 0  # the length of the job; 0: not known
+        self.suspended = False
+        self.complete_at: float | None = None
         self.children = [self._child(each) for each in planned]
         self.leaving: list[Child] = []  # of the job no more; `start_at`: when they are killed
 
-    def follow(self, planned: Iterable[Planned], steps: int | None, now: float) -> None:
+    def follow(self, planned: Iterable[Planned], now: float) -> None:
         """From now on these are the job's processes; those that are none any more leave."""
-        self.steps, self._written = steps, False
+        self._written = False
         wanted = {each.name: each for each in planned}
         known = {each.planned.name: each for each in self.children}
         self.children = [known.get(name) or self._child(each) for name, each in wanted.items()]
@@ -96,8 +101,14 @@ class Supervisor:
                 child.start_at = now + STOP_SECONDS
                 self.leaving.append(child)
 
-    def begin_again(self) -> None:
-        """After `stop`: each process is to start as if it had never ended."""
+    def suspend(self) -> None:
+        """Stop all processes, and start none until `resume`."""
+        self.stop()
+        self.suspended = True
+
+    def resume(self) -> None:
+        """Start each process as if it had never ended."""
+        self.suspended = False
         again = [self._child(each.planned) for each in self.children]
         for new, old in zip(again, self.children, strict=True):
             new.restarts = old.restarts
@@ -107,27 +118,22 @@ class Supervisor:
         log = self.files.out / "logs" / f"{planned.name}.log"
         return Child(planned, log, telemetry_of(planned, self.files.out))
 
-    def supervise(
-        self,
-        now: float,
-        *,
-        final: bool,
-        complete: bool = False,
-        answered: bool = True,
-        tick: int = 0,
-    ) -> bool:
+    def supervise(self, now: float, job: JobNow, *, new: bool = True) -> bool:
         """Note what has ended and start what is due; returns whether anything changed.
 
-        `now` is in monotonic seconds, `tick` the job's clock, `answered` whether all shards have
-        just said so. Once the job is `complete` only shards are started again, for learners that
-        have yet to take its values.
+        `now` is in monotonic seconds; `new`: all shards have just said how the `job` stands. Once
+        it is complete only shards are started again, for learners that have yet to take its values.
         """
-        self._final, self._complete, self._tick = final, complete, tick
+        if job.state is JobState.COMPLETE and self.complete_at is None:
+            self.complete_at = now
+        complete = self.complete_at is not None
+        self._final, self._tick = complete or job.state is JobState.FINAL, job.tick
+        self.steps = job.length or self.steps  # it may be edited
         changed = self._let_leave(now)
-        there = {each.planned.name for each in self.leaving}
+        there = {child.planned.name for child in self.leaving}
         for child in self.children:
             self._report_ranks(child)
-            if child.start_at == math.inf and answered:
+            if child.start_at == math.inf and new and job.state is not JobState.UNKNOWN:
                 self._judge(child, now)
             if child.process is not None and (code := child.process.poll()) is not None:
                 self._ended(child, code, now)
@@ -135,7 +141,7 @@ class Supervisor:
             last, waits = child.record.last, child.process is None and not child.done
             if complete and waits and last is not None and child.planned.role != "shard":
                 child.after, child.ended = why_ended(last), ""
-            wanted = not child.done or (not final and not child.given_up)
+            wanted = not child.done or (not self._final and not child.given_up)
             due = now >= child.start_at and child.planned.name not in there
             if child.process is None and wanted and due:
                 self._start(child, now)
@@ -143,6 +149,15 @@ class Supervisor:
         if changed or not self._written:
             self._write()
         return changed
+
+    def last_ones(self) -> list[Child]:
+        """Those other than shards that have not ended for good."""
+        return [child for child in self.in_roles(*ROLES[:-1]) if not child.done]
+
+    def waits(self, now: float, *, also: bool = False) -> bool:
+        """Whether a complete job waits for them, or for what is `also` to end."""
+        since = now if self.complete_at is None else self.complete_at
+        return (also or bool(self.last_ones())) and now - since < LEAVING_SECONDS_MAX
 
     def _let_leave(self, now: float) -> bool:
         """Whether one of those that leave has gone."""
@@ -257,7 +272,8 @@ class Supervisor:
         assert end is not None
         code = end.code
         child.start_at = now + backoff_seconds(child.record.attempt)
-        over = (self._complete or (self._final and end.failed)) and not is_permanent(code)
+        complete = self.complete_at is not None
+        over = (complete or (self._final and end.failed)) and not is_permanent(code)
         if over and child.planned.role != "shard" and code != ExitCode.FINAL:
             child.after, child.ended = why_ended(end), ""
             return

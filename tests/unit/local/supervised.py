@@ -1,15 +1,16 @@
 """Processes that a supervisor starts in tests, with a clock that the test moves."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from atoll_operator.local.child import Child
+from atoll_operator.local.local_status import JobNow, JobState
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.run_files import Files
-from atoll_operator.local.supervisor import Supervisor
+from atoll_operator.local.supervisor import ROLES, Supervisor
 
 FOREVER = 1e6  # a wait of so long that does not end before runs into the time limit of a test
 SLEEP = "import time; time.sleep(600)"
@@ -40,6 +41,35 @@ def hosts(*planned: Planned, needed: int = 2) -> list[Planned]:
     ]
 
 
+class IdleSupervisor(Supervisor):
+    """A supervisor that starts and stops nothing, and notes what is asked of it."""
+
+    def __init__(self, children: Iterable[Child] = ()) -> None:
+        super().__init__((), Files(Path(), print), print)
+        self.children, self.done, self.new = [*children], list[Any](), list[bool]()
+
+    def supervise(self, now: float, job: JobNow, *, new: bool = True) -> bool:
+        self.done.append("pass")
+        self.new.append(new)
+        return super().supervise(now, job, new=new)
+
+    def follow(self, planned: Iterable[Any], now: float) -> None:
+        self.done.append(list(planned))
+
+    def stop(self, roles: Sequence[str] = ROLES) -> None:
+        self.done.append(("stop", roles))
+
+    def resume(self) -> None:
+        super().resume()
+        self.done.append("resume")
+
+    def _start(self, child: Child, now: float) -> None:
+        pass
+
+    def _write(self) -> None:
+        pass
+
+
 class Run:
     """A supervisor of these processes, whose clock the test moves; `child` is the first."""
 
@@ -49,14 +79,14 @@ class Run:
         self.child, *self.others = self.supervisor.children
         self.now = 0.0
 
-    def look(self, **more: Any) -> None:
-        self.supervisor.supervise(self.now, **{"final": False, **more})
+    def look(self, state: JobState = JobState.TRAINING) -> None:
+        self.supervisor.supervise(self.now, JobNow(state=state))
 
-    def start(self, *, final: bool = False) -> bool:
+    def start(self, state: JobState = JobState.TRAINING) -> bool:
         """Let time pass until it is started; says whether it is."""
         if self.child.process is None:
             self.now += 60.0
-            self.look(final=final)
+            self.look(state)
         return self.child.process is not None
 
     def wait(self, *children: Child) -> None:
@@ -64,16 +94,16 @@ class Run:
             assert each.process is not None
             each.process.wait(60)
 
-    def end(self, **more: Any) -> None:
+    def end(self, state: JobState = JobState.TRAINING) -> None:
         """Wait for its end, and let the supervisor see it a moment after its start."""
         self.wait()
         self.now += 0.1
-        self.look(**more)
+        self.look(state)
 
-    def end_again_and_again(self, times: int, **more: Any) -> None:
+    def end_again_and_again(self, times: int, state: JobState = JobState.TRAINING) -> None:
         for _ in range(times):
             assert self.start()
-            self.end(**more)
+            self.end(state)
 
 
 Start = Callable[..., Run]

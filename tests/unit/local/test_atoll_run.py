@@ -15,15 +15,16 @@ from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected
 from atoll_operator.api.status.crash_reason import LastWords
 from atoll_operator.local import atoll_run, local_status
+from atoll_operator.local.atoll_run import JobFailedError, LocalRun, first_failure, record_of
 from atoll_operator.local.child import Child, End, EndRecord
 from atoll_operator.local.local_status import NO_REPORTS, ProcessReports, RunSnapshot
-from atoll_operator.local.passes import JobFailedError, LocalRun, first_failure, record_of
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.run_files import ASKED_FILE, SLOTS_FILE, Files, shown
 from atoll_operator.local.show import plots
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.local.startable import exit_of, reports_of
 from atoll_protos.job.run_file import Expected
+from unit.local.supervised import IdleSupervisor
 from unit.local.test_local_status import MANIFEST, NOW, job, reply, snapshot
 
 
@@ -44,24 +45,6 @@ class Shards:
         return snapshot(replies, ends)
 
 
-class Processes:
-    """Learners, and an evaluator that has ended by the time that it is looked at."""
-
-    def __init__(self, *children: Any) -> None:
-        self.children = children
-
-    def supervise(self, now: float, **_: object) -> None:
-        pass
-
-    def in_roles(self, *roles: str) -> list[Any]:
-        return [each for each in self.children if each.planned.role in roles]
-
-    def stop(self, roles: tuple[str, ...]) -> None:
-        """Learners report what they have trained when they leave."""
-        assert roles == ("learner", "evaluator")
-        self.has_left = True
-
-
 def ignored(*_: object) -> None:
     """A view that shows nothing."""
 
@@ -70,14 +53,13 @@ def training_of(
     out: Path, *children: Any, needed: int = 1, say: Callable[[str], None] = ignored
 ) -> LocalRun:
     """A run of these processes, of which nothing is known yet."""
-    processes: Any = Processes(*children)
     shards: Any = Shards()
     shards.job = parse(MANIFEST, (f"spec.sync.quorum={needed}",))
     view: Any = SimpleNamespace(show=ignored, say=say)
     return LocalRun(
         slots=expected(job()),
         files=Files(out, say),
-        supervisor=processes,
+        supervisor=IdleSupervisor(children),
         poller=shards,
         view=view,
         status=local_status.status(job(), [None, None], NOW),
@@ -207,7 +189,7 @@ def test_a_complete_job_says_in_its_last_line_who_failed_after_it_or_was_refused
     children: list[Child], code: RunResult, said: str, tmp_path: Path, lines: list[str]
 ) -> None:
     training = training_of(tmp_path, *children, say=lines.append)
-    training.complete_at = 1.0
+    training.supervisor.complete_at = 1.0
     assert exit_of(children, allow_refused=False) is code
     allowed = RunResult.COMPLETE if code is RunResult.REFUSED else code
     assert exit_of(children, allow_refused=True) is allowed
@@ -294,15 +276,15 @@ def test_the_last_status_of_a_run_that_stops_has_all_tokens_rule_35(
     That may be all of them: a small model trains many steps a second. What they sent is merged
     while they leave.
     """
-    monkeypatch.setattr("atoll_operator.local.passes.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("atoll_operator.local.atoll_run.POLL_SECONDS", 0.0)
     left = shard("shard-0")
-    left.process = SimpleNamespace()  # type: ignore[assignment]
+    left.process = SimpleNamespace(poll=ignored)  # type: ignore[assignment]
     training = training_of(tmp_path, learner("a-0"), left)
     looks = iter(range(1, 100))
 
     def poll(now: float, ends: ProcessReports = NO_REPORTS, *, wait: bool = False) -> RunSnapshot:
         said = reply("Serving", tick=60)
-        if getattr(training.supervisor, "has_left", False):
+        if ("stop", ("learner", "evaluator")) in training.supervisor.done:  # type: ignore[attr-defined]
             assert wait, "a shard that was not reached yet may serve by now"
             said = reply("Serving", tick=61, training=())
             said.commits = min(next(looks), 3)

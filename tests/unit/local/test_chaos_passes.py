@@ -23,7 +23,7 @@ def test_chaos_kills_only_when_all_have_trained_for_a_while(tmp_path: Path) -> N
 
     training = training_of(tmp_path, learner("a-0"), learner("a-1"))
     processes: Any = training.supervisor
-    processes.children[0].process = object()
+    processes.children[0].process = SimpleNamespace(poll=lambda: None)
     processes.kill = killed.append
     training.poller = SimpleNamespace(poll=poll, job=job())  # type: ignore[assignment]
     training.chaos = True
@@ -67,7 +67,9 @@ def test_faults_of_a_plan_wait_for_all_and_end_with_the_training(tmp_path: Path)
     assert then(every, every) == [False, False, True]
     final = reply("Final")
     assert then(final, final)[3:] == ["end"]
-    stopping: Any = SimpleNamespace(children=(), supervise=stop_at_once)
+    stopping: Any = SimpleNamespace(
+        children=(), supervise=stop_at_once, suspended=False, complete_at=None
+    )
     training.supervisor = stopping
     with pytest.raises(KeyboardInterrupt):
         training.run(stop_at_once)

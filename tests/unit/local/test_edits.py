@@ -24,9 +24,11 @@ from atoll_operator.local.run_files import (
 )
 from atoll_operator.local.run_manifest import ManifestInUse
 from atoll_operator.local.show import live
+from atoll_operator.local.supervisor import ROLES
 from atoll_protos.errors import SpecError
 from atoll_protos.job import schedule
 from atoll_protos.job.run_file import Expected, RunFile
+from unit.local.supervised import IdleSupervisor
 from unit.local.test_atoll_run import training_of
 from unit.local.test_local_status import MANIFEST, NOW, job, reply, said
 
@@ -222,41 +224,18 @@ def test_what_is_stopped_is_as_long_as_it_was_trained(
 # ---------------------------------------------------------------- the run that follows
 
 
-class Processes:
-    """A supervisor that notes what is asked of it."""
-
-    def __init__(self) -> None:
-        self.done: list[Any] = []
-        self.children: list[Any] = []
-
-    def supervise(self, now: float, **_: object) -> None:
-        self.done.append("pass")
-
-    def in_roles(self, *roles: str) -> list[Any]:
-        return []
-
-    def stop(self, roles: Any = "all") -> None:
-        self.done.append(("stop", roles))
-
-    def follow(self, planned: Any, steps: int | None, now: float) -> None:
-        self.done.append((planned, steps))
-
-    def begin_again(self) -> None:
-        self.done.append("begin again")
-
-
 @pytest.fixture
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A run of the folder, and its supervisor; nobody answers for its shards."""
     said_of: list[str] = []
-    monkeypatch.setattr("atoll_operator.local.passes.SETTLING_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("atoll_operator.local.atoll_run.SETTLING_SECONDS_MAX", 0.0)
     training = training_of(folder, say=said_of.append)
     asked = Poller(
         atoll_run.with_checkpoints(parse(MANIFEST), folder), ("127.0.0.1:1", "127.0.0.1:1")
     )
     monkeypatch.setattr(asked.links, "ask", lambda **_: [reply(), reply()])
-    training.poller, processes = asked, Processes()
-    training.supervisor = processes  # type: ignore[assignment]
+    training.poller, processes = asked, IdleSupervisor()
+    training.supervisor = processes
     text = (folder / MANIFEST_FILE).read_text()
     training.manifest = ManifestInUse(out=folder, text=text, plan=lambda x: list(x.spec.slots))  # type: ignore[arg-type]
     return SimpleNamespace(training=training, done=processes.done, said=said_of, out=folder)
@@ -270,7 +249,8 @@ def test_the_files_say_an_edit_before_a_learner_starts(run: Any) -> None:
         run.out, ["spec.regions.b.learners=2", "spec.regions.+c.learners=1", "spec.steps=300"]
     )
     run.training.advance(2.0)
-    assert run.done[1:] == [(["a-0", "a-1", "b-0", "b-1", "c-0"], 300), "pass"]
+    assert run.done[1:] == [["a-0", "a-1", "b-0", "b-1", "c-0"], "pass"]
+    assert run.training.supervisor.steps == 300
     assert {"b-1", "c-0"} < Expected.from_json((run.out / SLOTS_FILE).read_text()).slots
     written = RunFile.from_json((run.out / RUN_FILE).read_text())
     assert written.slots[-1] == "c-0"  # which its learner looks for
@@ -282,7 +262,7 @@ def test_the_files_say_an_edit_before_a_learner_starts(run: Any) -> None:
     run.training.advance(3.0)
     assert schedule.read((run.out / LENGTH_FILE).read_text()).revision == 2  # it is no other length
     run.training.advance(4.0)
-    assert run.done[3:] == [(["a-0", "a-1", "b-0"], 300), "pass", "pass"]
+    assert run.done[3:] == [["a-0", "a-1", "b-0"], "pass", "pass"]
 
 
 def test_what_a_hand_writes_wrong_is_named_and_the_run_goes_on(run: Any) -> None:
@@ -297,7 +277,7 @@ def test_what_a_hand_writes_wrong_is_named_and_the_run_goes_on(run: Any) -> None
     assert said(run.training.status.to_object())["Progressing"] == "True/Training"
     (run.out / MANIFEST_FILE).write_text(text.replace("steps: 200", "steps: 9000"))
     run.training.advance(3.0)
-    assert run.done[2][1] == 9000  # by what was followed before, not by what was refused
+    assert run.training.supervisor.steps == 9000  # not by what was refused
     assert said(run.training.status.to_object())["Accepted"] == "True/Valid"
 
 
@@ -310,7 +290,7 @@ def test_an_edit_that_the_disk_does_not_take_is_followed_later(
         run.training.advance(1.0)
     assert run.done == ["pass"]
     run.training.advance(2.0)
-    assert run.done[1] == (["a-0", "a-1", "b-0"], 300)
+    assert run.done[1] == ["a-0", "a-1", "b-0"]
 
 
 def test_a_suspended_run_asks_nobody_until_it_is_resumed(run: Any) -> None:
@@ -318,7 +298,7 @@ def test_a_suspended_run_asks_nobody_until_it_is_resumed(run: Any) -> None:
     run_manifest.edit(run.out, ["spec.suspend=true"])
     run.training.advance(2.0)
     run.training.advance(3.0)
-    stops = [("stop", ("learner", "evaluator")), ("stop", "all")]
+    stops = [("stop", ROLES[:-1]), ("stop", ROLES)]
     assert [each for each in run.done if each[0] == "stop"] == stops
     assert run.done.count("pass") == 1
     assert said(run.training.status.to_object())["Suspended"] == "True/Suspended"
@@ -329,7 +309,7 @@ def test_a_suspended_run_asks_nobody_until_it_is_resumed(run: Any) -> None:
     assert live.picture(resting)
     run_manifest.edit(run.out, ["spec.suspend=false"])
     run.training.advance(4000.0)  # a step that has not moved meanwhile has not stalled
-    assert run.done[-2:] == ["begin again", "pass"]
+    assert run.done[-2:] == ["resume", "pass"]
     assert said(run.training.status.to_object())["Progressing"] == "True/Training"
 
 
@@ -358,7 +338,7 @@ def test_to_resume_a_run_means_that_it_is_not_suspended(
 
 
 def test_a_run_that_is_complete_follows_no_edit(run: Any) -> None:
-    run.training.complete_at = 1.0
+    run.training.supervisor.complete_at = 1.0
     run_manifest.edit(run.out, ["spec.steps=300"])
     run.training.advance(2.0)
     assert run.done == ["pass"]

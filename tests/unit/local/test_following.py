@@ -23,12 +23,12 @@ def test_who_is_of_the_job_no_more_leaves_and_the_next_of_its_name_waits(run_of:
     (other,) = run.others
     while "here" not in tail(run.child.log, 0):
         time.sleep(0.01)
-    run.supervisor.follow([sleeps], 300, run.now)
+    run.supervisor.follow([sleeps], run.now)
     run.look()
     assert run.supervisor.children == [other]
     rows = json.loads((run.supervisor.files.out / "processes.json").read_text())
     assert [row["slot"] for row in rows] == ["here-1", "here-0"]  # as long as it is there
-    run.supervisor.follow([sleeps, stays], 300, run.now)
+    run.supervisor.follow([sleeps, stays], run.now)
     run.look()
     new = run.supervisor.children[1]
     assert new.process is None
@@ -55,7 +55,7 @@ def test_who_leaves_when_all_stop_does_not_stay(
     while "here" not in tail(run.child.log, 0):
         time.sleep(0.01)
     left = run.child.process
-    run.supervisor.follow([each.planned for each in run.others], None, run.now)
+    run.supervisor.follow([each.planned for each in run.others], run.now)
     run.supervisor.stop()
     assert left is not None
     assert left.poll() is not None
@@ -68,8 +68,8 @@ def test_a_job_that_begins_again_counts_its_starts_on(run_of: Start) -> None:
     run = run_of(replace(shard(0, 0), command=words))
     run.look()
     run.wait()
-    run.supervisor.stop()
-    run.supervisor.begin_again()
+    run.supervisor.suspend()
+    run.supervisor.resume()
     (again,) = run.supervisor.children
     assert (again.restarts, again.record.failures) == (0, 0)
     run.look()

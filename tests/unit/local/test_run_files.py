@@ -15,6 +15,7 @@ import pytest
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.local import atoll_run, log_keeper, run_files
 from atoll_operator.local.last_status import uid_in
+from atoll_operator.local.local_status import JobNow, JobState
 from atoll_operator.local.run_files import RUN_FILE, SLOTS_FILE, Appended, Files
 from atoll_operator.local.show import plots
 from atoll_operator.local.show.run_summary import RunResult
@@ -115,12 +116,12 @@ def test_each_file_is_written_in_the_end(tmp_path: Path, monkeypatch: pytest.Mon
     try:
         with full(monkeypatch):
             training.advance(1.0)
-            processes.supervise(1.0, final=False)
+            processes.supervise(1.0, JobNow(state=JobState.TRAINING))
             atoll_run._summarise(training, RunResult.FAILED, "failed", 1.0)
         assert not [path for path in tmp_path.iterdir() if path.is_file()]
         assert [line for line in said if "No space left" in line] == said[:1]
         training.advance(2.0)
-        processes.supervise(1.0, final=False)
+        processes.supervise(1.0, JobNow(state=JobState.TRAINING))
         atoll_run._summarise(training, RunResult.FAILED, "failed", 1.0)
         for name in ("status.json", SLOTS_FILE, "processes.json", "summary.json"):
             assert (tmp_path / name).exists(), name

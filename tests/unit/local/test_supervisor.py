@@ -10,6 +10,7 @@ import pytest
 
 from atoll_operator.local import child
 from atoll_operator.local.child import Child, End, cannot_train, tail
+from atoll_operator.local.local_status import JobNow, JobState
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.run_files import Files
 from atoll_operator.local.run_folder import private
@@ -58,18 +59,18 @@ def test_the_keeper_of_a_log_that_is_held_open_is_not_forgotten(
 
 
 @pytest.mark.parametrize(
-    ("planned", "starts", "words", "final"),
+    ("planned", "starts", "words", "state"),
     [
-        (exiting(64), 1, "(exit code 64)", False),
-        (exiting(65), 1, "(exit code 65)", True),  # also when the job is over
-        (python(BOOM), 2, "(exit code 1): ValueError: boom", False),  # the same before any step
+        (exiting(64), 1, "(exit code 64)", JobState.TRAINING),
+        (exiting(65), 1, "(exit code 65)", JobState.COMPLETE),
+        (python(BOOM), 2, "(exit code 1): ValueError: boom", JobState.TRAINING),
     ],
 )
 def test_what_starting_again_cannot_help_is_given_up(
-    planned: Planned, starts: int, words: str, final: bool, run_of: Start
+    planned: Planned, starts: int, words: str, state: JobState, run_of: Start
 ) -> None:
     run = run_of(planned)
-    run.end_again_and_again(starts, final=final, complete=final)
+    run.end_again_and_again(starts, state)
     assert not run.start()
     assert (run.child.done, run.child.after) == (True, "")
     assert run.said[-1].startswith(f"here-0 is given up {words}")
@@ -93,7 +94,7 @@ def test_who_writes_elsewhere_has_the_umask_of_the_person(tmp_path: Path) -> Non
     planned = [script, replace(script, name="shard-0", private=True)]
     supervisor = Supervisor(planned, Files(tmp_path, pytest.fail), pytest.fail, umask=0o027)
     with private(tmp_path):
-        supervisor.supervise(0.0, final=False)
+        supervisor.supervise(0.0, JobNow(state=JobState.TRAINING))
         for child in supervisor.children:
             assert child.process is not None
             child.process.wait(60)
@@ -113,27 +114,28 @@ def test_a_kill_is_no_failure_of_its_own(run_of: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "complete", "after"),
+    ("code", "state", "after"),
     [
-        (1, False, "exit code 1: its log is empty"),
-        (1, True, "exit code 1: its log is empty"),
-        (75, False, ""),  # it may still take the final values
-        (75, True, "exit code 75"),
-        (0, True, ""),
-        (-9, True, "SIGKILL"),
+        (1, JobState.FINAL, "exit code 1: its log is empty"),
+        (1, JobState.COMPLETE, "exit code 1: its log is empty"),
+        (75, JobState.FINAL, ""),  # it may still take the final values
+        (75, JobState.COMPLETE, "exit code 75"),
+        (0, JobState.COMPLETE, ""),
+        (-9, JobState.COMPLETE, "SIGKILL"),
     ],
 )
 def test_what_fails_once_the_job_is_over_is_not_started_again_nor_told_before_the_last_line(
-    code: int, complete: bool, after: str, run_of: Start
+    code: int, state: JobState, after: str, run_of: Start
 ) -> None:
     kill = f"import os; os.kill(os.getpid(), {-code})"
     run = run_of(python(kill) if code < 0 else exiting(code))
     assert run.start()
-    run.end(final=True, complete=complete)
+    run.end(state)
     assert run.child.after == after
     assert run.child.done == (bool(after) or code == 0)
-    assert bool(run.said) == (code == 75 and not complete)
-    assert run.start(final=True) == (code == 75 and not complete)
+    again = code == 75 and state is JobState.FINAL
+    assert bool(run.said) == again
+    assert run.start(JobState.FINAL) == again
 
 
 def test_once_a_job_is_complete_a_shard_is_started_again_and_no_learner(run_of: Start) -> None:
@@ -141,9 +143,9 @@ def test_once_a_job_is_complete_a_shard_is_started_again_and_no_learner(run_of: 
     assert run.start()
     run.end()  # started again at once
     run.wait(*run.others)
-    run.end(final=True)
+    run.end(JobState.FINAL)
     assert not run.child.after
-    run.look(final=True, complete=True)
+    run.look(JobState.COMPLETE)
     assert run.child.done
     assert (run.child.after, run.child.ended) == ("exit code 75", "")
     assert run.others[0].restarts == 1
@@ -228,22 +230,23 @@ def test_of_telemetry_and_log_the_end_of_the_present_start_is_read(
     assert child.tail(log, 0) == "x" * 97 + "end"
 
 
-@pytest.mark.parametrize("over", [{"final": True}, {"final": True, "complete": True}, {}], ids=str)
+@pytest.mark.parametrize("state", [JobState.FINAL, JobState.COMPLETE, JobState.TRAINING])
 def test_what_fails_behind_the_loop_waits_for_the_word_of_all_shards(
-    over: dict[str, bool], run_of: Start, tmp_path: Path
+    state: JobState, run_of: Start, tmp_path: Path
 ) -> None:
     run = run_of(stepping(tmp_path, 2, "raise OSError('quota')", "finished"))
     assert run.start()
     run.end()
     for _ in range(3):
         run.now += 60.0
-        run.look(answered=False)
+        run.look(JobState.UNKNOWN)
         assert run.child.process is None
-    run.look(**over)
+    run.look(state)
+    over = state is not JobState.TRAINING
     assert len(run.said) == (not over)
-    assert run.child.after.startswith("exit code 1: OSError: quota") == bool(over)
+    assert run.child.after.startswith("exit code 1: OSError: quota") == over
     run.now += 60.0
-    run.look(**over)
+    run.look(state)
     assert run.child.restarts == (0 if over else 1)
 
 
@@ -303,7 +306,7 @@ def test_a_host_that_ends_alone_is_started_again_alone_and_chaos_kills_all(run_o
 
 def test_a_learner_is_done_when_one_of_its_hosts_has_ended_in_order(run_of: Start) -> None:
     run = run_of(*hosts(exiting(0), exiting(75)))
-    assert run.start(final=True)
+    assert run.start(JobState.FINAL)
     run.wait(*run.supervisor.children)
-    run.look(final=True)
+    run.look(JobState.FINAL)
     assert [(each.done, each.restarts) for each in run.supervisor.children] == [(True, 0)] * 2

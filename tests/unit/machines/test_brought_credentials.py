@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
 from atoll_operator.local import poller
+from atoll_operator.local.local_status import JobNow, JobState, job_now
 from atoll_operator.local.run_files import RUN_FILE
 from atoll_operator.local.startable import free_ports
 from atoll_operator.machines.bundle import Bundle, write
@@ -21,7 +22,7 @@ from atoll_operator.machines.files import write_credentials
 from atoll_operator.machines.joined import joining
 from atoll_operator.machines.joined.entering import Entered, JoinOptions, check_slots, enter
 from atoll_operator.machines.joined.learners import Wanted, place_of, planned
-from atoll_operator.machines.joined.watching import Brought, JobNow, JobState, Watcher, job_now
+from atoll_operator.machines.joined.watching import Brought, Watcher
 from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.network.channels import Folder, ServerFiles, server_options
 from atoll_protos.network.credentials import Credentials, JobIdentity, Role

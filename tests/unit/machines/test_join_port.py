@@ -397,8 +397,8 @@ def test_the_server_shows_where_its_machines_are_and_what_is_refused(
     def seen() -> tuple[ShownMachine, ...]:
         status = local_status.status(job(), [None, None], NOW)
         served.server.shown_at = -10.0
-        served.server.follow(Poller(job(), ("127.0.0.1:1",)).resting(status, 1.0))
-        found = served.server.machines()
+        resting = Poller(job(), ("127.0.0.1:1",)).resting(status, 1.0)
+        found = served.server.machines(resting)
         kept = read_machines(served.out)
         assert kept is not None
         assert kept.machines == tuple(found)

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from atoll_operator.local.child import Child, end_of
+from atoll_operator.local.local_status import JobNow, JobState
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.run_files import Files
 from atoll_operator.local.supervisor import Supervisor
 from atoll_operator.machines.joined.joining import JoinedHost, JoinedRun
 from atoll_operator.machines.joined.learners import Wanted
-from atoll_operator.machines.joined.watching import JobNow, JobState
 from atoll_protos.environment import Torchrun
 from atoll_protos.exits import ExitCode
 from unit.machines.test_learners import MACHINE

@@ -20,13 +20,13 @@ from atoll_operator.api.job.process_inputs import expected
 from atoll_operator.cli.tokens import listed
 from atoll_operator.local import run_folder
 from atoll_operator.local.child import Child
+from atoll_operator.local.local_status import JobNow, JobState
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.startable import free_ports
 from atoll_operator.machines import files
 from atoll_operator.machines.files import Token, make_private, must_take, state_root
 from atoll_operator.machines.joined.joining import JoinedRun
 from atoll_operator.machines.joined.server_link import certificate_at
-from atoll_operator.machines.joined.watching import JobNow, JobState
 from atoll_operator.machines.server import join_port, register
 from atoll_operator.machines.server.certificates import JobCertificates
 from atoll_operator.machines.server.serving import serving_in
@@ -101,7 +101,7 @@ def test_a_renewal_without_room_is_tried_again(
         watcher.look()
         patch.setattr(JobCertificates, "keep", full)
         served.server.kept_at = -1e6
-        served.server.follow(snapshot([reply()]))
+        served.server.machines(snapshot([reply()]))
     assert watcher.refusal is None
     assert Credentials.read(folder / "tls") == before
     assert [each for each in served.said if "certificates cannot be renewed" in each]
@@ -158,7 +158,7 @@ def test_a_copy_of_a_state_folder_says_that_its_learner_does_not_train(tmp_path:
     telemetry = tmp_path / "us-0.jsonl"
     planned = Planned(role="learner", name="us-0", command=("a",), env={})
     child = Child(planned, tmp_path / "us-0.log", telemetry, process=Mock())
-    processes: Any = Mock(children=[child], steps=None)
+    processes: Any = Mock(children=[child], steps=0, suspended=False, complete_at=None)
     job = JobNow(state=JobState.TRAINING, tick=5)
     watcher: Any = Mock(refusal=None, now=job, heard_at=0.0)
     said: list[str] = []

@@ -11,18 +11,18 @@ from typing import Final
 
 from atoll_operator.local import run_folder, startable
 from atoll_operator.local.atoll_run import terminated_like_interrupted
-from atoll_operator.local.child import Child, refused
-from atoll_operator.local.passes import LEAVING_SECONDS_MAX, POLL_SECONDS
+from atoll_operator.local.child import refused
+from atoll_operator.local.local_status import JobState
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.run_files import Files, Say, shown
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_operator.local.startable import afterwards, check_startable, exit_of
-from atoll_operator.local.supervisor import Supervisor
+from atoll_operator.local.supervisor import POLL_SECONDS, Supervisor
 from atoll_operator.machines import bundle as bundles
 from atoll_operator.machines.bundle import Bundle
 from atoll_operator.machines.joined.entering import JoinOptions, check_slots, enter
 from atoll_operator.machines.joined.learners import Wanted, check_command, place_of, planned
-from atoll_operator.machines.joined.watching import Brought, JobState, Watcher
+from atoll_operator.machines.joined.watching import Brought, Watcher
 
 LINE_SECONDS: Final = 30.0
 REASON_LETTERS_MAX: Final = 300  # that the server is told of each learner
@@ -123,43 +123,33 @@ class JoinedRun:
     say: Say
     place: JoinedHost | None = None
     heard_at: float | None = None  # of the last answer that a pass has known
-    complete_at: float | None = None
     line_at: float = 0.0
-    suspended: bool = False
 
     def advance(self, now: float) -> RunResult | None:
         """One pass; returns how it has ended, None while it goes on."""
+        supervisor, job = self.supervisor, self.watcher.now
         if self.watcher.refusal is not None:
             self.say(f"stopping: {self.watcher.refusal}")
             return RunResult.FAILED
-        new = self.watcher.heard_at != self.heard_at
-        job = self.watcher.now
         if job.state is JobState.FAILED:
             self.say(f"the job has failed: {job.why}")
             return RunResult.FAILED
         if self._suspends(job.state):
             return None
-        self.supervisor.steps = job.length or self.supervisor.steps  # it may be edited
         self._meet(self.watcher.bundle.rendezvous, now)
-        complete = job.state is JobState.COMPLETE or self._finished_alone()
-        self.supervisor.supervise(
-            now,
-            final=complete or job.state is JobState.FINAL,
-            complete=complete,
-            answered=new and job.state is not JobState.UNKNOWN,
-            tick=job.tick,
-        )
+        if self._finished_alone():
+            job = replace(job, state=JobState.COMPLETE)
+        supervisor.supervise(now, job, new=self.watcher.heard_at != self.heard_at)
         self.heard_at = self.watcher.heard_at
-        gone = startable.refused(self.supervisor.children)
+        gone = startable.refused(supervisor.children)
         self.watcher.refused = {slot: why[:REASON_LETTERS_MAX] for slot, why in gone.items()}
-        if not complete:
+        if supervisor.complete_at is None:
             self._line(now)
             return self._given_up()
-        self.complete_at = now if self.complete_at is None else self.complete_at
-        if self._running() and now - self.complete_at < LEAVING_SECONDS_MAX:
+        if supervisor.waits(now):
             return None
-        code = exit_of(self.supervisor.children, allow_refused=False)
-        self.say(f"complete{afterwards(self.supervisor.children, code)}")
+        code = exit_of(supervisor.children, allow_refused=False)
+        self.say(f"complete{afterwards(supervisor.children, code)}")
         return code
 
     def _meet(self, said: str, now: float) -> None:
@@ -168,7 +158,7 @@ class JoinedRun:
             return
         self.say(f"host 0 of this learner is at {said}")
         planned = self.place.planned()
-        self.supervisor.follow(planned, self.supervisor.steps, now)
+        self.supervisor.follow(planned, now)
         for child, new in zip(self.supervisor.children, planned, strict=True):
             if child.process is not None:
                 child.process.terminate()  # it waits at the former place
@@ -177,13 +167,12 @@ class JoinedRun:
     def _suspends(self, state: JobState) -> bool:
         """Whether the learners are not to run, which have left by then; as the shards said last."""
         wanted = state is JobState.SUSPENDED
-        if wanted and not self.suspended:
+        if wanted and not self.supervisor.suspended:
             self.say("the job is suspended: learners leave, and start again when it goes on")
-            self.supervisor.stop()
-        elif self.suspended and not wanted:
+            self.supervisor.suspend()
+        elif self.supervisor.suspended and not wanted:
             self.say("the job goes on")
-            self.supervisor.begin_again()
-        self.suspended = wanted
+            self.supervisor.resume()
         return wanted
 
     def _finished_alone(self) -> bool:
@@ -196,9 +185,6 @@ class JoinedRun:
                 for child in self.supervisor.children
             )
         )
-
-    def _running(self) -> list[Child]:
-        return [each for each in self.supervisor.children if not each.done]
 
     def _given_up(self) -> RunResult | None:
         children = self.supervisor.children

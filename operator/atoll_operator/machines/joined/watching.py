@@ -10,15 +10,14 @@ import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.api.status.job_status import ENDED
 from atoll_operator.authority.job_authority import due_at, request_for
+from atoll_operator.local.local_status import JobNow, job_now
 from atoll_operator.local.poller import ShardLinks
 from atoll_operator.local.run_files import RUN_FILE, Say, write_whole
 from atoll_operator.local.show.status_text import duration
@@ -40,41 +39,6 @@ from atoll_protos.network.credentials import (
 
 WATCH_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 60.0  # then a line says how this machine stands
-
-
-class JobState(Enum):
-    """What the shards of a job do."""
-
-    UNKNOWN = auto()  # nothing is known of all shards just now
-    TRAINING = auto()
-    FINAL = auto()  # every shard has had its last rounds
-    COMPLETE = auto()
-    FAILED = auto()
-    SUSPENDED = auto()  # no learner is to run until it is another one again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobNow:
-    """How a job stands, as its shards have said last."""
-
-    state: JobState = JobState.UNKNOWN
-    why: str = ""
-    tick: int = 0
-    length: int = 0  # in steps; 0: not known
-
-
-def job_now(replies: Sequence[pb.StatusReply | None]) -> JobNow:
-    """Some have answered: the registrar's word counts, else that of the first."""
-    first = next(filter(None, replies))
-    states = [reply.state if reply else None for reply in replies]
-    state = JobState.TRAINING if all(replies) else JobState.UNKNOWN
-    if all(each in ENDED for each in states):
-        state = JobState.FINAL
-    by_intent = {pb.INTENT_SUSPEND: JobState.SUSPENDED, pb.INTENT_FAIL: JobState.FAILED}
-    state = by_intent.get(first.intent, state)
-    if states[0] == pb.SHARD_COMPLETE:
-        state = JobState.COMPLETE
-    return JobNow(state=state, why=first.why, tick=first.tick, length=first.steps)
 
 
 class Source(ABC):

@@ -26,6 +26,7 @@ from typing import Final
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.status.job_status import GONE
 from atoll_operator.authority.job_authority import DAY_SECONDS, Authority, make_anchor
+from atoll_operator.local.atoll_run import Elsewhere
 from atoll_operator.local.local_status import (
     MACHINES_FILE,
     Ends,
@@ -37,7 +38,6 @@ from atoll_operator.local.local_status import (
     moved_by_machines,
     to_json,
 )
-from atoll_operator.local.passes import Elsewhere
 from atoll_operator.local.process_plan import Planned, container_elsewhere, endpoints_at
 from atoll_operator.local.run_files import (
     CREDENTIALS_FOLDER,
@@ -316,7 +316,7 @@ class MachineServer(Elsewhere):
     def edited(self, job: Job) -> None:
         self.job = job
 
-    def follow(self, seen: RunSnapshot) -> None:
+    def machines(self, seen: RunSnapshot) -> Sequence[ShownMachine]:
         now = time.monotonic()
         try:
             self._keep(now, self._files.say)
@@ -326,8 +326,6 @@ class MachineServer(Elsewhere):
         if now - self.shown_at >= SHOWN_SECONDS:
             self.shown_at = now
             self._write_machines()
-
-    def machines(self) -> Sequence[ShownMachine]:
         return self.shown
 
     def refused(self) -> Mapping[str, str]:
