@@ -51,10 +51,10 @@ def _of_job(name: str, namespace: str, context: str) -> tuple[Look, Ask]:
     from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
 
     jobs = JobClient(namespace, context)
-    if not (jobs.get(name).manifest["spec"].get("checkpoint") or {}).get("url"):
+    if not (jobs.get(name)["spec"].get("checkpoint") or {}).get("url"):
         remedy = "give a place that every shard reaches"
         raise SpecError("spec.checkpoint.url", f"is not given in the job {name}", remedy)
-    return lambda: jobs.get(name).status, partial(jobs.ask_checkpoint, name)
+    return partial(jobs.status, name), partial(jobs.ask_checkpoint, name)
 
 
 def _must_run(which: str, status: Status) -> None:

@@ -53,7 +53,7 @@ def export(
         if Path(which).is_dir():
             remedy = "give the folder of a run, or the name of a job; with -n it is a job's"
             raise SpecError(which, "holds no run", remedy)
-    from atoll_operator.client.shards import shards_of  # noqa: PLC0415 - slow to import
+    from atoll_operator.client.job_client import shards_of  # noqa: PLC0415 - slow to import
 
     try:
         found = shards_of(which, namespace, context)
@@ -69,10 +69,10 @@ def _in_bucket(job: str, namespace: str, context: str, out: Path) -> SpecError |
     from atoll_operator.client import JobClient  # noqa: PLC0415 - slow to import
 
     with suppress(SpecError):
-        found = JobClient(namespace, context).get(job)
-        url = found.status.export_url or ""
+        status = JobClient(namespace, context).status(job)
+        url = status.export_url or ""
         parts = urlsplit(url)
-        if found.is_true("Complete") and parts.scheme in FETCH:
+        if status.true_condition("Complete") and parts.scheme in FETCH:
             words = {"url": url, "account": parts.netloc, "path": parts.path.lstrip("/")}
             fetch = FETCH[parts.scheme].format(out=out, **words)
             return SpecError(job, f"is complete, and its model is in {url}", f"fetch it: {fetch}")

@@ -78,7 +78,7 @@ def _cluster(job: str, namespace: str, context: str) -> Look:
     from google.protobuf import json_format  # noqa: PLC0415 - slow to import
 
     import atoll_protos.v1.atoll_pb2 as pb  # noqa: PLC0415
-    from atoll_operator.client.shards import nodes_of, shards_of  # noqa: PLC0415
+    from atoll_operator.client.job_client import nodes_of, shards_of  # noqa: PLC0415
     from atoll_operator.local.show.live import Answer, table  # noqa: PLC0415
 
     program = kubectl()

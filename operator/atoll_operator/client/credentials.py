@@ -4,29 +4,19 @@ The person may read the job and the Secret with its authority in the cluster whe
 what is made holds private keys.
 """
 
-import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from kubernetes import client
 
 from atoll_operator.api.job.fields import TlsMode
 from atoll_operator.api.job.parsing import from_object
 from atoll_operator.api.job.spec import Job
 from atoll_operator.api.status.job_status import Status
 from atoll_operator.authority.job_authority import AUTHORITY_DAYS, Authorities
-from atoll_operator.client.reach import CALL_SECONDS_MAX, ClusterReach, asking, reach
-from atoll_operator.kube.names import (
-    GROUP,
-    PLURAL,
-    VERSION,
-    Annotation,
-    credentials_name,
-)
+from atoll_operator.client.job_client import JobClient
+from atoll_operator.kube.names import Annotation, credentials_name
 from atoll_operator.kube.observed.observation import Object
 from atoll_operator.kube.plan import certificates
 from atoll_operator.kube.plan.certificates import authority_of
@@ -38,7 +28,6 @@ from atoll_protos.network.credentials import PART, Credentials, JobIdentity
 DAY_SECONDS = 86_400
 DAYS_MIN = 0.001
 DAYS_MAX = AUTHORITY_DAYS // 6  # so long an authority that signs lives on, at least (`turned`)
-NOT_FOUND = 404
 SOON = "when the kubelet has shown them that, within two minutes"
 NO_OTHER = "the job has no region in another cluster, and needs no credentials"
 
@@ -94,24 +83,19 @@ def credentials_of(
         problem = f"{days:g} days are not possible"
         remedy = f"give {DAYS_MIN} (86 seconds) to {DAYS_MAX}: the authority may not live longer"
         raise SpecError("--days", problem, remedy)
-    here = reach("", namespace, context)
-    with _asking(job, here.namespace):
-        raw = _job(here, job)
-        found = from_object(raw, stored=True)
-        _check(found, region)
-        annotations, slots = raw["metadata"].get("annotations") or {}, tuple[str, ...]()
-        if machine is not None:
-            known = machines(annotations)
-            slots = slots_of(machine, region, found, known)
-            if known.get(machine.name) != slots:
-                _annotate(here, raw, Annotation.MACHINES, {**known, machine.name: slots})
-        secret = client.CoreV1Api(here.api).read_namespaced_secret(
-            authority_of(found), here.namespace, _request_timeout=CALL_SECONDS_MAX
-        )
-    files = {key: base64.b64decode(value) for key, value in (secret.data or {}).items()}
-    owner = JobIdentity(namespace=here.namespace, job=job, uid=raw["metadata"]["uid"])
+    jobs = JobClient(namespace, context)
+    raw = jobs.get(job)
+    found = from_object(raw, stored=True)
+    _check(found, region)
+    annotations, slots = raw["metadata"].get("annotations") or {}, tuple[str, ...]()
+    if machine is not None:
+        known = machines(annotations)
+        slots = slots_of(machine, region, found, known)
+        if known.get(machine.name) != slots:
+            _annotate(jobs, raw, Annotation.MACHINES, {**known, machine.name: slots})
+    owner = JobIdentity(namespace=jobs.namespace, job=job, uid=raw["metadata"]["uid"])
     made = certificates.secret(
-        Authorities.from_files(files),
+        Authorities.from_files(jobs.secret(job, authority_of(found))),
         owner,
         region,
         credentials_name(job, region),
@@ -160,34 +144,33 @@ def revoked(job: str, region: str, machine: str = "", *, namespace: str, context
     Returns what was done, in words. Raises SpecError. The operator tells the shards within
     seconds; they read it when the kubelet shows the list.
     """
-    here = reach("", namespace, context)
-    with _asking(job, here.namespace):
-        raw = _job(here, job)
-        found = from_object(raw, stored=True)
-        regions = [each.name for each in found.spec.regions]
-        if not {region}.issubset(regions):
-            remedy = f"{_one_of(regions)}; regions that a job has not any more are shut out anyway"
-            raise SpecError("--revoke", f"{region} is not a region of {job}", remedy)
-        if found.spec.syncer.tls.mode is TlsMode.DISABLED:
-            problem = "is Disabled: its processes talk in plain text and have no certificates"
-            raise SpecError("spec.syncer.tls.mode", problem, "take the region out of the manifest")
-        annotations = raw["metadata"].get("annotations") or {}
-        if machine:
-            entered = machines(annotations)
-            own = [x for x in entered.get(machine, ()) if split_slot(x)[0] == region]
-            if not own:
-                there = [name for name, slots in entered.items() if slots]
-                remedy = f"{_one_of(there)}; one without a name has those of the whole region"
-                raise SpecError("--machine", f"{machine} is none of region {region}", remedy)
-            _annotate(here, raw, Annotation.MACHINES, {**entered, machine: ()})
-            return f"machine {machine} is shut out {SOON}; {', '.join(own)} can go to another one"
-        known = generations(annotations)
-        known[region] = known.get(region, 0) + 1
-        _annotate(here, raw, Annotation.REVOKED, known)
+    jobs = JobClient(namespace, context)
+    raw = jobs.get(job)
+    found = from_object(raw, stored=True)
+    regions = [each.name for each in found.spec.regions]
+    if region not in regions:
+        remedy = f"{_one_of(regions)}; regions that a job has not any more are shut out anyway"
+        raise SpecError("--revoke", f"{region} is not a region of {job}", remedy)
+    if found.spec.syncer.tls.mode is TlsMode.DISABLED:
+        problem = "is Disabled: its processes talk in plain text and have no certificates"
+        raise SpecError("spec.syncer.tls.mode", problem, "take the region out of the manifest")
+    annotations = raw["metadata"].get("annotations") or {}
+    if machine:
+        entered = machines(annotations)
+        own = [slot for slot in entered.get(machine, ()) if split_slot(slot)[0] == region]
+        if not own:
+            there = [name for name, slots in entered.items() if slots]
+            remedy = f"{_one_of(there)}; one without a name has those of the whole region"
+            raise SpecError("--machine", f"{machine} is none of region {region}", remedy)
+        _annotate(jobs, raw, Annotation.MACHINES, {**entered, machine: ()})
+        return f"machine {machine} is shut out {SOON}; {', '.join(own)} can go to another one"
+    known = generations(annotations)
+    known[region] = known.get(region, 0) + 1
+    _annotate(jobs, raw, Annotation.REVOKED, known)
     again = (
         "learners there get new ones by themselves"
         if region == found.spec.syncer_region
-        else f"atoll credentials {job} -n {here.namespace} --region {region} prints valid ones"
+        else f"atoll credentials {job} -n {jobs.namespace} --region {region} prints valid ones"
     )
     return (
         f"the certificates that region {region} has so far are revoked: shards end their sessions"
@@ -195,46 +178,10 @@ def revoked(job: str, region: str, machine: str = "", *, namespace: str, context
     )
 
 
-def _annotate(here: ClusterReach, raw: Any, annotation: str, value: Mapping[str, Any]) -> None:
+def _annotate(jobs: JobClient, raw: Any, annotation: str, value: Mapping[str, Any]) -> None:
     """Write it on the job as it was read; of two persons at a time, the second one gets a 409."""
-    metadata = {
-        "annotations": {annotation: json.dumps(value, sort_keys=True)},
-        "resourceVersion": raw["metadata"]["resourceVersion"],
-    }
-    client.CustomObjectsApi(here.api).patch_namespaced_custom_object(
-        GROUP,
-        VERSION,
-        here.namespace,
-        PLURAL,
-        raw["metadata"]["name"],
-        {"metadata": metadata},
-        _request_timeout=CALL_SECONDS_MAX,
-    )
-
-
-def _job(here: ClusterReach, job: str) -> Any:
-    return client.CustomObjectsApi(here.api).get_namespaced_custom_object(
-        GROUP, VERSION, here.namespace, PLURAL, job, _request_timeout=CALL_SECONDS_MAX
-    )
-
-
-@contextmanager
-def _asking(job: str, namespace: str) -> Iterator[None]:
-    """Raises SpecError for what the cluster refuses or does not answer."""
-    with asking(job):
-        try:
-            yield
-        except client.ApiException as error:
-            if error.status != NOT_FOUND:
-                raise
-            problem = (
-                f"there is no such job in the namespace {namespace}, or it has no authority yet"
-            )
-            remedy = (
-                "use the kubeconfig of the cluster where its syncer runs, and -n; the operator"
-                " there makes the authority when it starts the job"
-            )
-            raise SpecError(job, problem, remedy) from error
+    metadata, text = raw["metadata"], json.dumps(value, sort_keys=True)
+    jobs.annotate(metadata["name"], annotation, text, metadata["resourceVersion"])
 
 
 def _check(job: Job, region: str) -> None:

@@ -73,7 +73,7 @@ def test_a_name_with_a_namespace_or_context_is_no_folders(cluster: Cluster, tmp_
     cluster.objects[TINY] = stored()
     assert "spec.checkpoint.url" in str(atoll("checkpoint", "tiny", "-n", "team").exception)
     other = atoll("checkpoint", "tiny", "--context", "other")
-    assert "the namespace default has no such job" in str(other.exception)
+    assert "not found in the namespace default; see kubectl get dtj" in str(other.exception)
 
 
 def test_a_context_is_enough_where_none_is_current(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from atoll_operator import cli
-from atoll_operator.client import shards
+from atoll_operator.client import job_client as shards
 from atoll_protos.errors import SpecError
 from unit.kube.person_side import Cluster
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
-from atoll_operator.client import shards
+from atoll_operator.client import job_client as shards
 from atoll_operator.local import poller as local_shards
 from atoll_operator.local.local_status import MACHINES_FILE, MachinesFile, ShownMachine, to_json
 from atoll_operator.local.show.live import Answer, table
