@@ -9,37 +9,21 @@
     HTTP: /livez /readyz /metrics
 
 All replicas keep the watches, so that a standby has no gap in what it has seen; the one that holds
-the Lease has a `Term`, and only that one asks shards, runs passes and writes.
+the Lease has a `Term`, and only that one asks shards, runs passes and writes. Memories, channels
+and the queue end with their term: what a former one has seen begin may have ended while another
+replica led. A standby's watches may be behind by an event, or by a minute if their connection has
+died, so a term begins with a list of the jobs and of all that they are made of.
 
 The parts run until SIGTERM. One that ends by itself ends the process, which Kubernetes starts
 again. On SIGTERM the passes end, then the Lease is given back. Everything runs in one event loop,
 so no part needs a lock, and the queue sees to it that no two passes share a job's memory.
 
-What a replica has only while it leads: passes, and the shards' answers.
-
-    election: leads ──> Term: fresh lists, then the queue ──> election: leads no more, or the end
-                                │                                        │
-                                passes, words, polls                     cancelled and awaited
-
-Memories, channels and the queue end with their term: what a former one has seen begin may have
-ended while another replica led. A standby's watches may be behind by an event, or by a minute if
-their connection has died, and what the former leader has just done must not be judged as if it had
-not happened. So a term begins with a list of the jobs and of all that they are made of.
-
-The edge to probes and Prometheus: /livez, /readyz and /metrics over HTTP.
-
-A probe answers 200, or 503 when something is wrong, and says in a JSON object what, and how old the
-last pass and each watch are.
-
-What the probes answer: whether the operator is live and ready, and how old its news are.
-
 The liveness probe fails only for what a restart heals: a pass or the election that hangs, though
 each of its calls has a deadline, or a watch that has neither failed nor seen a sign of life. An API
-server that is away or refuses is none of these, however long it lasts.
-
-The readiness probe fails until every collection has been listed, and while one has been out of
-sight for BROKEN_SECONDS_MAX of an API server that answers, as is known from the election, which
-asks it every two seconds. A standby is ready. Nothing is routed by readiness.
+server that is away or refuses is none of these, however long it lasts. The readiness probe fails
+until every collection has been listed, and while one has been out of sight for BROKEN_SECONDS_MAX
+of an API server that answers, as is known from the election, which asks it every two seconds. A
+standby is ready. Nothing is routed by readiness.
 """
 
 import asyncio
@@ -49,6 +33,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -232,64 +217,53 @@ class Signs:
     passes: Mapping[str, float] = field(default_factory=dict)  # that run: since when, by job
     sights: Mapping[str, Sight] = field(default_factory=dict)  # by path
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """A probe's answer."""
-
-    problems: tuple[str, ...]
-    signs: Signs
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    def body(self) -> dict[str, object]:
-        """The answer as JSON: what is wrong, and ages in seconds."""
-        signs = self.signs
+    def body(self, problems: Sequence[str]) -> dict[str, object]:
+        """Return a probe's answer as JSON: what is wrong, and ages in seconds."""
 
         def age(at: float | None) -> float | None:
-            return None if at is None else round(signs.now - at, 1)
+            return None if at is None else round(self.now - at, 1)
 
         return {
-            "ok": self.ok,
-            "problems": list(self.problems),
-            "role": "leader" if signs.leads else "standby",
-            "leader": signs.holder,
-            "leaseSeconds": age(signs.tried_at),
-            "lastPassSeconds": age(signs.last_pass_at),
-            "runningPassSeconds": {job: age(at) for job, at in sorted(signs.passes.items())},
-            "watchSeconds": {path: age(s.alive_at) for path, s in sorted(signs.sights.items())},
+            "ok": not problems,
+            "problems": list(problems),
+            "role": "leader" if self.leads else "standby",
+            "leader": self.holder,
+            "leaseSeconds": age(self.tried_at),
+            "lastPassSeconds": age(self.last_pass_at),
+            "runningPassSeconds": {job: age(at) for job, at in sorted(self.passes.items())},
+            "watchSeconds": {path: age(x.alive_at) for path, x in sorted(self.sights.items())},
         }
 
 
-def is_live(signs: Signs) -> Health:
+def is_live(signs: Signs) -> list[str]:
+    """Return what hangs."""
     now, watches = signs.now, signs.sights.items()
-    found = [
+    problems = [
         f"the pass of {k} hangs" for k, at in signs.passes.items() if now - at > PASS_SECONDS_MAX
     ]
-    found += [f"the watch of {k} hangs" for k, s in watches if now - s.tried_at > WATCH_SECONDS_MAX]
+    problems += [
+        f"the watch of {k} hangs" for k, x in watches if now - x.tried_at > WATCH_SECONDS_MAX
+    ]
     if now - signs.tried_at > ELECTION_SECONDS_MAX:
-        found.append("the election hangs")
-    return Health(problems=tuple(found), signs=signs)
+        problems.append("the election hangs")
+    return problems
 
 
-def is_ready(signs: Signs) -> Health:
+def is_ready(signs: Signs) -> list[str]:
+    """Return what cannot be seen."""
     problems, now = [], signs.now
     answering = 0.0 if signs.answering_since is None else now - signs.answering_since
-    for path, each in signs.sights.items():
-        if each.gone:
-            continue
-        why = f": {each.problem}" if each.problem else ""
-        broken = 0.0 if each.broken_at is None else now - each.broken_at
-        if not each.listed:
+    for path, sight in signs.sights.items():
+        why = f": {sight.problem}" if sight.problem else ""
+        broken = 0.0 if sight.broken_at is None else now - sight.broken_at
+        if not sight.listed and not sight.gone:
             problems.append(f"{path} is not listed yet{why}")
-        elif min(broken, answering) > BROKEN_SECONDS_MAX:
+        elif min(broken, answering) > BROKEN_SECONDS_MAX and not sight.gone:
             problems.append(f"{path} cannot be watched{why}")
-    return Health(problems=tuple(problems), signs=signs)
+    return problems
 
 
-Check = Callable[[], Health]
+CHECKS = {"/livez": is_live, "/readyz": is_ready}
 CONNECTIONS_MAX: Final = 64
 
 
@@ -309,10 +283,9 @@ class Server(web.Server):
 
 
 async def serve_http(
-    port: int, live: Check, ready: Check, registry: CollectorRegistry
+    port: int, signs: Callable[[], Signs], registry: CollectorRegistry
 ) -> web.ServerRunner:
-    """Start the server; it listens on all addresses when this returns. The caller cleans up."""
-    checks = {"/livez": live, "/readyz": ready}
+    """Answer probes, and scrapes in Prometheus' format, on all addresses; the caller cleans up."""
 
     async def answer(request: web.BaseRequest) -> web.Response:
         if request.method not in {"GET", "HEAD"}:
@@ -320,10 +293,11 @@ async def serve_http(
         if request.path == "/metrics":
             headers = {"Content-Type": CONTENT_TYPE_LATEST}
             return web.Response(body=generate_latest(registry), headers=headers)
-        if request.path not in checks:
+        if request.path not in CHECKS:
             raise web.HTTPNotFound
-        health = checks[request.path]()
-        return web.json_response(health.body(), status=200 if health.ok else 503)
+        seen = signs()
+        problems = CHECKS[request.path](seen)
+        return web.json_response(seen.body(problems), status=503 if problems else 200)
 
     runner = web.ServerRunner(Server(answer))
     await runner.setup()
@@ -386,16 +360,10 @@ async def serve(settings: Settings) -> None:
     made_of = [each for each in follow if each.source.path in cache.sights]
     sights = cache.sights | cache.failures_sights | nodes.sights
 
-    def live() -> Health:
-        return is_live(signs(terms, sights))
-
-    def ready() -> Health:
-        return is_ready(signs(terms, sights))
-
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    runner = await serve_http(settings.http_port, live, ready, metrics.registry)
+    runner = await serve_http(settings.http_port, partial(signs, terms, sights), metrics.registry)
     parts = [asyncio.create_task(each.follow()) for each in follow]
     parts.append(asyncio.create_task(terms.run(follow, made_of)))
     electing = asyncio.create_task(election.follow())
