@@ -23,14 +23,11 @@ takes. Values alone go in and come out.
 There are no finalizers, which would block `kubectl delete` while the operator is away
 (docs/decisions.md). The operator never writes the spec of a job, a Node or a taint.
 
-The first phase of a pass: what the watches and the shards show becomes an Observation.
-
-`look` takes what the watches show, `plan.planner` decides which manifest is in force and what else
-has to be looked at, and `ask` looks at that. A pass asks the API server nothing (`cache`). While a
-watch that fills the cache is broken nothing is judged (NotSeenError), and what cannot be seen any
-more becomes Unknown when it is READ_SECONDS_MAX old (`blind`). Answers of shards from before the
-last effects are not judged either (NotAskedError, `edges.polls`). While nodes and Leases cannot be
-watched a pass continues without them, and no node counts as lost.
+A pass reads nothing at the API server but Secrets (`cache`). While a watch that fills the cache is
+broken nothing is judged (NotSeenError), and what cannot be seen any more becomes Unknown when it is
+READ_SECONDS_MAX old (`blind`). Answers of shards from before the last effects are not judged either
+(NotAskedError, `edges.polls`). While nodes and Leases cannot be watched a pass continues without
+them, and no node counts as lost.
 """
 
 import asyncio

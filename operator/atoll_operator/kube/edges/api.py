@@ -10,13 +10,12 @@ While this replica does not lead, every request but a read raises NotLeaderError
 (`fence`). Errors of the API server become `ApiError`. Errors of the network pass through, and end
 the pass. Nothing is retried here.
 
-A limit on the requests of this operator to the API server: so many a second, with a burst.
+The `Limiter` keeps an operator with many jobs from the API server's own limits (429): so many
+requests a second, with a burst. A request waits for its turn; none is refused. Turns go round the
+namespaces, so that a job of thousands of objects holds up its own namespace, and another's request
+waits for one of each namespace before it. Watches do not count.
 
-It keeps an operator with many jobs from the API server's own limits (429). A request waits for its
-turn; none is refused. Turns go round the namespaces, so that a job of thousands of objects holds up
-its own namespace, and another's request waits for one of each namespace before it. Watches do not
-count. What only tells of progress waits while the bucket is half empty (`is_busy`), so that
-statuses never use up what the loss of a node needs.
+The client's own models are not used: they would drop fields that this version does not know.
 """
 
 import asyncio
@@ -61,7 +60,7 @@ class Limiter:
         await turn
 
     def is_busy(self, namespace: str) -> bool:
-        """Whether progress of this namespace should wait.
+        """Whether progress of this namespace should wait: the bucket is half empty, or many wait.
 
         Where requests of a few others wait, the bucket is empty whatever this one does, and its
         next request has a turn of its own.
@@ -71,17 +70,17 @@ class Limiter:
         half_seconds = self.burst / 2 / self.per_second
         return not self.waiting and time.monotonic() - self.free_at < half_seconds
 
-    def _taken_at(self, now: float) -> float:
-        full_at = now - self.burst / self.per_second
+    def _taken_at(self) -> float:
+        """When the bucket would be empty but for new tokens, were one taken now."""
+        full_at = time.monotonic() - self.burst / self.per_second
         return max(self.free_at, full_at) + 1 / self.per_second
+
+    def _take(self) -> None:
+        self.free_at = self._taken_at()
 
     def _pause(self) -> float:
         """Seconds until there is a token; not above 0: there is one."""
-        now = time.monotonic()
-        return self._taken_at(now) - now
-
-    def _take(self) -> None:
-        self.free_at = self._taken_at(time.monotonic())
+        return self._taken_at() - time.monotonic()
 
     async def _give_turns(self) -> None:
         while self.waiting:
@@ -386,9 +385,6 @@ class Api:
                         yield json.loads(line)
         finally:
             response.close()
-
-
-# The client's own models are not used: they would drop fields that this version does not know.
 
 
 def _message(error: Any) -> str:

@@ -10,17 +10,14 @@ changed for as long as its holder has promised (`Lease.seconds`). A leader count
     leader stops       10 s (renew_seconds_max) after its last renewal was sent
     another may begin  15 s (lease_seconds) after that renewal was seen, at the earliest
 
-and the 5 s between them are for a write that was under way. Both hold for a process that was
-stopped for a minute and continues: its first look at the clock ends it (`Fence`). A Lease that
-is deleted is not free: who has seen its holder waits as if it were still there.
-
-The clock that stands before every write: nothing is written without a Lease renewed in time.
+and the 5 s between them are for a write that was under way. A Lease that is deleted is not free:
+who has seen its holder waits as if it were still there.
 
 A replica that leads may be stopped at any point and go on a minute later, while another one leads;
-only a look at a clock tells it. So whoever writes, to the API server (`api`) or in words to a shard
-(`syncers`), asks immediately before, and a write gets no more time than is left until another
-replica may lead. No lease closes the moment between that look and the write's arrival; so deletes
-carry a UID, children are applied to the object of one UID, and owners' words carry a number.
+only a look at a clock shows it. So whoever writes, to the API server (`api`) or to a shard
+(`polls`), asks the `Fence` immediately before, and a write gets no more time than is left until
+another replica may lead. No lease closes the moment between that look and the write's arrival; so
+deletes carry a UID, children are applied to the object of one UID, and owners carry a generation.
 """
 
 import time

@@ -2,9 +2,7 @@
 
 `election` decides; here are the clock, the requests and what follows from their answers. What fails
 is tried again at the next look, with a read first, because a write whose answer was lost may have
-been taken. A replica that leads goes on while it tries, until its Lease is too old, and then stands
-by. A name is new with each process, so that none takes itself for the one that was killed. Requests
-of the election do not wait behind the operator's own limit.
+been taken. Requests of the election do not wait behind the operator's own limit.
 
 The client library's leader election (kubernetes.aio.leaderelection) is not used: it measures with
 the clock of the day, ends with the first error of the network, cannot give a Lease back, and leaves

@@ -1,11 +1,8 @@
-"""The clock of the shards' answers: every job's shards are asked each second, beside the passes.
+"""The edge to the shards: Status and SetOwner over gRPC, every job's shards each second.
 
 A shard that cannot be reached costs a call its whole deadline, for which no pass may wait. So each
-job that has shards has one task here, which asks them all, notes the answers in the job's memory,
-and asks again POLL_SECONDS after it began, or when the answers are there if that is later.
-
-Credentials that a person has brought may be wrong, and a job that trains must not be lost from
-sight for that: where no shard takes the newest ones, the last that one has taken are tried too.
+job that has shards has one task (`Poll`), which asks them all, notes the answers in the job's
+memory, and asks again POLL_SECONDS after it began, or when the answers are there if that is later.
 
 Answers of before a pass's effects are not judged: a pass that has named an owner, or deleted a pod,
 would see its own effect undone and do it again. `follow` tells whether a poll has begun after the
@@ -13,13 +10,12 @@ job's last effects (`JobMemory.acted_at`) and has ended. If not, it begins one a
 brings the next pass (`done`). Otherwise a poll asks for a pass when what the shards answer has
 changed in more than its progress.
 
-The edge to the shards: Status and SetOwner over gRPC, with a deadline on every call.
-
-A shard that does not answer is a fact, not an error: every failure of gRPC becomes None. Channels
-are kept per address and credentials, and closed when no pod of the job has the address, or nobody
-the credentials, any more. A shard takes the owner of a slot only from the operator of its region,
-so each call is given its credentials; None means plain text. Why a shard could not be reached is in
-`reasons`, as far as a look at it has shown.
+A shard that does not answer is a fact, not an error: every failure of gRPC becomes None, and
+`reasons` has why, as far as a look at it has shown. Channels are kept per address and credentials,
+and closed when no pod of the job has the address, or nobody the credentials, any more. A shard
+takes the owner of a slot only from the operator of its region, so each call is given its
+credentials; None means plain text. Credentials that a person has brought may be wrong: where no
+shard takes the newest ones, the last that one has taken are tried too.
 """
 
 import asyncio

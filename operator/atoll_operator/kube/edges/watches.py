@@ -1,19 +1,7 @@
-"""What the operator watches: jobs and their children for the cache, nodes, and Leases.
+"""Collections of the API server, each followed for ever by list and watch: children, nodes, Leases.
 
-An event of a job or a child asks for a pass of that job, unless the cache knew it already, as it
-knows what a pass has just written; one of a node, if what is kept of it has changed, for passes of
-the jobs that have a pod on it; a renewed Lease for none: silence is seen by the passes that running
-jobs have by the clock (`plan.planner`).
-
-`Leases` (in `plan.nodes`) notes when each Lease's renewTime was seen to change, which is right
-only while the watch runs. After each list, and when a broken watch works again, `resumed` restarts
-the settling time, during which no Lease counts as silent. A restarted operator therefore waits a
-whole nodeLossSeconds before it declares any node lost.
-
-One collection of the API server, followed for ever by list and watch.
-
-`follow` lists everything once, page by page, then watches from the list's resource version on. The
-API server ends each watch after some minutes and the next begins where it ended, without a list.
+`Reflector.follow` lists everything once, page by page, then watches from the list's resource
+version on. The API server ends each watch after some minutes and the next begins where it ended.
 
     a watch cannot be begun, or breaks (network, 5xx, 429)     watch again from the last version
     the API server does not take one in BEGIN_SECONDS_MAX      the same: the connection is dead
@@ -31,13 +19,18 @@ its Lease each 10 s; a connection whose peer has died without a word shows itsel
 Silence alone is no failure: of a kind of which nothing has happened since the API server started
 there are no bookmarks either. So the next watch is begun, which fails if the API server is away.
 
-Each object is made small (`Source.keep`) before the next page is read.
-
 A namespace that is gone. The chart gives rights by a Role in each namespace, so who deletes one
 takes these along, and every watch there is refused (403). That says nothing of a namespace that is
 only badly set up. So where a collection has been out of sight for GONE_SECONDS, and its namespace
 does not exist or is Terminating, it is empty: its objects are forgotten, and neither passes nor
 readiness wait for it (`Sight.gone`) until it can be seen again.
+
+An event of a job or a child asks for a pass of that job, unless the cache knew it already, as it
+knows what a pass has just written; one of a node, if what is kept of it has changed, for passes of
+the jobs that have a pod on it; a renewed Lease for none: silence is seen by the passes that running
+jobs have by the clock (`plan.planner`). After each list of Leases, and when their watch works
+again, no Lease counts as silent for the settling time (`plan.nodes.Leases`). A restarted operator
+therefore waits a whole nodeLossSeconds before it declares any node lost.
 """
 
 import asyncio

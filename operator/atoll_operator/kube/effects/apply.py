@@ -1,8 +1,8 @@
 """The third phase of a pass: does what the plan says, in an order that is part of the protocol.
 
 1. *Children are applied*, first those that pods refer to. The API server tries each workload with a
-   new template, and one of its pods, in a dry run; what it refuses is not written, and of
-   a new job nothing is. Then certificates are made, which pods mount (`secrets`); where one is
+   new template, and one of its pods, in a dry run (`refusal`); what it refuses is not written, and
+   of a new job nothing is. Then certificates are made, which pods mount (`secrets`); where one is
    refused the pass ends. The StatefulSet of a pod on a lost node gets its exclusion here; the pod
    itself is deleted in a later pass, when its controller has observed the exclusion.
 2. *Children that are no longer asked for are deleted*, after what replaces them is there.
@@ -12,18 +12,15 @@
 4. *Pods that cannot go on are deleted*: stranded ones, and those that a shard refused for good.
 5. *Owners are named* (`Repair.name_owner`), after a fresh look at the pod.
 6. *Pods of an old template are restarted*, as many as the quorum can spare.
-7. *Learners' pods are marked* as in training or not, by which they are Ready (`status.readiness`).
+7. *Learners' pods are marked* as in training or not, by which they are Ready (`status.marks`).
 8. *A finished job is deleted* when its time to live is over.
 
 A child that the API server refuses stops no other child: the status has the server's message, and
 it is tried again after 1 to 60 s, or at once when the job is edited. What is refused may replace a
 child of step 2, so nothing is deleted there while a StatefulSet is refused, and nothing of the kind
 of another child that is, unless a quota is used up. Where another's object has the name of a child
-(`ownership`), the child is refused in the same way.
-
-Any other step may fail and end the pass, because every step is idempotent.
-
-Replacing a pod on a lost node: sequences in which one answer decides the next call.
+(`applied.obstacle`), the child is refused in the same way. Any other step may fail and end the
+pass, because every step is idempotent.
 
     replace     Lease still silent? ── no ──> leave the pod alone, its node is back
                      │ yes
@@ -40,21 +37,6 @@ Replacing a pod on a lost node: sequences in which one answer decides the next c
 Both read the API server once more, past every cache, because the steps cannot be taken back: a pod
 whose node has just returned must not be killed, and a slot must not be given to a pod that has
 itself been replaced (rule 4 of docs/protocol.md).
-
-Lets the API server try a workload and one of its pods in a dry run, before anything changes.
-
-A StatefulSet is taken whatever its pods ask for: what a priority class, the namespace's Pod
-Security, a LimitRange or a webhook allows is looked at only when its controller makes a pod, and by
-then the old pods are gone. So a pod is tried too, as the controller would make it; of a new job the
-shards' claims are tried by themselves.
-
-What is no mistake in the template is left to the controller: a quota that is used up, a webhook
-that knows no dry runs, an operator that may try no pods. An answer that says nothing of the pod,
-such as that a webhook is away, blames no template, but is waited for.
-
-A pod names a controller that is not there. Kueue, which looks at pods of all namespaces, also at
-those of no queue, looks for it and refuses the pod. Such a pod is tried once more without a
-controller, and what is then said of that alone blames no template.
 """
 
 import copy
@@ -211,6 +193,14 @@ NOBODYS_UID: Final = "00000000-0000-0000-0000-000000000000"  # of a workload tha
 async def refusal(api: Api, workload: Object) -> ApiError | None:
     """Why the API server would refuse the workload or its pods, or a claim; None: it would not.
 
+    A StatefulSet is taken whatever its pods ask for: what a priority class, Pod Security, a
+    LimitRange or a webhook allows is looked at only when its controller makes a pod, and by then
+    the old pods are gone. So a pod is tried too; of a new job the shards' claims by themselves.
+
+    What is no mistake in the template is left to the controller: a quota that is used up, a webhook
+    that knows no dry runs, an operator that may try no pods. An answer that says nothing of the
+    pod, such as that a webhook is away, blames no template, but is waited for.
+
     None, too, where another object has the workload's name: what becomes of it is decided when it
     is applied. Raises ApiError when the API server has too much to do to judge anything.
     """
@@ -257,6 +247,11 @@ async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
 
 
 async def _try(api: Api, pod: Object) -> ApiError | None:
+    """Try a pod, which names a controller that is not there.
+
+    Kueue, which looks at pods of all namespaces and queues, looks for it and refuses the pod. Such
+    a pod is tried once more without a controller, and what is then said of that alone blames none.
+    """
     try:
         await api.dry_run_pod(pod)
     except ApiError as error:

@@ -1,17 +1,15 @@
 """The last phase of a pass: writes the status and its Events, and measures replacements.
 
 At most one status is written per pass, and none when nothing is new (`plan.status`), or when it is
-only progress and the limit on requests is nearly reached. Events are told only after the status
+only progress and the limit on requests is nearly reached. Events are written only after the status
 that they announce: an operator that dies between the two says too little rather than something
 twice.
 
-Writes Events, seldom: one object for what happens again and again, and none for what flaps.
-
-What is told twice within TELL_SECONDS is counted and written once, when that time is over. What
-settles (`status.events`) is kept back for SETTLE_SECONDS, and dropped when it is taken back before.
-`flush`, called in every pass, writes what is due, under a name that follows from what is told: so
-it never conflicts with an earlier operator's. An Event that is refused is logged: no pass ends for
-it. All of this may be lost.
+Events are few: what happens twice within TELL_SECONDS is counted and written once, when that time
+is over. What settles (`plan.events`) is kept back for SETTLE_SECONDS, and dropped when it is taken
+back before. `flush`, called in every pass, writes what is due, under a name that follows from the
+content: so it never conflicts with an earlier operator's. An Event that is refused is logged: no
+pass ends for it. All of this may be lost.
 """
 
 import time
