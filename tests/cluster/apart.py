@@ -65,7 +65,9 @@ class Apart:
         return shown
 
     def copied_endpoints(self, job: Object) -> dict[str, Any]:
-        return with_endpoints(job, self.shown_endpoints())
+        """The manifest with the addresses of the shards."""
+        syncer = job["spec"]["syncer"] | {"endpoints": self.shown_endpoints()}
+        return {**job, "spec": {**job["spec"], "syncer": syncer}}
 
     def begins(self, **spec: Any) -> dict[str, Any]:
         """Apply the job as a person does, first where the syncer runs; returns its manifest."""
@@ -116,31 +118,3 @@ class Apart:
         self, job: Job, kind: str, reason: str, seconds: float = REPORT_SECONDS_MAX
     ) -> None:
         until(f"{kind} is {reason}", lambda: job.condition(kind)["reason"] == reason, seconds)
-
-    def trains_without(self, *regions: str) -> None:
-        """Wait until these regions' learners, and no others, are away."""
-        left = self.slots - {f"{region}-0" for region in regions}
-        until(f"{left} train", lambda: set(self.home.training()) == left)
-
-    def merges(self, region: str) -> int:
-        """How many commits hold work of a region."""
-        commits = [each for each in self.home.tape() if each.get("event") == "commit"]
-        parts = [[part["slot"] for part in each["participants"]] for each in commits]
-        return sum(f"{region}-0" in each for each in parts)
-
-    def all_merge_again(self, seconds: float = 90.0) -> None:
-        """Wait until work of every region is merged that was not before."""
-        before = {region: self.merges(region) for region in self.regions}
-        for region, count in before.items():
-            more = lambda region=region, count=count: self.merges(region) > count  # noqa: E731
-            until(f"work of {region} is merged", more, seconds)
-
-    def nothing_counts_twice(self) -> None:
-        """From the tape: no offer is merged twice, and no more tokens than were trained."""
-        assert self.home.nothing_counts_twice() == self.slots
-
-
-def with_endpoints(job: Object, endpoints: list[str]) -> dict[str, Any]:
-    """The manifest with these addresses of the shards."""
-    syncer = job["spec"]["syncer"] | {"endpoints": endpoints}
-    return {**job, "spec": {**job["spec"], "syncer": syncer}}

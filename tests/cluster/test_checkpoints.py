@@ -104,14 +104,6 @@ def url(asked: Asked) -> str:
     return asked.printed()
 
 
-def test_a_job_without_a_place_for_checkpoints_takes_none(
-    bucket: Bucket, asked: Asked, nowhere: Job
-) -> None:
-    done = bucket.types("checkpoint", nowhere.name, "-n", nowhere.namespace)
-    assert done.returncode == REFUSED
-    assert "spec.checkpoint.url" in done.stderr
-
-
 def test_a_checkpoint_that_a_person_asks_for_is_named_when_it_is_whole(
     asked: Asked, url: str
 ) -> None:
@@ -122,34 +114,12 @@ def test_a_checkpoint_that_a_person_asks_for_is_named_when_it_is_whole(
 def test_a_place_without_a_checkpoint_fails_the_job_until_another_one_is_given(
     bucket: Bucket, nowhere: Job, url: str
 ) -> None:
-    failed = is_refused(nowhere)
-    assert f"{bucket.place.url}/no-such-place: there is no whole checkpoint" in failed
+    until("Failed", lambda: nowhere.is_true("Failed"))
+    failed = nowhere.condition("Failed")
+    assert failed["reason"] == "RestoreRefused", failed
+    assert f"{bucket.place.url}/no-such-place: there is no whole checkpoint" in failed["message"]
     until("nothing starts again for ever", lambda: not nowhere.pods(), PODS_SECONDS)
     nowhere.patch(checkpoint={"from": url})
     nowhere.trains(1)
-    assert begins_at(nowhere) >= int(url.rpartition("-")[2])
+    assert nowhere.answer().tick >= int(url.rpartition("-")[2])
     assert nowhere.condition("Failed")["status"] == "False"
-
-
-def test_another_model_than_the_checkpoints_fails_the_job_until_the_learners_are_right(
-    bucket: Bucket, url: str
-) -> None:
-    job = bucket.begins("another", url, "--layers=13")
-    failed = is_refused(job)
-    assert "layer.12" in failed
-    job.patch(learner=pace(100))
-    job.trains(1)
-    assert begins_at(job) >= int(url.rpartition("-")[2])
-
-
-def is_refused(job: Job) -> str:
-    """What is said of it."""
-    until("Failed", lambda: job.is_true("Failed"))
-    failed = job.condition("Failed")
-    assert failed["reason"] == "RestoreRefused", failed
-    return failed["message"]
-
-
-def begins_at(job: Job) -> int:
-    """The tick of a job that trains."""
-    return int(job.answer().tick)

@@ -1,7 +1,5 @@
 """Two replicas of the operator: one leads at a time, and jobs see nothing of a change of leader."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from cluster.conftest import LabCommand
 from cluster.installed import DEPLOYMENT, NAMESPACE, REPLICAS, Installed
 from cluster.kubectl import Kubectl, until
-from cluster.training import Job, pass_seconds
+from cluster.training import Job
 
 LEASE_SECONDS = 15
 ACTS_SECONDS_MAX = 300.0
@@ -76,29 +74,6 @@ def test_a_leader_that_is_killed_is_followed_and_jobs_see_nothing(
     until("one leads", lambda: replicas.metric("atoll_operator_leader") == 1)
     _acts(job)
     assert _lives(job).items() >= lives.items()
-
-
-@pytest.mark.long
-def test_a_leader_that_is_stopped_and_goes_on_after_its_lease_was_taken_changes_nothing(
-    replicas: Installed, job: Job
-) -> None:
-    former, holder = replicas.leader(), replicas.holder()
-    process = replicas.process(former)
-    os.kill(process, signal.SIGSTOP)
-    try:
-        follower = replicas.another_leads(holder)
-        job.patch(regions=[{"name": "us-east", "learners": 1}, {"name": "eu-west", "learners": 2}])
-        until("a new learner", lambda: len(job.pods("learner")) == 3, ACTS_SECONDS_MAX)
-        job.trains(3)
-        lives = _lives(job)
-    finally:
-        os.kill(process, signal.SIGCONT)
-    until("both are ready", lambda: len(replicas.ready()) == REPLICAS)
-    pass_seconds(2 * LEASE_SECONDS)
-    assert replicas.holder() == follower
-    assert replicas.process(former) == process  # it stands by, in the same process
-    assert replicas.metric("atoll_operator_leader") == 1
-    assert _lives(job) == lives
 
 
 def test_an_upgrade_during_training_restarts_nothing_and_hands_over_at_once(

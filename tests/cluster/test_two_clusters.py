@@ -8,13 +8,10 @@ The walk is run as it is printed, in two parts: the chart's commands make what a
 import re
 import shutil
 import signal
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cluster import light
 from cluster.apart import REPORT_SECONDS_MAX, Apart
@@ -219,34 +216,3 @@ def test_what_happens_where_the_syncer_runs_reaches_the_other_cluster(both: Apar
     home.kubectl("delete", "dtj", "apart")
     both.reports(other, "Ready", "SyncerLost")
     until("its learners are gone", lambda: not other.pods())
-
-
-@pytest.mark.long
-def test_a_region_is_shut_out_by_the_manifest_and_by_a_revocation(both: Apart) -> None:
-    """Its pods continue with the certificate that they have: eu-west stays as it is."""
-    home, other = both.home, both.others["eu-west"]
-    whole = both.begins()
-    home.trains(2)
-    both.all_merge_again()
-    alone = {"regions": [{"name": "us-east", "learners": 1}]}
-    began = time.monotonic()
-    home.kube.apply(home.namespace, whole | {"spec": whole["spec"] | alone})
-    until("its session ends", lambda: set(home.training()) == {"us-east-0"}, REPORT_SECONDS_MAX)
-    sys.stderr.write(f"\n{time.monotonic() - began:.0f} s until the session had ended\n")
-    merged = both.merges("eu-west")
-    other.kubectl("delete", "pod", "apart-eu-west-0")  # the next one has the former's certificate
-    logs = ("-n", other.namespace, "logs", "apart-eu-west-0")  # fail until its container has begun
-    refused = lambda: "is shut out" in other.kube.attempt(*logs).stdout  # noqa: E731
-    until("its pod is there again", lambda: list(other.pods("learner")) == ["apart-eu-west-0"])
-    until("it is refused", refused, REPORT_SECONDS_MAX)
-    assert both.merges("eu-west") == merged
-    assert home.get()["status"]["learnersLive"] == 1
-    both.apply(whole)
-    home.trains(2)
-    began = time.monotonic()
-    both.typed("credentials", "apart", "-n", home.namespace, "--revoke", "eu-west")
-    until("it is away", lambda: set(home.training()) == {"us-east-0"}, REPORT_SECONDS_MAX)
-    sys.stderr.write(f"\n{time.monotonic() - began:.0f} s until it was shut out\n")
-    again = both.typed("credentials", "apart", "-n", home.namespace, "--region", "eu-west")
-    both.bring(yaml.safe_load(again), "eu-west")
-    home.trains(2)

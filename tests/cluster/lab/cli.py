@@ -52,24 +52,12 @@ def up(
     timing: Annotated[
         Timing, typer.Option(help="A lost node is seen in 8 s, or by Kubernetes' defaults.")
     ] = "fast",
-    share: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME=FOLDER",
-            help="A folder that every container has, read-only, as /opt/share/NAME.",
-        ),
-    ] = [],  # noqa: B006
-    image: Annotated[
-        list[str],
-        typer.Option(metavar="FILE.oci", help="An archive all nodes shall have from the start."),
-    ] = [],  # noqa: B006
     ipv6: Annotated[bool, typer.Option("--ipv6", help="In place of IPv4.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start clusters, with the images of this checkout, and wait until they can be used."""
     with _alone_and_timed("up"):
-        shares = [*roles.torch_shares(), *share]
-        lifecycle.up(plan(nodes, clusters, timing, shares, image, ipv6=ipv6))
+        lifecycle.up(plan(nodes, clusters, timing, roles.torch_shares(), ipv6=ipv6))
         _show(as_json)
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.lab import roles
@@ -79,17 +78,15 @@ def python_layer() -> Path:
     return layer
 
 
-def golden(archives: Sequence[Path]) -> Path:
-    """Return a containerd folder into which the archives were imported, once and for all."""
-    key = run("containerd", "--version")
-    for archive in archives:
-        stat = archive.stat()
-        key += f"{archive} {stat.st_size} {stat.st_mtime_ns}\n"
+def golden(archive: Path) -> Path:
+    """Return a containerd folder into which an archive was imported, once and for all."""
+    stat, version = archive.stat(), run("containerd", "--version")
+    key = f"{version}{archive} {stat.st_size} {stat.st_mtime_ns}\n"
     folder = cache_folder() / "golden" / digest(key.encode())[:16]
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            _import_all(Path(scratch), archives)
+            _import(Path(scratch), archive)
             (Path(scratch) / "root").rename(folder)
     folder.touch()
     old = sorted(folder.parent.iterdir(), key=lambda f: f.stat().st_mtime)[:-GOLDEN_KEPT]
@@ -117,7 +114,7 @@ def load(node: Node, archive: Path) -> None:
         "images", "import", archive.resolve())  # fmt: skip
 
 
-def _import_all(scratch: Path, archives: Sequence[Path]) -> None:
+def _import(scratch: Path, archive: Path) -> None:
     """Run a containerd on its own, in namespaces that take its mounts and processes with them."""
     config = scratch / "containerd.toml"
     places = f'root = "{scratch}/root"\nstate = "{scratch}/state"\n'
@@ -136,8 +133,7 @@ def _import_all(scratch: Path, archives: Sequence[Path]) -> None:
             if time.monotonic() > deadline or daemon.poll() is not None:
                 raise LabError(f"containerd does not start; see {log}")
             time.sleep(0.05)
-        for archive in archives:
-            run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", archive)
+        run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", archive)
     finally:
         children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text()
         for child in children.split():

@@ -143,7 +143,6 @@ class Lab:
     clusters: tuple[Cluster, ...]
     timing: Timing = "fast"
     shares: Mapping[str, str] = field(default_factory=dict)
-    images: tuple[str, ...] = ()
     ipv6: bool = False  # in place of IPv4
     checkout: str = str(ROOT)  # whose code runs in it
 
@@ -163,14 +162,6 @@ class Lab:
         known = ", ".join(node.name for node in self.nodes())
         raise LabError(f"no node {name!r}: there are {known}")
 
-    def cluster(self, name: str) -> Cluster:
-        """Return the cluster of that name, or raise LabError naming those there are."""
-        for cluster in self.clusters:
-            if name == cluster.name:
-                return cluster
-        known = ", ".join(cluster.name for cluster in self.clusters)
-        raise LabError(f"no cluster {name!r}: there are {known}")
-
     def cluster_of(self, node: Node) -> Cluster:
         return self.clusters[node.cluster - 1]
 
@@ -179,8 +170,7 @@ def plan(
     nodes: Sequence[str],
     clusters: int,
     timing: Timing,
-    shares: Sequence[str] = (),
-    images: Sequence[str] = (),
+    shares: Mapping[str, str],
     *,
     ipv6: bool = False,
 ) -> Lab:
@@ -193,8 +183,7 @@ def plan(
     return Lab(
         clusters=tuple(_cluster(i, regions, ipv6) for i, regions in enumerate(wanted, start=1)),
         timing=timing,
-        shares=dict(_share(word) for word in shares),
-        images=tuple(str(Path(image).resolve()) for image in images),
+        shares=shares,
         ipv6=ipv6,
     )
 
@@ -220,20 +209,12 @@ def _cluster(index: int, regions: Mapping[str, int], ipv6: bool) -> Cluster:
     return Cluster(index=index, nodes=tuple(nodes), ipv6=ipv6)
 
 
-def _share(word: str) -> tuple[str, str]:
-    name, _, folder = word.partition("=")
-    if not name or name != os.path.normpath(name).strip("./") or not Path(folder).exists():
-        raise LabError(f"--share {word}: write name=folder, with a folder that exists")
-    return name, str(Path(folder).resolve())
-
-
 def to_json(lab: Lab) -> str:
     """Write a lab down, for later commands and for the processes of its nodes."""
     document = {
         "clusters": [[[node.name, node.region] for node in c.nodes] for c in lab.clusters],
         "timing": lab.timing,
         "shares": dict(lab.shares),
-        "images": list(lab.images),
         "ipv6": lab.ipv6,
         "checkout": lab.checkout,
     }
@@ -259,7 +240,6 @@ def from_json(text: str) -> Lab:
         clusters=clusters,
         timing=document["timing"],
         shares=document["shares"],
-        images=tuple(document["images"]),
         ipv6=ipv6,
         checkout=document.get("checkout", ""),
     )

@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def current() -> Lab:
 def prepare() -> Path:
     """Install, build and fetch all that is not cached; return the folder of the programs."""
     programs = _programs()
-    _golden(programs, ())
+    _golden(programs)
     return programs
 
 
@@ -71,10 +71,9 @@ def _programs() -> Path:
     return binaries.programs()
 
 
-def _golden(programs: Path, archives: Sequence[str]) -> Path:
+def _golden(programs: Path) -> Path:
     """Return the containerd folder of nodes that have just been made."""
-    base = images.base_archive(programs)
-    return images.golden([base, *(Path(archive) for archive in archives)])
+    return images.golden(images.base_archive(programs))
 
 
 def up(lab: Lab) -> None:
@@ -102,7 +101,7 @@ def up(lab: Lab) -> None:
 def _bring_up(lab: Lab) -> None:
     programs, archive, containerd = _programs(), None, None
     if any(lab.nodes()):  # a control plane alone needs no image
-        containerd = _golden(programs, lab.images)
+        containerd = _golden(programs)
         archive = images.role_archive()
     run_folder().mkdir(parents=True)
     (run_folder() / "lab.json").write_text(to_json(lab))

@@ -1,10 +1,8 @@
 """Bridge, cables and routes of a lab. Nothing that a lab sends may ever leave this machine."""
 
-import contextlib
 import ipaddress
 import json
 import subprocess
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cluster.lab.layout import BRIDGE, PREFIX, Cluster, Lab, LabError, Node
@@ -74,44 +72,6 @@ def heal(node: Node) -> None:
 def is_cut(node: Node) -> bool:
     """Return whether the node's cable is unplugged."""
     return "UP" not in json.loads(run("ip", "-j", "link", "show", "dev", node.link))[0]["flags"]
-
-
-@contextlib.contextmanager
-def cut_off(nodes: Iterable[Node], addresses: Iterable[str]) -> Iterator[None]:
-    """Lose every packet of nodes, and of pods on them, to addresses; both ends stay as they are."""
-    rules = [
-        (node, chain, address)
-        for node in nodes
-        for address in addresses
-        for chain in ("OUTPUT", "FORWARD")
-    ]
-    done = []
-    try:
-        for node, chain, address in rules:
-            _iptables(node, "-I", chain, "-d", address, "-j", "DROP")
-            done.append((node, chain, address))
-        yield
-    finally:
-        for node, chain, address in done:
-            _iptables(node, "-D", chain, "-d", address, "-j", "DROP")
-
-
-def count(node: Node, pod: str, peer: str) -> None:
-    """Begin to count the bytes of TCP packets between a pod of a node and a peer."""
-    for ends in (("-s", pod, "-d", peer), ("-s", peer, "-d", pod)):
-        _iptables(node, "-I", "FORWARD", "-p", "tcp", *ends)
-
-
-def counted_bytes(node: Node, pod: str, peer: str) -> tuple[int, int]:
-    """What has gone from the pod to the peer since `count`, and back, with all heads."""
-    listed = [line.split() for line in _iptables(node, "-nvxL", "FORWARD").splitlines()]
-    ways = ((pod, peer), (peer, pod))
-    up, down = (sum(int(each[1]) for each in listed if tuple(each[-2:]) == way) for way in ways)
-    return up, down
-
-
-def _iptables(node: Node, *words: str) -> str:
-    return run("nsenter", f"--net={NETNS / node.link}", _tables(node), "-w", *words)
 
 
 def _tables(node: Node) -> str:

@@ -69,8 +69,8 @@ def write_images(python: Path, tag: str) -> Path:
     return archive
 
 
-def torch_shares() -> list[str]:
-    """Share torch of the Python that runs this, and all that it requires: words for `plan`."""
+def torch_shares() -> dict[str, str]:
+    """Share torch of the Python that runs this, and all that it requires: folders by name."""
     found: dict[str, Path] = {}
     seen, wanted = set(), [Requirement("torch")]
     while wanted:
@@ -89,7 +89,7 @@ def torch_shares() -> list[str]:
             extras = requirement.extras or {""}
             if inner.marker is None or any(inner.marker.evaluate({"extra": e}) for e in extras):
                 wanted.append(inner)
-    return [f"torch/{top}={path}" for top, path in sorted(found.items())]
+    return {f"torch/{top}": str(path.resolve()) for top, path in sorted(found.items())}
 
 
 def _requirements(role: str) -> tuple[list[str], bool]:
