@@ -28,7 +28,7 @@ def write(out: Path, slot: str, *lines: dict[str, Any]) -> None:
 def losses(out: Path) -> Axes:
     """The axes of loss.png."""
     axes = plt.figure().add_subplot()
-    plots._losses(axes, out)
+    plots._losses(axes, out, "")
     return axes
 
 
@@ -120,7 +120,7 @@ def test_goodput_shows_each_fault_of_a_plan_as_long_as_it_lasted(
     )
     plots.draw(tmp_path, TOKENS)
     _, axes = figures["goodput.png"].axes
-    *bars, kill, later, cut = axes.patches
+    *bars, kill, cut, later = axes.patches
     assert sum(each.get_height() * each.get_width() for each in bars) == pytest.approx(11 * 25)
     assert (kill.get_x(), later.get_x()) == (3.0, 9.0)
     assert (cut.get_x(), cut.get_width()) == (4.0, 4.0)
@@ -164,7 +164,7 @@ def test_one_that_diverges_leaves_others_the_scale(
     low, high = axes.get_ylim()
     assert 0 < low < 3
     assert 5 < high < 7
-    assert axes.get_title().startswith("b-0: values")
+    assert axes.get_title().startswith("\nb-0: values")
     plots.draw(tmp_path, TOKENS)  # warnings are errors
 
 
@@ -175,4 +175,4 @@ def test_of_a_run_that_is_well_all_is_shown_also_a_high_first_loss(tmp_path: Pat
     write(tmp_path, "a-0", *falling(**{f"at_{tick}": 1e30 for tick in range(34, 40)}))
     axes = losses(tmp_path)  # it diverges at its end, and keeps the scale of what it has learned
     assert axes.get_ylim()[1] < 7
-    assert axes.get_title().startswith("a-0: values")
+    assert axes.get_title().startswith("\na-0: values")

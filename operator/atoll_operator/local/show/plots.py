@@ -3,10 +3,7 @@
 A learner that has diverged has losses of 1e8, infinities or NaN, and would press the lines of all
 others flat: loss.png shows the range of `ordinary`, and names the learners with values outside.
 
-rounds.png from the tapes of a run, also while it runs, and of a job in a cluster.
-
-The
-timeline of rounds is that of "Decoupled DiLoCo" (arXiv 2604.21428, figure 6): who took part in each
+rounds.png is the timeline of "Decoupled DiLoCo" (arXiv 2604.21428, figure 6): who took part in each
 round, how long it waited for its quorum, its grace, and when its version was durable.
 """
 
@@ -52,15 +49,12 @@ LEFT_OUT: Final = {  # reasons on the tape; every other one is of an offer that 
 }
 
 
-def draw_timeline(figure: Any, tapes: Sequence[Sequence[Line]], title: str = "") -> int:
-    """The share of all rounds that has each learner, and the newest rounds one by one.
-
-    Returns how many rounds there are; all shards' count above, those of shard 0 below.
-    """
+def draw_timeline(figure: Any, tapes: Sequence[Sequence[Line]], title: str) -> None:
+    """Draw the share of all shards' rounds that has each learner, and shard 0's newest rounds."""
     commits = [line for tape in tapes for line in tape if _is_round(line)]
     if not commits:
         figure.subplots().text(0.5, 0.5, "no round has ended", ha="center")
-        return 0
+        return
     slots = sorted({slot for line in commits for slot in _parts(line)})
     newest = [line for line in commits if not line["shard"]][-ROUNDS_MAX:]
     heights = (1 + 0.12 * len(slots), 1 + 0.12 * len(newest))
@@ -69,9 +63,7 @@ def draw_timeline(figure: Any, tapes: Sequence[Sequence[Line]], title: str = "")
     spans = figure.add_subplot(grid[1, 0])
     _spans(spans, newest, _span(commits)[0])
     _marks(figure.add_subplot(grid[1, 1], sharey=spans), newest, slots)
-    if title:
-        figure.suptitle(title, fontsize="medium")
-    return len(commits)
+    figure.suptitle(title, fontsize="medium")
 
 
 def _is_round(line: Line) -> bool:
@@ -156,44 +148,26 @@ WEIGHT = 0.05  # of the newest value in a moving average
 COLUMNS_OF = 8  # entries in one column of a legend
 FAR = 3.0  # ranges of the ordinary losses: a loss beyond that is not shown
 BINS = 100  # of the time of a run with faults
-COLOURS_MAX = 10  # of matplotlib; then they are hatched
-
-
-def draw_losses(folder: Path, picture: Path, title: str = "") -> tuple[int, bool]:
-    """How many learners have a curve, and if held-out has one. Raises OSError and ValueError."""
-    figure = _figure(8, 4.5)
-    found = _losses(figure.subplots(), folder, title)
-    figure.savefig(picture, dpi=120)
-    return found
-
-
-def draw_rounds(tapes: list[list[dict[str, Any]]], picture: Path, title: str = "") -> int:
-    """Return how many commits the picture shows. Raises OSError and ValueError."""
-    figure = _figure(11, 8)
-    count = draw_timeline(figure, tapes, title)
-    figure.savefig(picture, dpi=120)
-    return count
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only local mode has it; slow to import
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def draw(out: Path, tokens: dict[str, int]) -> None:
-    draw_losses(out, out / "loss.png", out.resolve().name)
-    faults = read_lines(out / CHAOS_FILE)
-    figure = _figure(7, 6 if faults else 3)
-    upper, *lower = figure.subplots(2 if faults else 1, squeeze=False)[:, 0]
+    """Write the three pictures of a run folder. Raises OSError and ValueError."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - only local mode has it; slow to import
+
+    title, faults = out.resolve().name, read_lines(out / CHAOS_FILE)
+    sizes = {"loss": (8, 4.5), "goodput": (7, 6 if faults else 3), "rounds": (11, 8)}
+    figures = {name: Figure(size, layout="constrained") for name, size in sizes.items()}
+    _losses(figures["loss"].subplots(), out, title)
+    upper, *lower = figures["goodput"].subplots(2 if faults else 1, squeeze=False)[:, 0]
     _tokens(upper, tokens)
     for axes in lower:
         _faults(axes, out, faults)
-    figure.savefig(out / "goodput.png", dpi=120)
-    draw_rounds(read_tapes(out), out / "rounds.png", out.resolve().name)
+    draw_timeline(figures["rounds"], read_tapes(out), title)
+    for name, figure in figures.items():
+        figure.savefig(out / f"{name}.png", dpi=120)
 
 
-def _losses(axes: Any, out: Path, title: str = "") -> tuple[int, bool]:
+def _losses(axes: Any, out: Path, title: str) -> None:
     """A line for each learner, broken where it was started again, and the held-out loss."""
     written = {path.stem: read_lines(path) for path in sorted((out / "learners").glob("*.jsonl"))}
     lines = {
@@ -222,8 +196,14 @@ def _losses(axes: Any, out: Path, title: str = "") -> tuple[int, bool]:
         for name, values in {**curves, "held out": held_out}.items()
         if any(map(math.isnan, shown(values, low, high)))
     ]
-    _label(axes, title, outside)
-    return sum(map(bool, lines.values())), bool(evaluations)
+    if outside:
+        title += f"\n{some_of(outside)}: values that are too far away, or no numbers, are not shown"
+    axes.set_title(title, fontsize="small", wrap=True)
+    if labels := axes.get_legend_handles_labels()[1]:
+        # Losses fall. To look for the best place takes long, which matplotlib warns of.
+        axes.legend(loc="upper right", ncols=math.ceil(len(labels) / COLUMNS_OF))
+    else:
+        axes.text(0.5, 0.5, "no step was made", transform=axes.transAxes, ha="center")
 
 
 def _noted(out: Path) -> dict[str, list[dict[str, Any]]]:
@@ -234,19 +214,6 @@ def _noted(out: Path) -> dict[str, list[dict[str, Any]]]:
         for each in line.get("losses", ()):
             found.setdefault(each["slot"], []).append({"tick": line["tick"], **each})
     return found
-
-
-def _label(axes: Any, title: str, outside: Sequence[str]) -> None:
-    if outside:
-        title += "\n" if title else ""
-        title += f"{some_of(outside)}: values that are too far away, or no numbers, are not shown"
-    axes.set_title(title, fontsize="small", wrap=True)
-    labels = axes.get_legend_handles_labels()[1]
-    if labels:
-        # Losses fall. To look for the best place takes long, which matplotlib warns of.
-        axes.legend(loc="upper right", ncols=math.ceil(len(labels) / COLUMNS_OF))
-    else:
-        axes.text(0.5, 0.5, "no step was made", transform=axes.transAxes, ha="center")
 
 
 def ordinary(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -294,13 +261,13 @@ def _faults(axes: Any, out: Path, faults: Sequence[dict[str, Any]]) -> None:
     shares = [sum(part["tokens"] for part in line["participants"]) / slices for line in commits]
     rates = [tokens / width for tokens in shares]
     axes.hist(ends, BINS, range=(0, BINS * width), weights=rates, color="lightgray")
-    words = [*dict.fromkeys(line["fault"] for line in faults)]
-    for number, word in enumerate(words):
-        hatch = "//" if number >= COLOURS_MAX else ""
-        for place, line in enumerate(each for each in faults if each["fault"] == word):
-            began, label = line["began"] - start, "" if place else word
-            ended = max(line["ended"] - start, began + width / 4)
-            axes.axvspan(began, ended, color=f"C{number}", hatch=hatch, alpha=0.6, label=label)
+    colours: dict[str, str] = {}
+    for line in faults:
+        label = "" if line["fault"] in colours else line["fault"]
+        colour = colours.setdefault(line["fault"], f"C{len(colours)}")
+        began = line["began"] - start
+        ended = max(line["ended"] - start, began + width / 4)
+        axes.axvspan(began, ended, color=colour, alpha=0.6, label=label)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")
     axes.set(xlabel="seconds", ylabel="tokens merged a second", title=f"{len(faults)} faults")
 
