@@ -1,8 +1,6 @@
 """What bench.ddp finds in runs that are made up."""
 
-import pytest
-
-from bench.ddp_found import Links, Run, figures, seconds_to, steps_of, times
+from bench.ddp_found import Run, figures, seconds_to, steps_of, times
 
 
 def run(
@@ -30,12 +28,6 @@ def test_a_loss_is_reached_on_the_line_between_two_measurements_and_the_first_ti
     assert seconds_to(1.5, curve) == 37.5
 
 
-@pytest.mark.parametrize("loss", [0.5, 5.0])
-def test_a_loss_that_no_two_measurements_enclose_has_no_time(loss: float) -> None:
-    with pytest.raises(ValueError, match="does not cross"):
-        seconds_to(loss, [(0.0, 5.0), (10.0, 1.0)])
-
-
 def test_both_are_compared_at_the_lowest_loss_that_both_reach() -> None:
     """Atoll's best is 2.5, and DDP is there halfway between its two measurements."""
     atoll = run(1000.0, 0.8, (0.0, 5.0), (10.0, 2.5), (20.0, 2.75))
@@ -44,16 +36,6 @@ def test_both_are_compared_at_the_lowest_loss_that_both_reach() -> None:
     assert found.trained == 20.0
     assert found.merged == 16.0
     assert found.to_loss == 30.0
-
-
-def test_the_share_of_a_link_is_that_of_what_it_could_carry_in_a_step() -> None:
-    assert run(1.0, 1.0, (0.0, 5.0)).link_share == 0.25  # 31 kB of 125
-
-
-def test_the_busiest_link_is_that_of_one_direction_between_the_looks_at_two_times() -> None:
-    looks = [[0, 0, 0, 0], [10, 900, 30, 40], [20, 950, 130, 50], [900, 990, 900, 900]]
-    links = Links([0.0, 1.0, 2.0, 3.0], looks)
-    assert links.busiest(1.5, 2.5) == 100
 
 
 def test_lines_that_were_written_late_move_no_learners_first_step() -> None:

@@ -90,11 +90,3 @@ def test_a_pattern_that_fits_not_once_names_its_scope(
 def test_of_several_places_the_nth_is_meant(tmp_path: Path) -> None:
     line = planted(tmp_path, "a:Store.append", "self.entries", "self.x", nth=2)
     assert line == 'umlaut, self.entries = "ü", [*self.x, entry]'
-
-
-def test_two_modules_with_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/other.py").write_text(STORE)
-    with pytest.raises(ValueError, match="fits 2 places"):
-        planted(tmp_path, "a:LIMIT", "", "4")
-    assert planted(tmp_path, "a/store.py:LIMIT", "", "4") == "LIMIT: int = 4  # of both"

@@ -6,25 +6,21 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from importlib import import_module
 from math import sqrt
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from atoll_protos.job.run_file import Merge, Quorum
 from atoll_protos.transfer.codecs import Wire
-from atoll_syncer.model import roster as rounds
 from bench.science import queue, report
-from bench.science.__main__ import made, main
+from bench.science.__main__ import made
 from bench.science.engine import TensorWorld, modelled, train
 from bench.science.experiments import SCALES, experiments
 from bench.science.report import estimate, paired
 from bench.science.setting import SIZES, TOKENS, Away, Setting
-from bench.science.training import batches, model_of
 from sim.simulate import logs_into
-from unit.science_side import SETTINGS, never_ends, quick
+from unit.science_side import SETTINGS, quick
 
 TESTS = Path(__file__).parents[1]
 SMALL = SCALES["small"]
@@ -57,31 +53,6 @@ def test_a_queue_that_is_killed_leaves_no_process_and_goes_on_where_it_was(tmp_p
     assert [queue.result(tmp_path, each) for each in SETTINGS] == [quick(x) for x in SETTINGS]
 
 
-def test_a_run_that_fails_is_said_and_stays_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("BEGUN", raising=False)
-    assert queue.work(tmp_path, SETTINGS[2:], never_ends, 1) == 1
-    assert "KeyError('BEGUN')" in capfd.readouterr().err
-    assert [each.seed for each in queue.missing(tmp_path, SETTINGS)] == [0, 1, 2]
-
-
-def test_a_folder_that_is_not_empty_is_taken_only_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "something").touch()
-    with pytest.raises(SystemExit):
-        main(["--out", str(tmp_path)])
-    assert "--resume" in capsys.readouterr().err
-
-
-def test_equal_settings_are_one_run_and_others_are_not() -> None:
-    assert of("c", "M = 4", "RDA").name == of("e", "M = 4", "bf16").name
-    runs = [*ALL["g"].runs(SMALL).values()]
-    assert len({each.name for each in runs}) == len(runs)
-    assert replace(TINY, sync=None).name != TINY.name
-
-
 @pytest.mark.parametrize("scale", SCALES)
 def test_sizes_are_compared_on_equal_windows_each_at_its_own_rate(scale: str) -> None:
     size = replace(SCALES[scale], seeds=1)
@@ -92,32 +63,6 @@ def test_sizes_are_compared_on_equal_windows_each_at_its_own_rate(scale: str) ->
             (size.steps, 16 // learners, size.context)
         }
         assert [each.rate for each in of_all] == [SIZES[name].rate for name in size.sizes]
-
-
-def test_the_context_of_a_setting_is_that_of_its_model_and_of_its_windows() -> None:
-    setting = replace(TINY, context=24)
-    assert model_of(setting).size.context == 24
-    assert batches(setting, 0).at(0).shape == (1, 24 + 1)
-    assert setting.step_tokens == 24
-
-
-def test_a_part_of_an_experiment_has_the_same_runs_as_the_whole() -> None:
-    two = ALL["g"].narrowed(["25 merges"], ["auto", "auto, R/8"])
-    whole, part = ALL["g"].runs(SMALL), two.runs(SMALL)
-    assert [*part] == [("25 merges", arm, s) for s in range(3) for arm in ("auto", "auto, R/8")]
-    assert part.items() <= whole.items()
-    assert ALL["g"].narrowed([], []).runs(SMALL) == whole
-
-
-def test_what_stands_in_place_of_the_scale_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--only", "a", "--sizes", "3M", "--cells", "3M, M = 2", "--arms", "DiLoCo"]
-    main(["--list", "--seeds", "2", *words])
-    assert "(a) Systems, at equal tokens: 2 runs" in capsys.readouterr().out
-    main(["--list", "--only", "g", "--merges", "200", "300", "--arms", "auto"])
-    assert ": 6 runs" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["--list", *words[:3], "1M", *words[4:]])
-    assert "--cells: no 3M, M = 2; there are 1M, M = 2; 1M, M = 4;" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------ arithmetic and page
@@ -180,13 +125,6 @@ def test_an_arm_is_what_its_name_says() -> None:
     assert of("a", "33k, M = 2", "DiLoCo").job().sync.quorum is Quorum.ALL
     assert of("a", "33k, M = 2", "Streaming").job().sync.wire_up is Wire.INT4
     assert of("i", "M = 4", "none").job().tokens == of("i", "M = 4", "each once").job().tokens
-
-
-def test_a_stand_in_is_there_for_its_arm_only() -> None:
-    job, rules = TINY.job(), cast("Any", import_module("atoll_syncer.rules.rounds"))
-    with modelled("R/8"):
-        assert rules.momentum(job.sync, 10, 8000) == pytest.approx(10 / (10 + 1000 / 8))
-    assert rules.momentum is rounds.momentum
 
 
 @pytest.mark.parametrize("cut", ["layers", "tensors in turn"])

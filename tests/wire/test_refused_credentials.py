@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.environment import Env
 from wire.fixtures import (
@@ -20,48 +18,26 @@ from wire.fixtures import (
     dialled,
     nothing_was_merged,
     put,
-    shard,
     status,
     tls_shard,
 )
 from wire.test_scrapes import scrape
 
 
-@pytest.mark.parametrize(
-    ("wrong", "code", "words"),
-    [
-        ("other region", "other_region", "needs the certificate of the learner of region here"),
-    ],
-)
 def test_a_shard_refuses_what_a_learner_did_not_look_at_in_words_log_and_metric(
-    wrong: str, code: str, words: str, served: ShardUnderTest, tmp_path: Path
+    served: ShardUnderTest, tmp_path: Path
 ) -> None:
     """A learner of another version, or an intruder, may dial without looking at its files."""
-    before = scrape(served.metrics_port)
-    folder = put(tmp_path / "tls", bad_credentials(ISSUER)[wrong])
-    _, (end,) = dialled(served.endpoint, folder, slot=None)
+    before, wrong = scrape(served.metrics_port), bad_credentials(ISSUER)["other region"]
+    _, (end,) = dialled(served.endpoint, put(tmp_path / "tls", wrong), slot=None)
     assert end.code == pb.NOT_ALLOWED
-    assert words in end.reason
-    assert str(bad_credentials(ISSUER)[wrong].identity) in end.reason
+    assert "needs the certificate of the learner of region here" in end.reason
+    assert str(wrong.identity) in end.reason
     said = [line for line in served.log.read_text().splitlines() if "peer refused" in line]
     lines = [json.loads(line) for line in said]
     assert lines[-1]["reason"] == end.reason
-    name = f"refused_peers_total {code}"
+    name = "refused_peers_total other_region"
     assert scrape(served.metrics_port)[name] == before[name] + 1
-    assert nothing_was_merged(served)
-
-
-def test_tls_on_one_side_only_is_said_in_one_line(served: ShardUnderTest, tmp_path: Path) -> None:
-    reason, (end,) = dialled(served.endpoint, None)
-    assert reason.startswith("ATOLL_TLS_DIR: the shard serves TLS alone, and this process has no")
-    assert end.code == pb.NOT_ALLOWED
-    folder = put(tmp_path / "tls", ISSUER.leaf())
-    (tmp_path / "plain").mkdir()
-    with shard(tmp_path / "plain") as plain:
-        reason, ends = dialled(plain.endpoint, folder)
-        assert "it serves plain text, and this process has credentials" in reason
-        assert not ends
-        assert plain.status.bytes_received == 0
     assert nothing_was_merged(served)
 
 

@@ -1,14 +1,13 @@
 """`--metrics-port` of a real shard: what a scrape shows of a seed, a commit and a bad peer."""
 
 import asyncio
-import subprocess
 import urllib.request
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from wire.fixtures import SECONDS_MAX, first_commit, peer, shard, shard_command, until
+from wire.fixtures import SECONDS_MAX, first_commit, peer, shard, until
 
 
 def scrape(port: int) -> dict[str, float]:
@@ -68,19 +67,3 @@ def test_a_scrape_shows_what_a_shard_has_done(tmp_path: Path) -> None:
         assert before["commits_total"] == before["sessions"] == 0
         assert before["received_bytes_total here"] == before["sent_bytes_total "] == 0
         asyncio.run(scenario())
-
-
-def test_a_metrics_port_in_use_is_one_line_that_names_the_flag(tmp_path: Path) -> None:
-    metrics, other = tmp_path / "first", tmp_path / "second"
-    metrics.mkdir()
-    other.mkdir()
-    with shard(metrics) as served:
-        port = served.metrics_port
-        command = shard_command(other, "127.0.0.1:0", "--metrics-port", str(port))
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
-        )
-    assert done.returncode == 64
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"--metrics-port: {port} cannot be bound: ")
-    assert "; " in last  # a remedy follows

@@ -6,24 +6,6 @@ import pytest
 
 from atoll_operator.api.job import parsing
 
-LAUNCHED = ["atoll-worker", "launch", "--", "python", "train.py"]
-
-
-@pytest.mark.parametrize(
-    ("command", "is_launched"),
-    [
-        (LAUNCHED, True),
-        (["/opt/bin/atoll-worker", "launch", "--max-restarts", "3"], True),
-        (["python", "-m", "atoll_worker", "launch", "--", "train.py"], True),
-        (["atoll-worker", "train:main"], False),
-        (["python", "-m", "atoll_worker", "train:main", "launch"], False),
-        (["python", "launch"], False),
-        ([], False),
-    ],
-)
-def test_the_launcher_is_known_by_its_words(command: list[str], is_launched: bool) -> None:
-    assert parsing.is_launched(command) == is_launched
-
 
 @pytest.mark.parametrize(
     ("command", "under"),

@@ -10,9 +10,9 @@ from atoll_operator.api.job import field_rules, sync_fields
 from atoll_operator.api.job.parsing import from_object, parse
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.api.job.spec import Job
-from atoll_operator.api.job.sync_fields import PRESETS, Preset, SyncSpec
+from atoll_operator.api.job.sync_fields import Preset, SyncSpec
 from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import Fragments, GraceLimit, Merge, Momentum, Quorum, Sync
+from atoll_protos.job.run_file import Fragments, GraceLimit, Merge, Quorum, Sync
 from atoll_protos.transfer.codecs import Wire
 from unit.kube.cluster_values import MANIFEST
 
@@ -25,13 +25,6 @@ def given(**fields: Any) -> Job:
 
 def sync(**fields: Any) -> SyncSpec:
     return given(**fields).spec.sync
-
-
-def test_every_preset_has_settings_that_are_fields_of_sync() -> None:
-    assert set(PRESETS) == set(Preset)
-    known = {each.alias for each in SyncSpec.model_fields.values()}
-    for each in PRESETS.values():
-        assert set(each.settings) <= known
 
 
 def test_a_preset_fills_only_what_is_not_given() -> None:
@@ -72,24 +65,6 @@ def test_the_api_server_fills_nothing_in_that_a_preset_says() -> None:
         for name in path.split("."):
             node = node["properties"][name]
             assert "default" not in node, path
-
-
-@pytest.mark.parametrize(
-    ("fields", "outer"),
-    [
-        ({}, (0.7, Momentum.AUTO)),
-        ({"outer": "{learningRate: '0.5'}"}, (0.5, Momentum.AUTO)),
-        ({"outer": "{learningRate: '0.7', momentum: '0.9'}"}, (0.7, 0.9)),
-        ({"preset": "DiLoCo"}, (0.7, 0.9)),
-        ({"preset": "StreamingDiLoCo"}, (0.4, 0.9)),
-        ({"preset": "DiLoCo", "outer": "{momentum: auto}"}, (0.7, Momentum.AUTO)),
-    ],
-)
-def test_the_momentum_is_auto_unless_it_is_given_or_the_preset_is_another_system(
-    fields: dict[str, str], outer: tuple[float, float | Momentum]
-) -> None:
-    found = run_file(given(**fields)).sync
-    assert (found.outer_learning_rate, found.outer_momentum) == outer
 
 
 def test_the_quorum_of_a_preset_that_waits_does_not_depend_on_the_number_of_learners() -> None:

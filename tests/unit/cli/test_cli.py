@@ -78,14 +78,6 @@ def test_validate_refuses_what_neither_executor_can_do(
     assert str(atoll("validate", tmp_path / "job.yaml").exception).startswith(error)
 
 
-def test_shells_can_complete_verbs_and_options() -> None:
-    help_text = atoll("--help").output
-    assert "--install-completion" in help_text
-    asked = {"_ATOLL_COMPLETE": "complete_bash", "COMP_WORDS": "atoll val", "COMP_CWORD": "1"}
-    offered = CliRunner().invoke(cli.app, env=asked, prog_name="atoll")
-    assert offered.output.split() == ["validate"]
-
-
 @pytest.mark.parametrize(
     ("words", "offers"),
     [

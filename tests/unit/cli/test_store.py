@@ -37,10 +37,11 @@ def test_what_is_no_bucket_is_refused_with_the_remedy(capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err.startswith("/a/folder: is no bucket; give s3://")
 
 
+@pytest.mark.parametrize("words", [["store", "check", "s3://bucket/x"], ["replay", "here"]])
 def test_without_the_syncers_packages_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    done = CliRunner().invoke(cli.app, ["store", "check", "s3://bucket/x"])
+    done = CliRunner().invoke(cli.app, words)
     assert isinstance(done.exception, SpecError)
     assert "pip install -e '.[syncer]'" in str(done.exception)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from atoll_protos import environment
-from atoll_protos.environment import BY_NAME, VARIABLES, Env, VariableReader
+from atoll_protos.environment import BY_NAME, VARIABLES, Env, Torchrun, VariableReader
 from atoll_protos.errors import SpecError
 
 ROOT = Path(__file__).parents[3]
@@ -58,3 +58,22 @@ def test_an_absent_variable_means_its_default_and_an_empty_one_counts_where_ther
 def test_a_missing_variable_is_named_with_its_meaning(given: dict[str, str]) -> None:
     with pytest.raises(SpecError, match=r"^ATOLL_RUN_FILE: is not set; set it to the path of"):
         environment.value(given, Env.RUN_FILE)
+
+
+def test_the_hosts_of_a_learner_meet_at_the_first_one() -> None:
+    given = environment.of_hosts(
+        slot="us-0", hosts=4, hosts_min=4, processes=8, first_host="a-us-0-0.a-us-0:29400", host=2
+    )
+    assert (given[Env.HOST], given[Env.HOSTS]) == ("2", "4")
+    assert (given[Torchrun.NODES], given[Torchrun.PROCESSES]) == ("4", "8")
+    assert (given[Torchrun.BACKEND], given[Torchrun.ID]) == ("c10d", "us-0")
+    assert given[Torchrun.ENDPOINT] == "a-us-0-0.a-us-0:29400"
+    assert given[Torchrun.OWN_STORE] == "1"
+
+
+def test_a_learner_that_may_have_fewer_hosts_says_so_to_torchrun() -> None:
+    given = environment.of_hosts(
+        slot="us-0", hosts=4, hosts_min=2, processes=1, first_host="h:1", host=None
+    )
+    assert given[Torchrun.NODES] == "2:4"
+    assert Env.HOST not in given  # Kubernetes sets it from the pod's label

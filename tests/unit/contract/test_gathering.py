@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import LANES_MAX
 from atoll_protos.transfer.frames import (
-    CHUNK_BYTES,
     FrameError,
-    Kind,
     Whole,
-    encode_frame,
     stripe,
     transfer_frames,
 )
@@ -128,22 +125,3 @@ def test_what_is_refused_or_has_the_wrong_size_takes_no_memory_rule_25(
     with pytest.raises(FrameError, match=reason):
         receiver.feed(0, *frames_of(1, 2, 0))
     assert receiver.gathering.head is None
-
-
-@given(st.integers(1, 700), st.integers(1, 4))
-def test_chunks_may_be_cut_anywhere(size: int, lanes: int) -> None:
-    receiver = Receiver(lanes)
-    for lane in range(lanes):
-        first, *chunks, last = frames_of(1, lanes, lane)
-        data = b"".join(bytes(frame[32:]) for frame in chunks)
-        receiver.feed(lane, first)
-        for at in range(0, len(data), size):
-            receiver.feed(lane, encode_frame(Kind.CHUNK, 1, at, data[at : at + size]))
-        receiver.feed(lane, last)
-    assert [whole.payload for whole in receiver.wholes] == [payload(1)]
-
-
-def test_a_stripe_is_sent_in_chunks_of_the_usual_size() -> None:
-    data = bytes(4 * CHUNK_BYTES + 2)
-    frames = transfer_frames(1, pb.Transfer(byte_count=len(data)), data, 2, 1)
-    assert [len(frame) - 32 for frame in frames][1:-1] == [CHUNK_BYTES, CHUNK_BYTES, 1]

@@ -182,15 +182,6 @@ def test_the_number_that_fits_is_the_largest_that_a_layout_can_have(
             build_layout(model, larger, shards)
 
 
-def test_the_numbers_that_fit_known_models() -> None:
-    mlp = [tensor("a.weight", 64, 8), tensor("a.bias", 64), tensor("b.weight", 8, 64)]
-    assert [fragments_that_fit(mlp, shards, 24) for shards in (1, 2, 3, 4)] == [3, 1, 1, 1]
-    assert [fragments_that_fit(GPT2, shards, 24) for shards in (1, 2, 4)] == [24, 24, 24]
-    assert fragments_that_fit(GPT2, 1, 16) == 16
-    embedding = [tensor("wte", 1000, 8, merge="mean")]  # it may be cut
-    assert fragments_that_fit(embedding, 2, 24) == 24
-
-
 @pytest.mark.parametrize(
     ("changed", "text"),
     [

@@ -8,7 +8,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import SHARD_TEXTS, SLOT_TEXTS, UNKNOWN, shard_text, slot_text
 from atoll_protos.names import REGION_PATTERN, slot_name, split_slot
-from atoll_protos.network.addresses import joined, split
+from atoll_protos.network.addresses import endpoints_of, joined, split
 
 
 @given(st.from_regex(REGION_PATTERN, fullmatch=True), st.integers(0, 10**6))
@@ -22,12 +22,6 @@ def test_a_slot_splits_into_what_it_was_made_of(region: str, ordinal: int) -> No
 def test_what_is_no_slot_gets_an_error_with_the_remedy(slot: str) -> None:
     with pytest.raises(SpecError, match=r"^slot: .* is no slot; name it REGION-ORDINAL"):
         split_slot(slot)
-
-
-def test_a_spec_error_reads_as_field_problem_remedy() -> None:
-    error = SpecError("sync.quorum", "is 9", "use at most 3")
-    assert str(error) == "sync.quorum: is 9; use at most 3"
-    assert (error.field, error.problem, error.remedy) == ("sync.quorum", "is 9", "use at most 3")
 
 
 def test_the_texts_of_states_are_those_that_people_know() -> None:
@@ -60,3 +54,9 @@ def test_an_address_is_joined_and_split_again(host: str, port: int, address: str
 def test_what_is_not_host_and_port_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"is not host:port|an IPv6 address without brackets"):
         split(address)
+
+
+def test_endpoints_are_listed_by_shard() -> None:
+    found = endpoints_of(" 10.0.0.1:1, shard-1.team.svc:7700,")
+    assert found == ("10.0.0.1:1", "shard-1.team.svc:7700")
+    assert endpoints_of("") == ()
