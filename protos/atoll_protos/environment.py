@@ -1,14 +1,13 @@
 """The table of environment variables: what differs from one process of a job to the next.
 
 All else comes from the run file. Both executors build a process's variables with the functions
-below and `torchrun.of_hosts`, so that none is set by one of them only. To add one of a learner: its
-name, row and place in `of_learner`; the module that knows its value; `read_job` of the worker.
+below, so that none is set by one of them only. To add one of a learner: its name, row and place in
+`of_learner`; the module that knows its value; `read_job` of the worker.
 
-The variables of torchrun with which the hosts of one learner meet, in pods and in local mode.
-
-`atoll-worker launch` has its own rendezvous. Where the command is torchrun, hosts meet by c10d:
-the static rendezvous cannot bring them together a second time. Its store is not that of
-torch.distributed: with that a host that joins later waits for an address that never comes.
+The hosts of one learner meet by variables of torchrun. `atoll-worker launch` has a rendezvous of
+its own; where the command is torchrun, hosts meet by c10d: the static rendezvous cannot bring them
+together a second time. Its store is not that of torch.distributed: with that a host that joins
+later waits for an address that never comes.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,4 @@
-"""The user's errors: what was wrong, where, and what to do about it.
-
-A peer's text on its way into words, logs and terminals.
+"""The user's errors: what was wrong, where, and what to do; and a peer's text in messages and logs.
 
 Whoever may send a string may send any: a megabyte, a line break and a line that looks like one of
 ours, sequences that move a terminal's cursor.

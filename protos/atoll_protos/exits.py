@@ -64,7 +64,7 @@ class Exit:
         return bool(self.reason)
 
 
-_ROWS: Final = (
+_EXITS: Final = (
     Exit(ExitCode.FINAL, "the job is complete, or this process has done its part"),
     Exit(
         ExitCode.BAD_INPUT,
@@ -94,7 +94,7 @@ _ROWS: Final = (
     Exit(ExitCode.TRY_AGAIN, "the cause may pass, such as a transport that died: start it again"),
     Exit(ExitCode.SUPERSEDED, "another process has taken this one's place"),
 )
-EXITS: Final[Mapping[int, Exit]] = {row.code: row for row in _ROWS}
+EXITS: Final[Mapping[int, Exit]] = {row.code: row for row in _EXITS}
 
 
 def is_permanent(code: int | None) -> bool:

@@ -16,8 +16,7 @@ A module imports only what reading its arguments needs, and a verb the rest when
     export.py     the model of a run as it is now
     checkpoint.py  one more checkpoint of a run
     credentials.py  the Secret of a region in another cluster, or its files for a machine
-    replay.py     recorded merges computed again, and the first that differs
-    store.py      whether a bucket does what the shards of a job need
+    store.py      whether a bucket does what shards need; recorded merges computed again
     lifecycle.py  edits, suspends, resumes and stops the run of a folder
     detached.py        a command in the background, started and ended
     run_or_job.py      whether a name is that of a run folder or of a job

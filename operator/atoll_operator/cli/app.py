@@ -17,11 +17,10 @@ from atoll_operator.cli.join import join
 from atoll_operator.cli.lifecycle import edit, resume, stop, suspend
 from atoll_operator.cli.logs import logs
 from atoll_operator.cli.plan import plan
-from atoll_operator.cli.replay import replay
 from atoll_operator.cli.run import run
 from atoll_operator.cli.serve import serve
 from atoll_operator.cli.status import status
-from atoll_operator.cli.store import store
+from atoll_operator.cli.store import replay, store
 from atoll_operator.cli.tokens import tokens
 from atoll_operator.cli.top import top
 from atoll_operator.cli.validate import validate

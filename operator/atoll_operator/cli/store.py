@@ -1,4 +1,4 @@
-"""`atoll store check`: whether a bucket does what the shards of a job need of it."""
+"""`atoll store check` and `atoll replay`: programs of the syncer, which may not be installed."""
 
 import importlib.util
 import subprocess
@@ -8,10 +8,6 @@ from typing import Annotated
 import typer
 
 from atoll_protos.errors import SpecError
-
-MODULE = "atoll_syncer.storage.store_check"
-PROGRAM = (sys.executable, "-P", "-m", MODULE)
-NEEDED = "obstore"
 
 store = typer.Typer(no_args_is_help=True)
 
@@ -40,8 +36,24 @@ def check(
     removes all that it writes. Its exit code is 0 where all holds, 64 where the store cannot be
     used, and 75 where it does not answer or refuses the credentials.
     """
-    if importlib.util.find_spec(NEEDED) is None:
+    words = [url, *(("--endpoint", endpoint) if endpoint else ())]
+    raise typer.Exit(_run("atoll store check", "obstore", "storage.store_check", words))
+
+
+def replay(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder of a run.")],
+) -> None:
+    """Compute recorded merges again, and name the first whose bits differ.
+
+    A run is recorded with `atoll run --record`. The exit code is 0 where all versions have equal
+    bits, 1 where one has not, 64 where there is no record, and 75 where it cannot be read.
+    """
+    raise typer.Exit(_run("atoll replay", "numpy", "edges.replay", [folder]))
+
+
+def _run(verb: str, needed: str, module: str, words: list[str]) -> int:
+    if importlib.util.find_spec(needed) is None:
         remedy = "in a clone of Atoll: pip install -e '.[syncer]'"
-        raise SpecError("atoll store check", f"needs {NEEDED}, which is not here", remedy)
-    words = [*PROGRAM, url, *(("--endpoint", endpoint) if endpoint else ())]
-    raise typer.Exit(subprocess.run(words, check=False).returncode)
+        raise SpecError(verb, f"needs {needed}, which is not here", remedy)
+    command = [sys.executable, "-P", "-m", f"atoll_syncer.{module}", *words]
+    return subprocess.run(command, check=False).returncode

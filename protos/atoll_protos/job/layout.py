@@ -26,7 +26,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.errors import SpecError
+from atoll_protos.errors import SpecError, require
 from atoll_protos.transfer.codecs import Form
 
 AVERAGE: Final = "average"  # of buffers: plain mean in f32, which no outer optimizer extrapolates
@@ -48,17 +48,14 @@ class TensorSpec:
     merge: str
 
     def __post_init__(self) -> None:
-        if self.merge not in MERGES:
-            known = ", ".join(MERGES)
-            raise SpecError(f"tensor {self.name}", f"merge {self.merge!r}", f"use one of {known}")
-        if self.dtype not in DTYPES:
-            known = ", ".join(DTYPES)
-            raise SpecError(f"tensor {self.name}", f"dtype {self.dtype} is unknown", f"use {known}")
-        if len(self.shape) > DIMENSIONS_MAX:
-            problem = f"has {len(self.shape)} dimensions"
-            raise SpecError(f"tensor {self.name}", problem, f"use at most {DIMENSIONS_MAX}")
-        if min(self.shape, default=1) < 1:
-            raise SpecError(f"tensor {self.name}", "has no elements", "leave it out of the model")
+        field, dimensions, dtypes = f"tensor {self.name}", len(self.shape), ", ".join(DTYPES)
+        merges = f"use one of {', '.join(MERGES)}"
+        require(self.merge in MERGES, field, f"merge {self.merge!r}", merges)
+        require(self.dtype in DTYPES, field, f"dtype {self.dtype} is unknown", f"use {dtypes}")
+        fits = dimensions <= DIMENSIONS_MAX
+        require(fits, field, f"has {dimensions} dimensions", f"use at most {DIMENSIONS_MAX}")
+        leave = "leave it out of the model"
+        require(min(self.shape, default=1) > 0, field, "has no elements", leave)
 
     @property
     def element_count(self) -> int:
@@ -196,8 +193,7 @@ def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> 
         for shard, on_shard in zip(by_load, by_size, strict=True):  # largest to the least loaded
             bins[shard, fragment] = on_shard
             loads[shard] += _size(on_shard)
-    slices = _cut(bins, table)
-    return Layout(table, fragments, shards, slices)
+    return Layout(table, fragments, shards, _cut(bins, table))
 
 
 def fragments_that_fit(tensors: Iterable[TensorSpec], shards: int, fragments_max: int) -> int:

@@ -1,4 +1,4 @@
-"""When each fragment is due: the one schedule that shards and learners follow.
+"""When each fragment is due, and how long a job is: what shards and learners follow alike.
 
 In every period of H ticks each of P fragments is due once, fragment p at the ticks floor(p * H / P)
 mod H. With P = 4 and H = 8:
@@ -14,11 +14,10 @@ A learner has a copy of a slice ready when the Call comes, which is answered fro
 step (`ahead`); in modes that wait it hands over by itself (`hands_over`, rule 15). Version 0 of
 every slice counts as a round that started at tick 0.
 
-How long a job is, which may change while it runs (docs/protocol.md, rule 27).
-
-A length carries a *revision*, which grows with every edit of the manifest; that of the run file has
-0. Later ones come to shards in a file, and from there to all. A process keeps the length of the
-highest revision, in whatever order it hears of them.
+The length may change while a job runs (docs/protocol.md, rule 27). It carries a *revision*, which
+grows with every edit of the manifest; that of the run file has 0. Later ones come to shards in a
+file, and from there to all. A process keeps the length of the highest revision, in whatever order
+they arrive.
 
 The *ends* are all lengths in ticks that a process has heard of, because one that was the end may
 have been acted upon: in lock-step each learner hands every slice over at the end of the job. One

@@ -8,11 +8,8 @@ With credentials both ends prove who they are (mutual TLS). A client verifies th
 which the job's shards serve, whatever address it dials. Files are read again for each dial, and by
 a server for each handshake: renewed ones take effect with the next connection and drop none.
 
-Why a shard cannot be reached although something answers at its address, in one line.
-
-gRPC tells a client whose connection breaks in the handshake no more than "Socket closed". So `look`
-begins a TLS handshake of its own, which is believed for nothing else, and `judge` says what
-follows from what it saw.
+gRPC reports a connection that breaks in the handshake as "Socket closed" alone. So `probe` begins a
+TLS handshake of its own, which is believed for nothing else, and `judge` derives the reason.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""Writes the event tape: one JSON object a line, for people and tools (docs/run-folder.md).
+"""Writes the event tape, and with `atoll run --record` what versions are made from (rule 29).
 
-A line waits until the disk has room for it, and the shard waits for no line.
-
-Records what versions are made from, for a replay: `atoll run --record` (rule 29).
+The tape has one JSON object a line (docs/run-folder.md). A line waits until the disk has room for
+it, and the shard waits for no line. A record is for `atoll replay`:
 
     RUN/record/<shard>/snapshots/<slice>.json             the version with which it begins
     RUN/record/<shard>/log/<slice>-<number>-<epoch>.json  how each version after it was made
@@ -19,7 +18,6 @@ A record decides nothing. What cannot be written is not tried again: the record 
 ends, and training continues. It ends also before it fills a volume, whose room the log may need.
 """
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -31,6 +29,7 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import documents
+from atoll_protos.job.run_file import Sync
 from atoll_protos.names import split_slot
 from atoll_syncer.checkpoints.copies import FolderPlace, check_room
 from atoll_syncer.duties.background import Background, Thread
@@ -167,7 +166,7 @@ class RecordStart:
     fragments: int
     tensors: tuple[Mapping[str, Any], ...]
     layout_digest: str
-    sync: Mapping[str, Any]
+    sync: Sync
     head: HeadVersion
 
 
@@ -308,7 +307,7 @@ class MergeRecorder:
                 fragments=len(state.layout.shard_slices(state.number)),
                 tensors=state.history.tensors,
                 layout_digest=state.history.layout_digest,
-                sync=dataclasses.asdict(state.run_file.sync),
+                sync=state.run_file.sync,
                 head=head,
             )
             store.create(start_name(slice_), with_checksum(documents.to_document(start)))

@@ -10,7 +10,6 @@ DIFFERS where a version has other bits, and BAD_INPUT where there is no record.
 import argparse
 import dataclasses
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +17,9 @@ from pathlib import Path
 from typing import Final
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.documents import parse
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import build_layout, specs_of
-from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.duties import recording
 from atoll_syncer.duties.recording import ANOTHER, RecordedMerge, RecordStart
@@ -118,8 +115,7 @@ class SliceReplay:
         if layout.digest != start.layout_digest:
             problem = "is as only another version of Atoll cuts it"
             raise SpecError("layout", problem, "use the one that recorded it")
-        sync = parse(Sync, json.dumps(start.sync), "spec.sync")
-        sync = dataclasses.replace(sync, norm_limit=0.0)  # who is an outlier was decided then
+        sync = dataclasses.replace(start.sync, norm_limit=0.0)  # outliers were decided then
         values = TensorValues.allocate(layout, self.shard, sync, self.slice)
         self.number = start.head.number
         values.restore(self.slice, start.head, store)

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from atoll_operator import cli
-from atoll_operator.cli import store
 from atoll_protos.errors import SpecError
 
 
@@ -18,7 +17,7 @@ def test_the_check_has_the_url_and_the_endpoint_and_its_code_is_the_commands(
     started = list[list[str]]()
 
     def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        started.append(words[len(store.PROGRAM) :])
+        started.append(words[4:])
         return subprocess.CompletedProcess(words, 75)
 
     monkeypatch.setattr(subprocess, "run", run)

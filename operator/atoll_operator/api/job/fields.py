@@ -1,9 +1,7 @@
-"""The models of `spec.learner` and `spec.regions`.
+"""The models of all of `spec` but `spec.sync`.
 
-What a manifest says about pods: templates, and what a region changes in them.
-
-A template is the cluster's to check: these models are open. Where lists are merged, the key by
-which entries are told apart is required (`kube.plan.workloads.overrides` merges).
+The cluster checks a pod template: its models are open. Where lists are merged (`kube.plan.pods`),
+the key that distinguishes entries is required.
 """
 
 import ast

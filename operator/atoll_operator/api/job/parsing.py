@@ -1,7 +1,5 @@
 """A manifest becomes a `Job`: YAML, `--set` changes, preset, models, rules (`spec`).
 
-Commands that start the processes of a learner: which do so already, and how others come to.
-
 A learner of several processes or hosts runs under `atoll-worker launch -- COMMAND`. A command that
 is a launcher itself stays as it is: two of them would each start all processes.
 """
@@ -376,14 +374,12 @@ def on_a_cluster(job: Job) -> SpecError | None:
     if found := nowhere(job):
         return found
     spec = job.spec
+    remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts, or a bucket's URL"
     if not (spec.export_url or spec.syncer.storage.url) and spec.syncer.shards > 1:
         problem = "is missing: several shards need a folder that they share"
-        remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts, or a bucket's URL"
         return SpecError("spec.export.url" if spec.export else "spec.export", problem, remedy)
-    given = spec.checkpoint
-    if not given.url and given.every_steps is not None:
+    if not spec.checkpoint.url and spec.checkpoint.every_steps is not None:
         problem = "is missing: checkpoints need a place that every shard reaches"
-        remedy = "give file:///FOLDER, a folder that spec.syncer.template mounts, or a bucket's URL"
         return SpecError("spec.checkpoint.url", problem, remedy)
     return None
 

@@ -71,10 +71,10 @@ def _regions(job: Job) -> tuple[Region, ...]:
     return tuple(Region(name=r.name, learners=r.learners) for r in job.spec.regions)
 
 
-def _checkpoints(given: CheckpointSpec) -> Checkpoints | None:
-    if not given.url:
+def _checkpoints(spec: CheckpointSpec) -> Checkpoints | None:
+    if not spec.url:
         return None
-    return Checkpoints(url=given.url, every=given.every_steps, keep=given.keep, model=given.model)
+    return Checkpoints(url=spec.url, every=spec.every_steps, keep=spec.keep, model=spec.model)
 
 
 _FIELDS = {  # of the run file, that a manifest calls otherwise
@@ -101,7 +101,7 @@ def field_of(name: str) -> str:
 
 
 def run_file(job: Job) -> RunFile:
-    """The run file of a job; raises SpecError for what only the run file's own checks find."""
+    """The run file of a job."""
     spec, sync = job.spec, job.spec.sync
     momentum = sync.outer.momentum
     return RunFile(

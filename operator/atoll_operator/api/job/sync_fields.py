@@ -1,12 +1,8 @@
-"""The models of `spec.sync`. docs/algorithm.md explains the formulas.
+"""The models of `spec.sync`, and `PRESETS`: the published systems that `spec.sync.preset` names.
 
 The symbols are those of Decoupled DiLoCo (arXiv 2604.21428): P fragments, H period, tau overlap,
-K quorum.
-
-The published systems that `spec.sync.preset` names: one table of their settings.
-
-Parser, CEL rules, CRD and docs/spec.md derive from it what they say of presets, so a new one is a
-member of `Preset` and an entry of `PRESETS`.
+K quorum. docs/algorithm.md explains the formulas. Parser, CEL rules, CRD and docs/spec.md derive
+presets from the table, so a new one is a member of `Preset` and an entry of `PRESETS`.
 """
 
 from collections.abc import Mapping

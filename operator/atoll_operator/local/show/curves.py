@@ -1,17 +1,11 @@
-"""The curves of a run, from the lines that its processes write; pure (docs/run-folder.md, Curves).
+"""Draws the curves of a run for TensorBoard while it trains (docs/run-folder.md, Curves).
 
-A curve is a series of points over the job's tick. They are a function of the lines alone, so a new
-`atoll run` in the folder draws the same curves from its beginning.
+A curve is a series of points over the job's tick, and a function of the lines that processes write
+alone: an `atoll run` that continues a run writes all curves again, in place of the former files.
+Every series has a folder of its own, so that all losses lie in one chart. Where a series goes back
+(after a kill), a START mark makes TensorBoard drop what it has from there on.
 
-Draws the curves of a run while it continues, and shows warnings, in a thread of `atoll run`.
-
-A trouble with a library or with the network is reported once and ends the curves, never the run.
-
-TensorBoard's files, in which the curves of a run are drawn.
-
-Every series has a folder of its own, so that all losses lie in one chart. An `atoll
-run` that continues a run writes all curves again, in place of the files of the one before. Where a
-series goes back (after a kill), a START mark tells TensorBoard to drop what it has from there on.
+A thread of `atoll run` draws, and shows warnings. A trouble is reported once, and never ends a run.
 """
 
 import heapq
@@ -84,10 +78,9 @@ class Curves:
 
     def feed(self, writer: Writer, line: Line) -> list[Point]:
         event = line.get("event")
-        if writer is Writer.LEARNER and "t_m" in line:
-            return list(self._step(line))
-        if writer is Writer.LEARNER and event == "logged":
-            return list(self._log(line))
+        # At t_m 0 it has joined, at a tick that may lie before its last one, and made no step.
+        if writer is Writer.LEARNER and (line.get("t_m") or event == "logged"):
+            return self._step(line)
         if writer is Writer.SHARD and event == "commit":
             return list(self._commit(line))
         if writer is Writer.EVALUATOR and line.get("loss") is not None:
@@ -100,32 +93,22 @@ class Curves:
         self.means.clear()
         return found
 
-    def _step(self, line: Line) -> Iterator[Point]:
-        slot, tick = line["slot"], line["tick"]
-        if not line["t_m"]:
-            return  # it has joined, at a tick that may lie before its last one, and made no step
-        yield from self._begin(slot, tick)
-        mean = self.means[slot]
-        mean.time = line["time"]
-        if line["loss"] is not None:
-            mean.losses.append(line["loss"])
-        mean.tokens += line["tokens"]
-        mean.seconds += line["step_seconds"] + line["blocked_seconds"]
-
-    def _log(self, line: Line) -> Iterator[Point]:
+    def _step(self, line: Line) -> list[Point]:
         """End a tick at a line of another one: TensorBoard drops points that come out of order."""
         slot, tick = line["slot"], line["tick"]
-        yield from self._begin(slot, tick)
-        mean = self.means[slot]
-        mean.time = line["time"]
-        for name, value in line["values"].items():
-            mean.logged.setdefault(name, []).append(value)
-
-    def _begin(self, slot: str, tick: int) -> Iterator[Point]:
-        mean = self.means.setdefault(slot, Mean(tick))
+        mean, points = self.means.setdefault(slot, Mean(tick)), list[Point]()
         if mean.tick != tick:
-            yield from mean.points(slot)
-            self.means[slot] = Mean(tick)
+            points = [*mean.points(slot)]
+            mean = self.means[slot] = Mean(tick)
+        mean.time = line["time"]
+        for name, value in line.get("values", {}).items():
+            mean.logged.setdefault(name, []).append(value)
+        if "t_m" in line:
+            if line["loss"] is not None:
+                mean.losses.append(line["loss"])
+            mean.tokens += line["tokens"]
+            mean.seconds += line["step_seconds"] + line["blocked_seconds"]
+        return points
 
     def _commit(self, line: Line) -> Iterator[Point]:
         self.commits += 1

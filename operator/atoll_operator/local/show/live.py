@@ -1,6 +1,6 @@
-"""What `atoll run` shows while it runs: a live table, lines of text, or lines of JSON.
+"""What `atoll run` shows while it runs: the live table of `atoll top`, lines of text or of JSON.
 
-A row for each learner and each shard, for `atoll top` and the live table of `atoll run`; pure.
+A row for each learner and each shard:
 
 tokens/s   the tokens of a step in its last merge, by the seconds of a step; its count of steps
            does not serve, since one that joined late has not made all of them
@@ -12,11 +12,8 @@ quorum     learners that a merge waits for
 grace      seconds that an open merge waits for more than these
 state      Starting: its process has made no step yet; Reading: a shard reads its values back
 
-A row for each machine of `atoll serve`, for `atoll top` and the live table; pure.
-
-heard       how long ago it has asked how the job stands, which it does every 2 s
-round trip  of a call between it and the server, the least of the last few; with what both compute
-up, down    from it to the shards, and back: the mean of the last 10 s, and all bytes so far
+A row for each machine of `atoll serve`; up and down are from it to the shards and back: the mean
+of the last 10 s, and all bytes so far.
 """
 
 import dataclasses
@@ -260,15 +257,8 @@ def picture(seen: RunSnapshot) -> "RenderableType":
     title = Text(f"{seen.job.name}  ", style="bold").append(reached(seen), style="not bold")
     if seen.status.true_condition("Suspended") is not None:
         return Group(title, Text(machinery(seen)))
-    answers = [Answer(each) for each in seen.replies]
-    names = [name for region in seen.job.spec.regions for name in region.slots]
-    rows = table(
-        answers,
-        {},
-        last=seen.registrar,
-        names=names,
-        machines=seen.machines,
-    )
+    answers, names = [Answer(reply) for reply in seen.replies], seen.job.spec.slots
+    rows = table(answers, {}, last=seen.registrar, names=names, machines=seen.machines)
     return Group(title, Text(f"{machinery(seen)}\n"), Text(rows, no_wrap=True))
 
 
@@ -323,6 +313,6 @@ def ended(seen: RunSnapshot) -> str | None:
 
 
 def json_line(seen: RunSnapshot) -> str:
-    machines = [dataclasses.asdict(each) for each in seen.machines]
+    machines = [dataclasses.asdict(machine) for machine in seen.machines]
     more = {"machines": machines} if machines else {}
     return json.dumps({"time": time.time(), **seen.status.to_object(), **more})
