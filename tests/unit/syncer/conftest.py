@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from atoll_syncer.storage.files import FileStore
+from unit.syncer.fixtures import Play
 
 
 @pytest.fixture
@@ -12,3 +13,8 @@ def store(tmp_path: Path) -> FileStore:
     store = FileStore(tmp_path)
     store.open()
     return store
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()

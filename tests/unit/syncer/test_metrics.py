@@ -14,7 +14,7 @@ from atoll_syncer.duties.metrics import (
     ShardMetrics,
 )
 from atoll_syncer.model.effects import Effect, EndSession
-from unit.syncer.scenes_side import Play
+from unit.syncer.fixtures import Play
 
 Samples = dict[str, float]
 
@@ -70,7 +70,7 @@ def played(scene: str) -> Play:
     play = Play()
     play.round("a-0", "a-1", quorum=2, grace=False)
     assert counted(*play.one.effects) == {}
-    play.play(scene)
+    play(scene)
     return play
 
 
@@ -123,10 +123,10 @@ def test_the_gauges_show_what_is_there_now_and_go_back() -> None:
     always = {"epoch": 1, "tick": one.state.clock.tick, "tape_dropped_lines": 3}
     found = {"sessions": 2, "slots Training": 1, "slots Lost": 1, "rounds_open": 1}
     assert shown(metrics) == always | found | {"staged_bytes": 4096}
-    play.play("join a-1; report a-1 5; offer a-0 1 5; offer a-1 1 5")
+    play("join a-1; report a-1 5; offer a-0 1 5; offer a-1 1 5")
     metrics.refresh(one.state, 0, 3, one.now)
     counted_now = {"merge_share_max": 0.5, "tokens_by_class merged": 50.0}
     assert shown(metrics) == always | counted_now | {"sessions": 3, "slots Training": 2}
-    play.play("round a-0 a-1; offer a-0 1 5")
+    play("round a-0 a-1; offer a-0 1 5")
     metrics.refresh(play.one.state, 0, 3, play.one.now)
     assert shown(metrics)["grace_seconds"] == play.one.state.rounds.open[1].grace_seconds > 0

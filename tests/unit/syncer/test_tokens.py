@@ -11,7 +11,7 @@ from atoll_syncer.duties.metrics import ShardMetrics
 from atoll_syncer.model import log
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Settled, Trained
-from unit.syncer.scenes_side import Play
+from unit.syncer.fixtures import Play
 
 KNOWN = Trained(incarnation=2, before=100, now=30, said=50, settled=Settled(merged=6, late=2))
 FOLLOWED = Trained(incarnation=3, before=130, now=5, said=5, settled_before=KNOWN.settled)
