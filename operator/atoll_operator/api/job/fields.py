@@ -145,56 +145,52 @@ class PodOverrides(Model):
     """What a region changes in the template; an empty value changes nothing."""
 
     labels: dict[str, str] = Field(default={}, max_length=64)
-    """Labels of the learners' pods, over those of the template; their StatefulSet has them too,
-    where queues look for them."""
+    """Added to those of the pods, over equal ones; the StatefulSet has them too, for queues."""
     annotations: dict[str, AnnotationValue] = Field(default={}, max_length=64)
-    """Annotations of the learners' pods, over those of the template."""
+    """Added to those of the pods, over equal ones."""
     image: str = Field(default="", max_length=1024)
-    """Image of the learner's container, instead of the template's."""
+    """Replaces that of the learner's container."""
     command: list[str] = Field(default=[], max_length=128)
-    """Command of the learner's container, instead of the template's."""
+    """Replaces that of the learner's container."""
     args: list[str] = Field(default=[], max_length=128)
-    """Arguments of the learner's command, instead of the template's."""
+    """Replaces those of the learner's container."""
     env: list[EnvVar] = Field(default=[], max_length=128)
-    """Environment variables; a name that the template has too gets this value."""
+    """Variables, merged by name."""
     env_from: list[dict[str, Any]] = Field(default=[], max_length=32)
-    """ConfigMaps and Secrets whose entries become variables, after the template's."""
+    """Sources of variables, added after the template's."""
     resources: dict[str, Any] = Field(default={})
-    """Resources of the learner's container, instead of the template's."""
+    """Replaces those of the learner's container."""
     resource_claims: list[Named] = Field(default=[], max_length=32)
-    """Claims of devices (dynamic resource allocation), merged by name."""
+    """Claims of devices, merged by name."""
     volumes: list[Named] = Field(default=[], max_length=64)
-    """Volumes; one whose name the template has too takes its place."""
+    """Volumes; one replaces that of its name."""
     volume_mounts: list[Mount] = Field(default=[], max_length=64)
-    """Mounts of the learner's container; one whose mountPath the template has too takes its
-    place."""
+    """Mounts of the learner's container; one replaces that of its mountPath."""
     init_containers: list[Named] = Field(default=[], max_length=16)
-    """Init containers; fields of one whose name the template has too replace the template's, its
-    env and volumeMounts are merged as those of the learner's container."""
+    """Init containers; the fields of one replace those of its name, but env and volumeMounts are
+    merged as above."""
     service_account_name: str = Field(default="", max_length=253)
-    """Service account of the learners' pods, instead of the template's."""
+    """Replaces the template's."""
     image_pull_secrets: list[Named] = Field(default=[], max_length=16)
-    """Secrets for the registry of this region, added to those of the template."""
+    """Added to the template's."""
     security_context: dict[str, Any] = Field(default={})
-    """Security context of the learners' pods; its fields replace the template's."""
+    """Security context of the pods; its fields replace the template's."""
     container_security_context: dict[str, Any] = Field(default={})
     """Security context of the learner's container; its fields replace the template's."""
     node_selector: dict[str, str] = Field(default={}, max_length=32)
-    """Labels that a node of this region must have, added to those of the template, and to the
-    region's label where one cluster serves several regions."""
+    """Added to the template's, and to the region's label where one cluster serves several."""
     affinity: dict[str, Any] = Field(default={})
-    """Affinity; each of nodeAffinity, podAffinity and podAntiAffinity replaces that of the
-    template."""
+    """Its nodeAffinity, podAffinity and podAntiAffinity each replace the template's."""
     tolerations: list[dict[str, Any]] = Field(default=[], max_length=32)
-    """Tolerations, added to those of the template."""
+    """Added to the template's."""
     topology_spread_constraints: list[Spread] = Field(default=[], max_length=16)
-    """Topology spread constraints; one whose topologyKey the template has too takes its place."""
+    """Constraints; one replaces that of its topologyKey."""
     priority_class_name: str = Field(default="", max_length=253)
-    """Priority class of the learners' pods, instead of the template's."""
+    """Replaces the template's."""
     runtime_class_name: str = Field(default="", max_length=253)
-    """Runtime class of the learners' pods, instead of the template's."""
+    """Replaces the template's."""
     scheduler_name: str = Field(default="", max_length=253)
-    """Scheduler of the learners' pods, instead of the template's."""
+    """Replaces the template's."""
 
 
 HOSTS_NAME_CHARACTERS_MAX: Final = 46  # of both where every learner is a StatefulSet of its own
@@ -243,7 +239,7 @@ class RegionPlacement(StrEnum):
 
 
 class LinkSpec(Model):
-    """The line of a region to the syncer, as its owner expects it."""
+    """The network link of a region to the syncer, as its owner expects it."""
 
     megabits_per_second: int = Field(ge=1, le=COUNT_MAX)
     """What it carries in each direction at once."""
@@ -270,9 +266,9 @@ class RegionSpec(Model):
     """The most tokens that a learner of this region may report for a step. What is above counts as
     that, in the job's length and in merges, and Degraded names it. Absent: no limit."""
     link: LinkSpec | None = None
-    """The line of this region to the syncer; that of the syncer's region leads to all others. It
-    changes nothing in the training: `atoll plan` reckons with it, and with spec.sizing Accepted and
-    `atoll run` warn of a line that will not hold."""
+    """Network link between this region and the syncer; of the syncer's own region, its uplink to all
+    others. It changes nothing in the training: `atoll plan` computes with it, and with spec.sizing
+    Accepted and `atoll run` warn of a link that will not hold."""
     pod_overrides: PodOverrides = PodOverrides()
     """What the learners of this region have instead of the template's settings."""
     placement: RegionPlacement = Field(default=RegionPlacement.REGION, strict=False)

@@ -69,8 +69,8 @@ class Spec(Model):
     learner: LearnerSpec = LearnerSpec()
     """What every learner runs. A learner trains one whole copy of the model."""
     regions: list[RegionSpec] = Field(min_length=1, max_length=REGIONS_MAX)
-    """The regions in which learners run, at least one. Others than the syncer's may come and go
-    while the job runs."""
+    """The regions in which learners run, 1 to 64. Others than the syncer's may come and go while
+    the job runs."""
     syncer: Syncer = Syncer()
     """The syncer, which merges the learners' work; it needs no accelerator."""
     sync: SyncSpec = SyncSpec()

@@ -231,8 +231,7 @@ Ready False
     > see Accepted
   SyncerLost as at Progressing
   Suspended: the job is suspended
-    > `spec.suspend: false` continues it, in a folder `atoll resume`; a run that was interrupted or
-      killed goes on with the command that the message names
+    > see Suspended
   Rejected: the manifest cannot be accepted; what runs continues with the one before
     > see Accepted
   Failed: the job has failed
