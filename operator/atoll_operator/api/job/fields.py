@@ -266,9 +266,9 @@ class RegionSpec(Model):
     """The most tokens that a learner of this region may report for a step. What is above counts as
     that, in the job's length and in merges, and Degraded names it. Absent: no limit."""
     link: LinkSpec | None = None
-    """Network link between this region and the syncer; of the syncer's own region, its uplink to all
-    others. It changes nothing in the training: `atoll plan` computes with it, and with spec.sizing
-    Accepted and `atoll run` warn of a link that will not hold."""
+    """Network link between this region and the syncer; of the syncer's own region, its uplink to
+    all others. It changes nothing in the training: `atoll plan` computes with it, and with
+    spec.sizing Accepted and `atoll run` warn of a link that will not hold."""
     pod_overrides: PodOverrides = PodOverrides()
     """What the learners of this region have instead of the template's settings."""
     placement: RegionPlacement = Field(default=RegionPlacement.REGION, strict=False)
