@@ -28,9 +28,6 @@ from atoll_syncer.storage.tape import BYTES_MAX
 if TYPE_CHECKING:
     from atoll_protos.network.channels import Folder
     from atoll_syncer.duties.metrics import ShardMetrics
-    from atoll_syncer.storage.export import BucketExport, Export
-    from atoll_syncer.storage.files import FileStore
-    from atoll_syncer.storage.object_store import ObjectStore
 
 T = TypeVar("T")
 
@@ -107,13 +104,23 @@ def reader(path: str, parse: Callable[[str], T]) -> Callable[[], T | None] | Non
 
 def open_places(flags: argparse.Namespace, metrics: "ShardMetrics") -> tuple[Any, Any, Any]:
     """The store, the tape and the export. Raises SpecError and StoreError."""
+    from atoll_syncer.storage.export import BucketExport, Export
+    from atoll_syncer.storage.object_store import ObjectStore, open_store
     from atoll_syncer.storage.tape import Tape
 
     for flag in ("store", "tape", "export"):
         if not getattr(flags, flag):
             raise SpecError(f"--{flag}", "is not given", "give it")
-    store = make_store(flags.store, flags.store_endpoint, metrics)
-    exporter = make_exporter(flags.export, flags.store_endpoint, Path(flags.tape).parent)
+
+    def count(kind: str, requests: int) -> None:
+        metrics.store_requests.labels(kind).inc(requests)
+
+    store = open_store(flags.store, flags.store_endpoint, count)
+    target = open_store(flags.export, flags.store_endpoint)
+    if isinstance(target, ObjectStore):  # by way of a folder beside the tape
+        exporter: Any = BucketExport(target, Path(flags.tape).parent / "export")
+    else:
+        exporter = Export(target.root)
     tape = Tape(Path(flags.tape), time.time, flags.tape_bytes)
     with opening("--store"):
         try:
@@ -127,35 +134,6 @@ def open_places(flags: argparse.Namespace, metrics: "ShardMetrics") -> tuple[Any
     with opening("--export"):
         exporter.check()
     return store, tape, exporter
-
-
-def make_store(place: str, endpoint: str, metrics: "ShardMetrics") -> "FileStore | ObjectStore":
-    """In a folder or in a bucket. Raises SpecError."""
-    from atoll_syncer.storage.files import FileStore
-
-    if "://" not in place:
-        return FileStore(Path(place))
-    from atoll_syncer.storage.object_store import (
-        ObjectStore,
-        open_bucket,  # obstore, only where it is needed
-    )
-
-    def count(kind: str, requests: int) -> None:
-        metrics.store_requests.labels(kind).inc(requests)
-
-    return ObjectStore(open_bucket(place, endpoint), place, count)
-
-
-def make_exporter(place: str, endpoint: str, beside: Path) -> "Export | BucketExport":
-    """In a folder, or in a bucket by way of a folder `beside` the tape. Raises SpecError."""
-    from atoll_syncer.storage.export import Export
-
-    if "://" not in place:
-        return Export(Path(place))
-    from atoll_syncer.storage.export import BucketExport
-    from atoll_syncer.storage.object_store import open_bucket
-
-    return BucketExport(open_bucket(place, endpoint), place, beside / "export")
 
 
 @contextmanager
@@ -227,7 +205,6 @@ def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | No
 async def serve(flags: argparse.Namespace) -> int:
     from prometheus_client import CollectorRegistry
 
-    from atoll_syncer.checkpoints.copies import open_place
     from atoll_syncer.duties.background import start_threads
     from atoll_syncer.duties.metrics import ShardMetrics
     from atoll_syncer.duties.metrics import serve as serve_scrapes
@@ -237,6 +214,7 @@ async def serve(flags: argparse.Namespace) -> int:
     from atoll_syncer.numbers.values import TensorValues
     from atoll_syncer.serving import serve_shard
     from atoll_syncer.storage.journal import Journal
+    from atoll_syncer.storage.object_store import open_store
 
     if not flags.run_file:
         raise SpecError("--run-file", "is not given", f"give it or set {Env.RUN_FILE}")
@@ -248,7 +226,7 @@ async def serve(flags: argparse.Namespace) -> int:
     metrics = ShardMetrics(CollectorRegistry())
     store, tape, exporter = open_places(flags, metrics)
     if run_file.checkpoint is not None:
-        open_place(flags.store_endpoint, run_file.checkpoint.url)  # a wrong one is refused here
+        open_store(run_file.checkpoint.url, flags.store_endpoint)  # a wrong one is refused here
     folder, files, identity = server_files(flags)
     host = host_of(flags.listen)
     health_server = make_health_server() if flags.health_port else None
@@ -292,7 +270,7 @@ async def serve(flags: argparse.Namespace) -> int:
         health_server=health_server,
         identity=identity,
         scratch=Path(flags.tape).parent,
-        open_place=partial(open_place, flags.store_endpoint),
+        open_place=partial(open_store, endpoint=flags.store_endpoint),
         record=(Path(flags.record[0]), int(flags.record[1])) if flags.record else None,
     )
     stopping = asyncio.Event()

@@ -2,9 +2,9 @@
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from atoll_syncer.checkpoints.copies import PART, copied, numbers_of
+from atoll_syncer.checkpoints.copies import PART
 from atoll_syncer.storage.files import StoreMissing
 from sim.memory_store import MemoryStore
 
@@ -22,11 +22,10 @@ class MemoryPlace:
         self.files: dict[str, bytes] = {}
         self.parts: dict[str, MemoryStore] = {}
 
-    def steps(self) -> list[int]:
-        names = {*self.files, *self.parts}
-        return numbers_of(sorted({name.partition("/")[0] for name in names}))
+    def folders(self) -> list[str]:
+        return sorted({name.partition("/")[0] for name in (*self.files, *self.parts)})
 
-    def part(self, name: str) -> MemoryStore:
+    def below(self, name: str) -> MemoryStore:
         if name not in self.parts:
             part = self.parts[name] = MemoryStore(random.Random(name))
 
@@ -36,8 +35,6 @@ class MemoryPlace:
 
             part.on_create.append(created)
         return self.parts[name]
-
-    make_part = part
 
     def read(self, name: str) -> bytes:
         folder, _, file = name.rpartition("/")
@@ -51,10 +48,7 @@ class MemoryPlace:
         self.files[name] = data
         self.world.watchers.tell("checkpoint_whole", name.partition("/")[0], self.parts)
 
-    def take(self, store: Any, part: str, name: str) -> int:
-        return copied(store, self.part(part), name)
-
-    def bring(self, made: Path, name: str) -> None:
+    def send(self, source: Path, name: str) -> None:
         raise AssertionError("the simulation makes no model")
 
     def remove(self, name: str) -> None:

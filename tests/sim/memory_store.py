@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from atoll_protos.transfer.frames import Buffer
-from atoll_syncer.storage.files import StoreMissing, StoreUnavailable, object_name
+from atoll_syncer.storage.files import Store, StoreMissing, StoreUnavailable, object_name
 
 REPLACE_SECONDS_MIN = 1.0
 
@@ -38,6 +38,13 @@ class MemoryStore:
     @property
     def is_in_trouble(self) -> bool:
         return bool(self.away or self.lost_answers or self.conflicts or self.is_forbidden)
+
+    def open(self) -> None:
+        """See Store: it needs nothing."""
+
+    def adopt(self, source: Store, name: str) -> bool:
+        """See Store: no two stores share memory."""
+        return False
 
     def create(self, name: str, data: bytes) -> bool:
         self._check_write(name)

@@ -15,7 +15,6 @@ from atoll_protos.job.run_file import NOBODY
 from atoll_syncer.checkpoints import copies
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Trained
-from atoll_syncer.storage import journal
 from sim.drawn_claims import FAULTS_END, Fault, faults_of, quorum_of, regions_of
 from sim.memory_place import MemoryPlace
 
@@ -58,12 +57,12 @@ class Parent:
 def left_by(world: "World") -> Parent | None:
     """None: no checkpoint has become whole."""
     place = world.place
-    whole = [step for step in place.steps() if copies.read_whole(place, step) is not None]
+    whole = [step for step in copies.steps_of(place) if copies.read_whole(place, step) is not None]
     if not whole:
         return None
     step, furthest, histories = whole[-1], Counter[str](), []
     for shard in range(world.run_file.shards):
-        found = journal.read_newest(place.part(copies.part_name(step, shard)))
+        found = copies.read_part(place, step, shard)
         assert found is not None, "a part without its history"
         histories.append(found.history)
         for position, slot, cursor in world.merged[shard]:

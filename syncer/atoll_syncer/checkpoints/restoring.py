@@ -4,8 +4,8 @@
     PLACE, PLACE/checkpoints     the newest whole one of it
     PLACE, PLACE/commits         the stores of a job that is gone, each as its log says
 
-A part of a checkpoint has the form of a store, so all three are read by the same code. Of each old
-slice that overlaps the new ones the object is read once, whole, so its digest is always compared.
+Each gives the history and the objects of every shard. Of each old slice that overlaps the new ones
+the object is read once, whole, so its digest is always compared.
 
 Writes the model of a whole checkpoint beside its parts, as an export has it (rule 42).
 
@@ -32,10 +32,9 @@ from atoll_protos.job.run_file import RunFile
 from atoll_protos.transfer.arrays import F32, Array
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.checkpoints import copies
-from atoll_syncer.checkpoints.copies import DAMAGED, STEP, Attempt, Place
+from atoll_syncer.checkpoints.copies import PART, STEP, Attempt, Place
 from atoll_syncer.model.history import NONE_TRAINED, History
 from atoll_syncer.model.log import Trained
-from atoll_syncer.storage import journal
 from atoll_syncer.storage.export import (
     INDEX,
     PARTS,
@@ -45,10 +44,12 @@ from atoll_syncer.storage.export import (
     encode_part,
 )
 from atoll_syncer.storage.files import (
+    DAMAGED,
     OBJECTS,
     Store,
     StoreCorrupt,
     StoreMissing,
+    files_in_order,
     read_object,
     whole_file,
 )
@@ -172,7 +173,7 @@ def _whole_steps(
     place: Place, wanted: Callable[[Mapping[str, Any]], bool] = lambda about: True
 ) -> list[int]:
     """Of all runs, the newest last: the step of a former run may be higher."""
-    times = {step: copies.read_whole(place, step) for step in place.steps()}
+    times = {step: copies.read_whole(place, step) for step in copies.steps_of(place)}
     whole = [(step, about) for step, about in times.items() if about is not None]
     return [step for _, step in sorted((x["time"], step) for step, x in whole if wanted(x))]
 
@@ -189,37 +190,37 @@ def _whole(place: Place, step: int) -> Checkpoint:
         remedy = f"begin a new job with the one before it, {before}"
     about = copies.read_whole(place, step)
     assert about is not None, "it was whole"
-    numbers = range(about["shards"])
-    for number in numbers:
+    histories = []
+    for number in range(about["shards"]):
         part = copies.read_part(place, step, number)
-        if part is None or part.run != about["run"]:
-            raise RestoreRefusedError(f"{url}/{number}", "the part is not there", remedy)
-    parts = [place.part(copies.part_name(step, number)) for number in numbers]
-    return _read(url, parts, remedy)
+        if part is None or part.history.run != about["run"]:
+            reason = "the part is not there, or is damaged"
+            raise RestoreRefusedError(f"{url}/{number}", reason, remedy)
+        histories.append(part.history)
+    parts = [place.below(copies.part_name(step, n)) for n in range(len(histories))]
+    return _checkpoint(url, parts, histories, remedy)
 
 
 def _stores(place: Place) -> Checkpoint | None:
     """Those of a job, which has at least one."""
     parts: list[Store] = []
-    while _is_store(place, str(len(parts))):
-        parts.append(place.part(str(len(parts))))
-    return _read(place.url, parts, ANOTHER) if parts else None
-
-
-def _is_store(place: Place, name: str) -> bool:
-    try:
-        return bool(place.read(f"{name}/{HEARTBEAT}"))
-    except StoreMissing:
-        return False
-
-
-def _read(url: str, parts: Sequence[Store], remedy: str) -> Checkpoint:
+    while _is_there(place, f"{len(parts)}/{HEARTBEAT}"):
+        parts.append(place.below(str(len(parts))))
     journals = [Journal(part, lambda: 0.0) for part in parts]
-    with refusing(url, remedy):
-        histories = [each.read() for each in journals]
-    for number, (part, history) in enumerate(zip(journals, histories, strict=True)):
-        if part.lost_entries or history.run != histories[0].run or not history.heads:
-            reason = "its log or its snapshot is damaged, or has no values yet"
+    with refusing(place.url, ANOTHER):
+        histories = [journal.read() for journal in journals]
+    for number, journal in enumerate(journals):
+        if journal.lost_entries:
+            raise RestoreRefusedError(f"{place.url}/{number}", "its log is damaged", ANOTHER)
+    return _checkpoint(place.url, parts, histories, ANOTHER) if parts else None
+
+
+def _checkpoint(
+    url: str, parts: Sequence[Store], histories: Sequence[History], remedy: str
+) -> Checkpoint:
+    for number, history in enumerate(histories):
+        if history.run != histories[0].run or not history.heads:
+            reason = "it is another run's, or has no values yet"
             raise RestoreRefusedError(f"{url}/{number}", reason, remedy)
     layout = _layout(histories, remedy, url)
     return Checkpoint(url=url, parts=parts, histories=histories, layout=layout, remedy=remedy)
@@ -326,8 +327,8 @@ def render(place: Place, attempt: Attempt, scratch: Path, wire_down: Wire) -> No
         return
     shutil.rmtree(target.folder, ignore_errors=True)
     parts, numbers = list[ExportPart](), range(attempt.shards)
-    stores = [place.part(copies.part_name(attempt.step, number)) for number in numbers]
-    histories = [_history(store) for store in stores]
+    stores = [place.below(copies.part_name(attempt.step, number)) for number in numbers]
+    histories = [_history(place, attempt.step, number) for number in numbers]
     for number, (store, history) in enumerate(zip(stores, histories, strict=True)):
         for each in attempt.layout.shard_slices(number):
             count, head = each.element_count, history.heads[each.fragment]
@@ -347,7 +348,8 @@ def render(place: Place, attempt: Attempt, scratch: Path, wire_down: Wire) -> No
             parts.append(ExportPart(file=file, digest=written.digest))
     tick = min(each.tick for each in histories)
     target.assemble(histories[0].run, attempt.layout, parts, tick=tick)
-    place.bring(target.folder, name)
+    for path in files_in_order(target.folder):
+        place.send(path, f"{name}/{path.relative_to(target.folder).as_posix()}")
     shutil.rmtree(target.folder, ignore_errors=True)
 
 
@@ -358,8 +360,8 @@ def _is_there(place: Place, name: str) -> bool:
         return False
 
 
-def _history(part: Store) -> History:
-    found = journal.read_newest(part)
-    if found is None:
-        raise StoreCorrupt("snapshots", "there is none that is whole", DAMAGED)
-    return found.history
+def _history(place: Place, step: int, shard: int) -> History:
+    part = copies.read_part(place, step, shard)
+    if part is None:
+        raise StoreCorrupt(f"{copies.part_name(step, shard)}/{PART}", "it is not whole", DAMAGED)
+    return part.history

@@ -18,11 +18,14 @@ A record decides nothing. What cannot be written is not tried again: the record 
 ends, and training continues. It ends also before it fills a volume, whose room the log may need.
 """
 
+import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -31,7 +34,6 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos import documents
 from atoll_protos.job.run_file import Sync
 from atoll_protos.names import split_slot
-from atoll_syncer.checkpoints.copies import FolderPlace, check_room
 from atoll_syncer.duties.background import Background, Thread
 from atoll_syncer.duties.port import Machine
 from atoll_syncer.model.effects import MergeOffers
@@ -39,13 +41,26 @@ from atoll_syncer.model.history import HeadVersion
 from atoll_syncer.model.log import Participant, check_order
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.rules.offers import commit_again
-from atoll_syncer.storage.files import LOG, SNAPSHOTS, Store, StoreCorrupt, StoreError, StoreMissing
+from atoll_syncer.storage.files import (
+    LOG,
+    SNAPSHOTS,
+    FileStore,
+    Store,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreMissing,
+    copy_object,
+    storage_errors,
+)
 from atoll_syncer.storage.journal import DamagedError, with_checksum, without_checksum
 
 if TYPE_CHECKING:
     from atoll_syncer.numbers.commit import Arrived
     from atoll_syncer.numbers.values import StoredVersion, TensorValues
 
+
+FREE_SHARE_MIN: Final = 0.05
 
 log = structlog.get_logger()
 
@@ -228,13 +243,22 @@ class MergeUnderWay(NamedTuple):
     offers: "dict[str, Arrived]"
 
 
+def check_room(folder: Path) -> None:
+    """Raises StoreFull where what may be left out would soon take the room of a volume's others."""
+    with storage_errors(folder):
+        volume = shutil.disk_usage(folder)
+    if volume.free < FREE_SHARE_MIN * volume.total:
+        reason = f"less than {FREE_SHARE_MIN:.0%} of its volume is free"
+        raise StoreFull(os.fspath(folder), reason, "make room there")
+
+
 class MergeRecorder:
     """See the module. `_epochs` has those of the recorded versions, by slice and number."""
 
     def __init__(self, state: ShardState, machine: Machine, background: Background) -> None:
         self._state, self._machine, self._background = state, machine, background
         folder, self._merges = machine.record or (None, 0)  # of each slice
-        self._place = FolderPlace(folder) if folder else None
+        self._place = FileStore(folder) if folder else None
         self._under_way: dict[int, MergeUnderWay] = {}  # by slice
         self._epochs: dict[int, dict[int, int]] = {}
         self._ended = set[int]()  # slices
@@ -261,7 +285,7 @@ class MergeRecorder:
             self._place = None
 
     def _write(
-        self, place: FolderPlace, merge: MergeUnderWay, outcome: "StoredVersion", epoch: int
+        self, place: FileStore, merge: MergeUnderWay, outcome: "StoredVersion", epoch: int
     ) -> None:
         slice_, number, head = outcome.slice, outcome.number, merge.head
         if slice_ not in self._epochs:
@@ -273,8 +297,8 @@ class MergeRecorder:
             log.info("the record of a slice ends", slice=slice_, reason=reason)
             self._ended.add(slice_)
             return
-        check_room(place)
-        store, written = place.part(str(self._state.number)), list[RecordedOffer]()
+        check_room(place.root)
+        store, written = place.below(str(self._state.number)), list[RecordedOffer]()
         for p in merge.effect.participants:
             if p.slot not in outcome.found.left_out:
                 data = merge.offers[p.slot].values
@@ -292,15 +316,15 @@ class MergeRecorder:
         store.create(merge_name(slice_, number, epoch), document)
         epochs[number] = epoch
 
-    def _begin(self, place: FolderPlace, slice_: int, head: HeadVersion) -> dict[int, int]:
+    def _begin(self, place: FileStore, slice_: int, head: HeadVersion) -> dict[int, int]:
         """The epochs of versions from which the record of a slice may continue, by number."""
-        state, part = self._state, str(self._state.number)
-        store = place.make_part(part)
+        state, store = self._state, place.below(str(self._state.number))
+        store.open()
         try:
             start: RecordStart = read(store, start_name(slice_), RecordStart)
         except StoreMissing:
             assert state.layout is not None, "a version without a layout"
-            place.take(self._machine.store, part, head.object)  # a link, or a copy
+            copy_object(self._machine.store, store, head.object)  # a link, or a copy
             start = RecordStart(
                 run=state.history.run,
                 shards=state.run_file.shards,

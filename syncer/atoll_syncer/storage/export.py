@@ -30,10 +30,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
-import obstore
 
 from atoll_protos import documents
 from atoll_protos.job.layout import Layout
@@ -56,8 +55,8 @@ from atoll_syncer.storage.object_store import (
     AWAY,
     PARTS_AT_ONCE,
     PIECE_BYTES,
-    Bucket,
-    bucket_errors,
+    ObjectStore,
+    pieces,
 )
 from atoll_syncer.storage.objects import (
     ITEM_BYTES,
@@ -307,22 +306,19 @@ def _copy(place: EntryPlace, dtype: str, out: WholeFile) -> None:
 
 
 class BucketExport:
-    """See the module. The methods are those of Export, and raise what they raise.
+    """See the module. The methods are those of Export, and raise what they raise."""
 
-    `bucket` is what `url` names, which is for people.
-    """
-
-    def __init__(self, bucket: Bucket, url: str, scratch: Path) -> None:
-        self._bucket, self.url, self.folder = bucket, url.rstrip("/"), scratch
+    def __init__(self, store: ObjectStore, scratch: Path) -> None:
+        self._store, self.folder = store, scratch
 
     def check(self) -> None:
         """Raises StoreUnavailable where it cannot be made or sent, long before it is needed."""
         Export(self.folder).check()
         name = f"atoll-{secrets.token_hex(8)}.tmp"
-        with self._errors(name):
-            obstore.put(self._bucket, name, b"a probe", use_multipart=False)
-            obstore.head(self._bucket, name)
-        self._delete([name])
+        with missing_is_away():
+            self._store.write(name, b"a probe")
+            self._store.read(name)
+            self._store.delete(name)
 
     def write_part(self, run: str, shard: int, bases: Mapping[int, Array]) -> ExportPart:
         """Send bases of a shard, by fragment; the same call sends the same object again."""
@@ -330,7 +326,8 @@ class BucketExport:
         for part in parts:
             digest.update(part)
         sent = ExportPart(file=part_name(run, shard), digest=digest.hexdigest())
-        self._put(sent.file, _pieces(parts))
+        with missing_is_away():
+            self._store.send(pieces(parts, PIECE_BYTES), sent.file)
         return sent
 
     def assemble(
@@ -355,7 +352,7 @@ class BucketExport:
             self._delete(sorted(stale_names(known, self._send(made.folder))))
         self._delete([part.file for part in parts])
         shutil.rmtree(made.folder, ignore_errors=True)
-        return f"{self.url}/{INDEX}"
+        return f"{self._store.url}/{INDEX}"
 
     def _fetch(self, folder: Path, names: Sequence[str]) -> None:
         """Read objects into files of their names. A file that is there is whole."""
@@ -364,53 +361,33 @@ class BucketExport:
             list(threads.map(partial(self._fetch_one, folder), missing))
 
     def _fetch_one(self, folder: Path, name: str) -> None:
-        with self._errors(name):
-            byte_count = obstore.head(self._bucket, name)["size"]
-        with whole_file(folder / name) as file:
-            for start in range(0, byte_count, PIECE_BYTES):
-                end = min(start + PIECE_BYTES, byte_count)
-                with self._errors(name):
-                    data = obstore.get_range(self._bucket, name, start=start, end=end)
-                file.write(memoryview(data))
+        with missing_is_away(), whole_file(folder / name) as file:
+            for piece in self._store.pieces(name):
+                file.write(piece)
 
     def _send(self, folder: Path) -> set[str]:
         """Send the files of a folder, which leave it, the index last; returns what it names."""
         index = read_index(folder)
         for path in files_in_order(folder):
-            with storage_errors(path):
-                with path.open("rb") as file:
-                    self._put(path.relative_to(folder).as_posix(), file)
-                path.unlink()
+            with missing_is_away():
+                self._store.send(path, path.relative_to(folder).as_posix())
+            path.unlink()
         return {INDEX, *index["weight_map"].values()}
 
-    def _put(self, name: str, data: Iterator[memoryview] | BinaryIO) -> None:
-        with self._errors(name):
-            obstore.put(
-                self._bucket, name, data, chunk_size=PIECE_BYTES, max_concurrency=PARTS_AT_ONCE
-            )
-
     def _read_index(self) -> dict[str, Any]:
-        with self._errors(INDEX), suppress(FileNotFoundError):
-            return parse_index(bytes(obstore.get(self._bucket, INDEX).bytes()))
+        with suppress(StoreMissing):
+            return parse_index(bytes(self._store.read(INDEX)))
         return {}
 
     def _delete(self, names: Iterable[str]) -> None:
         for name in names:
-            with self._errors(name), suppress(FileNotFoundError):
-                obstore.delete(self._bucket, name)
-
-    @contextmanager
-    def _errors(self, name: str) -> Iterator[None]:
-        """What should be there and is not, may be there again: try again."""
-        try:
-            with bucket_errors(f"{self.url}/{name}"):
-                yield
-        except StoreMissing as missing:
-            raise StoreUnavailable(missing.path, missing.reason, AWAY) from missing
+            self._store.delete(name)
 
 
-def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:
-    for part in parts:
-        view = memoryview(part)
-        for start in range(0, view.nbytes, PIECE_BYTES):
-            yield view[start : start + PIECE_BYTES]
+@contextmanager
+def missing_is_away() -> Iterator[None]:
+    """What should be there and is not, may be there again: try again."""
+    try:
+        yield
+    except StoreMissing as missing:
+        raise StoreUnavailable(missing.path, missing.reason, AWAY) from missing

@@ -34,6 +34,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -74,6 +75,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+FILE: Final = "file://"
 LOG = "log/"
 OBJECTS = "objects/"
 SNAPSHOTS = "snapshots/"
@@ -84,6 +86,7 @@ TEMPORARY = "tmp/"
 WRITE_BYTES = 8 << 20  # at most so much per write(2), so that a full disk shows early
 FRESH_SECONDS = 10.0  # a temporary file that is not locked yet
 UNLOCKED_SECONDS = 3600.0  # no process needs an hour for one, where locks are not supported
+DAMAGED: Final = "the next checkpoint has other objects; see what the shard's log says of its store"
 NEEDS_COPY: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP}  # of link(2)
 
 
@@ -134,7 +137,8 @@ class Objects(Protocol):
 class Store(Objects, Protocol):
     """What the log and the tensors need of a disk or an object store.
 
-    Every method may raise StoreFull or StoreUnavailable; then it may be tried again.
+    Every method may raise StoreFull or StoreUnavailable; then it may be tried again. Where this
+    process has not opened the store, a name is missing also with the whole folder.
     """
 
     @property
@@ -144,6 +148,9 @@ class Store(Objects, Protocol):
     @property
     def heartbeat_seconds(self) -> float:
         """How often the owner of the shard renews its heartbeat."""
+
+    def open(self) -> None:
+        """Make what is missing of the store, and see whether it does what is needed."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Make `name` hold `data`, durably and atomically; False: the name is taken."""
@@ -159,6 +166,9 @@ class Store(Objects, Protocol):
 
     def delete(self, name: str) -> None:
         """Remove `name`; a name that is not there is removed already."""
+
+    def adopt(self, source: "Store", name: str) -> bool:
+        """Give an object of another store a name here without reading it; False: that cannot be."""
 
     def tidy(self) -> None:
         """Remove what killed writers left half-written; no live writer notices."""
@@ -202,6 +212,13 @@ def read_object(store: Store, name: str, remedy: str) -> bytearray:
     return data
 
 
+def copy_object(source: Store, target: Store, name: str) -> None:
+    """Give an object a name in another store, too. Raises what `read_object` does."""
+    if not target.adopt(source, name):
+        stored = target.put([read_object(source, name, DAMAGED)], epoch_of(name) or 0)
+        assert stored == name, (stored, name)  # its content's
+
+
 class FileStore:
     """A folder as a store, on a file system with hard links; see the module."""
 
@@ -209,8 +226,12 @@ class FileStore:
     heartbeat_seconds: Final = 1.0
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.url = root, f"{FILE}{root}"
         self._mark = b""  # as this process has opened it
+
+    def below(self, name: str) -> "FileStore":
+        """A folder in it as a store, which need not be there."""
+        return FileStore(self.root / name)
 
     def open(self) -> None:
         """Raises StoreFull and StoreUnavailable, also where the folders could not be used later."""
@@ -258,20 +279,47 @@ class FileStore:
             hashing.join()
         return name
 
-    def adopt(self, source: "FileStore", name: str) -> int | None:
-        """Give an object of another folder a name here too; returns its size in bytes.
-
-        None: that needs a copy, since the folders are not on one file system.
-        """
+    def adopt(self, source: Store, name: str) -> bool:
+        """See Store: on one file system."""
         path = self._path(name)
         with storage_errors(path):
             try:
-                _link(source._path(name), path)
+                if isinstance(source, FileStore):
+                    _link(source._path(name), path)
+                    return True
             except OSError as error:
                 if error.errno not in NEEDS_COPY:
                     raise
-                return None
-            return path.stat().st_size
+            return False
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make `name` hold `data` durably, whatever it held; the store need not be open."""
+        with whole_file(self.root / name) as file:
+            file.write(data)
+
+    def send(self, source: Path, name: str) -> None:
+        """Move a file here."""
+        target = self.root / name
+        with storage_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(source, target)
+
+    def folders(self) -> list[str]:
+        """The names of what is directly in it."""
+        with storage_errors(self.root), suppress(FileNotFoundError):
+            return os.listdir(self.root)
+        return []
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it, and one above it that is empty."""
+        path = self.root / name
+        with storage_errors(path):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # others have parts there
+                path.parent.rmdir()
 
     def read(self, name: str) -> bytearray:
         path = self._path(name)
@@ -282,8 +330,9 @@ class FileStore:
                     del data[file.readinto(data) :]
                     return data
             except FileNotFoundError:
-                path.parent.stat()  # without the folder we do not know: raises StoreUnavailable
-                self._look_for_mark()
+                if self._mark:
+                    path.parent.stat()  # without the folder we do not know: StoreUnavailable
+                    self._look_for_mark()
                 remedy = "nothing to do if it was collected; else restore the storage"
                 raise StoreMissing(os.fspath(path), "there is no such name", remedy) from None
 
@@ -297,6 +346,8 @@ class FileStore:
     def names(self, prefix: str, after: str = "") -> list[str]:
         folder = self._path(prefix)
         with storage_errors(folder):
+            if not self._mark and not folder.exists():
+                return []
             names = (f"{prefix}{name}" for name in os.listdir(folder))
             return sorted(name for name in names if name > after)
 

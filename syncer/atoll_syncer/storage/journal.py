@@ -171,35 +171,42 @@ def read_newest(store: Store) -> LogSnapshot | None:
     """The newest snapshot that is whole. Raises StoreUnavailable."""
     for position in reversed(positions(store, SNAPSHOTS)):
         try:
-            document = without_checksum(store.read(snapshot_name(position)))
-            if document["seq"] != position:
-                raise DamagedError(f"it says seq {document['seq']}")
-            history = documents.from_document(History, document["history"])
-            return LogSnapshot(
-                position=position,
-                checksum=str(document["checksum"]),
-                history=history,
-                takeovers=tuple(map(float, document["takeovers"])),
-            )
+            taken = read_snapshot(store, snapshot_name(position))
+            if taken.position != position:
+                raise DamagedError(f"it says seq {taken.position}")
+            return taken
         except StoreMissing:
             continue  # removed meanwhile: a newer one is there
-        except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except DamagedError as error:
             log.error("a snapshot is damaged", name=snapshot_name(position), reason=repr(error))
     return None
 
 
-def write(store: Store, taken: LogSnapshot, time: float) -> None:
+def read_snapshot(store: Store, name: str) -> LogSnapshot:
+    """The snapshot that a name holds. Raises StoreMissing, DamagedError and StoreUnavailable."""
+    document = without_checksum(store.read(name))
+    try:
+        return LogSnapshot(
+            position=documents.from_document(int, document["seq"]),
+            checksum=str(document["checksum"]),
+            history=documents.from_document(History, document["history"]),
+            takeovers=tuple(map(float, document["takeovers"])),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(repr(error)) from error
+
+
+def write(store: Store, taken: LogSnapshot, time: float, name: str = "") -> None:
     """Again is the same. `time`: Unix seconds, for people. Raises StoreFull, StoreUnavailable."""
-    history = documents.to_document(taken.history)
     document = {
         "seq": taken.position,
         "checksum": taken.checksum,
         "run": taken.history.run,
         "time": time,
         "takeovers": taken.takeovers,
-        "history": history,
+        "history": documents.to_document(taken.history),
     }
-    store.create(snapshot_name(taken.position), with_checksum(document))
+    store.create(name or snapshot_name(taken.position), with_checksum(document))
 
 
 def collect(store: Store, most: int = COLLECTED_MAX) -> int:

@@ -33,8 +33,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -45,9 +46,12 @@ from obstore.store import from_url
 from atoll_protos.errors import SpecError
 from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.storage.files import (
+    FILE,
     LOG,
     MARK,
     TEMPORARY,
+    FileStore,
+    Store,
     StoreError,
     StoreMissing,
     StoreUnavailable,
@@ -64,6 +68,7 @@ TIMES: Final = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(se
 PART_BYTES: Final = 64 << 20  # of an object that is sent or read in parts
 PARTS_AT_ONCE: Final = 4
 PIECE_BYTES: Final = 16 << 20  # of a file that is sent, PARTS_AT_ONCE of them, or read
+COPY_BYTES_MAX: Final = 4 << 30  # S3 copies at most 5 GB with one request
 REFUSALS: Final = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 REFUSED_LIST: Final = re.compile("status code: 40[13] ")  # obstore has no class of its own for it
 CODE: Final = re.compile(r": <.*?<Code>(\w+)</Code>.*", re.DOTALL)  # in an answer's XML
@@ -140,12 +145,22 @@ class ObjectStore:
     heartbeat_seconds: Final = 2.0  # each is paid for, and only a second process looks
 
     def __init__(
-        self, bucket: Bucket, url: str, count: Callable[[str, int], None] = lambda kind, n: None
+        self,
+        bucket: Bucket,
+        url: str,
+        count: Callable[[str, int], None] = lambda kind, n: None,
+        endpoint: str = "",
     ) -> None:
         self._bucket, self.url, self.count = bucket, url.rstrip("/"), count
+        self._endpoint = endpoint
         self._listed: list[str] = []  # entries that are there, and not read yet, in order
         self._ahead: dict[str, bytearray] = {}  # those that were read with one before them
         self._mark = b""  # as this process has opened it
+
+    def below(self, name: str) -> "ObjectStore":
+        """A folder in it as a store, which need not be there."""
+        url = f"{self.url}/{name}"
+        return ObjectStore(open_bucket(url, self._endpoint), url, self.count, self._endpoint)
 
     def open(self) -> None:
         """Raises StoreUnavailable, for good where the server ignores the condition of a PUT."""
@@ -203,7 +218,7 @@ class ObjectStore:
             obstore.put(
                 self._bucket,
                 name,
-                _pieces(parts),
+                pieces(parts, PART_BYTES),
                 use_multipart=in_parts,
                 chunk_size=PART_BYTES,
                 max_concurrency=PARTS_AT_ONCE,
@@ -255,7 +270,7 @@ class ObjectStore:
             pages = obstore.list(self._bucket, prefix, offset=after or None)
             found = sorted(each["path"] for page in pages for each in page)
             self.count("list", 1 + len(found) // LISTED_AT_ONCE)
-            if not found:
+            if not found and self._mark:
                 self._look_for_mark()
             if prefix == LOG:
                 self._listed, self._ahead = [*found], {}
@@ -265,6 +280,51 @@ class ObjectStore:
         with suppress(StoreMissing), self._errors(name):
             self.count("delete", 1)
             obstore.delete(self._bucket, name)
+
+    write = replace  # durable, too
+
+    def adopt(self, source: Store, name: str) -> bool:
+        """See Store: in one bucket, where the server copies it."""
+        root, folder = _root_and_path(self.url)
+        if not isinstance(source, ObjectStore) or _root_and_path(source.url)[0] != root:
+            return False
+        bucket = open_bucket(root, self._endpoint)
+        old = f"{_root_and_path(source.url)[1]}/{name}".lstrip("/")
+        with bucket_errors(f"{root}/{old}"):
+            if obstore.head(bucket, old)["size"] > COPY_BYTES_MAX:
+                return False
+            obstore.copy(bucket, old, f"{folder}/{name}".lstrip("/"))
+        return True
+
+    def send(self, source: Path | Iterator[memoryview], name: str) -> None:
+        """Write a file, or pieces of one, in parts; memory has few of them at once."""
+        with self._errors(name), ExitStack() as stack:
+            data = stack.enter_context(source.open("rb")) if isinstance(source, Path) else source
+            obstore.put(
+                self._bucket, name, data, chunk_size=PIECE_BYTES, max_concurrency=PARTS_AT_ONCE
+            )
+
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """The bytes of a name, PIECE_BYTES at once."""
+        with self._errors(name):
+            byte_count = obstore.head(self._bucket, name)["size"]
+        for start in range(0, byte_count, PIECE_BYTES):
+            with self._errors(name):
+                end = min(start + PIECE_BYTES, byte_count)
+                data = obstore.get_range(self._bucket, name, start=start, end=end)
+            yield memoryview(data)
+
+    def folders(self) -> list[str]:
+        """The names of what is directly in it, as far as it has names in it."""
+        with bucket_errors(self.url):
+            return list(obstore.list_with_delimiter(self._bucket)["common_prefixes"])
+
+    def remove(self, name: str) -> None:
+        """Remove a name, and all that have it before a slash."""
+        with bucket_errors(f"{self.url}/{name}"):
+            below = [each["path"] for page in obstore.list(self._bucket, name) for each in page]
+        for each in (*below, name):
+            self.delete(each)
 
     def tidy(self) -> None:
         """See Store: what was half sent has no name."""
@@ -284,12 +344,14 @@ class ObjectStore:
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
-        """See `bucket_errors`. Without MARK we do not know whether a name is missing."""
+        """See `bucket_errors`. Of one that is open we do not know without MARK what is missing."""
         where = f"{self.url}/{name}"
         try:
             with bucket_errors(where):
                 yield
         except StoreMissing as missing:
+            if not self._mark:
+                raise
             with bucket_errors(where):
                 try:
                     self._look_for_mark()
@@ -309,8 +371,26 @@ class ObjectStore:
         compare_marks(self.url, self._mark, found)
 
 
-def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:
+def open_store(
+    place: str, endpoint: str = "", count: Callable[[str, int], None] = lambda kind, n: None
+) -> FileStore | ObjectStore:
+    """A folder, as a path or file:///FOLDER, or one of a bucket. Raises SpecError."""
+    if "://" not in place or place.startswith(f"{FILE}/"):
+        return FileStore(Path(place.removeprefix(FILE)))
+    return ObjectStore(open_bucket(place.rstrip("/"), endpoint), place, count, endpoint)
+
+
+def _root_and_path(url: str) -> tuple[str, str]:
+    """The bucket alone, which of Azure is a container, and the path in it."""
+    scheme, host, path, *_ = urlsplit(url)
+    parts = path.strip("/").split("/")
+    container = [parts.pop(0)] if scheme == "az" else []
+    return "/".join([f"{scheme}://{host}", *container]), "/".join(parts)
+
+
+def pieces(parts: Sequence[Buffer], byte_count: int) -> Iterator[memoryview]:
+    """The bytes of parts, so many at once at most."""
     for part in parts:
         view = memoryview(part).cast("B")
-        for start in range(0, len(view), PART_BYTES):
-            yield view[start : start + PART_BYTES]
+        for start in range(0, len(view), byte_count):
+            yield view[start : start + byte_count]

@@ -6,7 +6,7 @@ from statistics import mean
 
 from atoll_operator.local.run_files import read_lines
 from atoll_syncer.checkpoints import restoring
-from atoll_syncer.checkpoints.copies import FolderPlace
+from atoll_syncer.storage.object_store import open_store
 from local.command import LIGHT, TINY, TWO_LEARNERS, run_atoll, tapes
 
 EVERY = 20
@@ -53,7 +53,7 @@ def test_a_job_of_another_form_trains_on_from_a_checkpoint(tmp_path: Path) -> No
         *("--set", "spec.seed=7", "--resume-from", str(parent)),
     )
     assert begins(out) == [(f"file://{place}/step-{whole[-1]}", about["tick"])] * 3
-    known = restoring.find(f"file://{place}", lambda url: FolderPlace(place)).cursors
+    known = restoring.find(f"file://{place}", open_store).cursors
     for slot in ("us-east-0", "us-east-1", "ap-south-0"):
         assert cursor_of(out, slot) == known.get(slot, 0)
     assert known.keys() <= {"us-east-0", "eu-west-0"}

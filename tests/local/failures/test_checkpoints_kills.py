@@ -18,8 +18,8 @@ from atoll_operator.local.run_files import CHAOS_FILE, read_lines
 from atoll_protos.job.layout import build_layout
 from atoll_protos.transfer.arrays import Array
 from atoll_syncer.checkpoints import copies, restoring
-from atoll_syncer.checkpoints.copies import FolderPlace
 from atoll_syncer.checkpoints.restoring import Checkpoint
+from atoll_syncer.storage.object_store import open_store
 from bytegpt import data
 from bytegpt.evaluate import heldout_loss
 from bytegpt.model import ByteGPT
@@ -51,13 +51,13 @@ LOSS_APART_MAX = 0.02  # nats
 
 
 def found(place: Path, step: int) -> Checkpoint:
-    return restoring.find(f"file://{place}/step-{step}", lambda url: FolderPlace(Path(url[7:])))
+    return restoring.find(f"file://{place}/step-{step}", open_store)
 
 
 def whole(place: Path) -> list[int]:
     """The steps of the whole ones."""
-    folder = FolderPlace(place)
-    return [step for step in folder.steps() if copies.read_whole(folder, step) is not None]
+    folder = open_store(str(place))
+    return [step for step in copies.steps_of(folder) if copies.read_whole(folder, step) is not None]
 
 
 def as_documented(folder: Path, name: str) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from atoll_operator.machines import bundle as bundles
-from atoll_syncer.checkpoints.copies import FolderPlace
+from atoll_syncer.storage.object_store import open_store
 from local.command import TINY, commits
 from local.law import check_law, exported_is_newest, learners_lines
 from local.leftovers import check_none_is_left
@@ -97,7 +97,7 @@ class Scene:
         assert len({each["run"] for each in found}) == 1
         check_law(self.out, *(each.out for each in self.joined))
         store = f"file://{self.out}/commits"
-        assert exported_is_newest(self.out, store, lambda url: FolderPlace(Path(url[7:])))
+        assert exported_is_newest(self.out, store, open_store)
         for each in self.joined:
             assert {line["slot"] for line in learners_lines(each.out)} == {*slots_of(each)}
             check_none_is_left(each.out)

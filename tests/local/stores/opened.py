@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from unittest import mock
 
 from atoll_syncer.storage.files import FileStore
@@ -10,13 +9,6 @@ from atoll_syncer.storage.object_store import Bucket, ObjectStore, open_bucket
 from local.stores.servers import Place
 
 AnyStore = FileStore | ObjectStore
-
-
-def a_store(where: str, endpoint: str) -> AnyStore:
-    """A folder's or a URL's, with this process's credentials; not opened yet."""
-    if "://" in where:
-        return ObjectStore(open_bucket(where, endpoint), where)
-    return FileStore(Path(where))
 
 
 def bucket(place: Place, *, environment: Mapping[str, str] | None = None) -> Bucket:

@@ -11,12 +11,12 @@ import pytest
 
 from atoll_protos.job.layout import build_layout
 from atoll_syncer.checkpoints import copies, restoring
-from atoll_syncer.checkpoints.copies import BucketPlace
 from atoll_syncer.checkpoints.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.storage import journal
 from atoll_syncer.storage.export import INDEX
-from atoll_syncer.storage.files import StoreMissing, read_object
+from atoll_syncer.storage.files import StoreMissing, copy_object, read_object
 from atoll_syncer.storage.journal import HEARTBEAT, LogSnapshot
+from atoll_syncer.storage.object_store import ObjectStore, open_store
 from local.stores.opened import object_store
 from local.stores.servers import Server
 from unit.syncer.checkpoint_side import RUN, STATE, Parent
@@ -24,56 +24,56 @@ from unit.syncer.values_side import TENSORS
 
 
 @pytest.fixture
-def place(server: Server) -> Iterator[BucketPlace]:
+def place(server: Server) -> Iterator[ObjectStore]:
     """A fresh folder of a bucket, with its credentials in the environment."""
     found = server.place()
     with mock.patch.dict(os.environ, found.environment):
-        yield BucketPlace(found.url, found.endpoint)
+        yield open_store(found.url, found.endpoint)
 
 
 def test_a_checkpoint_in_a_bucket_is_whole_and_goes_as_one_in_a_folder(
-    place: BucketPlace, tmp_path: Path
+    place: ObjectStore, tmp_path: Path
 ) -> None:
     parent = Parent(tmp_path)
-    assert place.steps() == []
+    assert copies.steps_of(place) == []
     for step in (10, 20):
         parent.checkpoint(place, step)
         attempt = parent.attempt(0, step)
         restoring.render(place, attempt, tmp_path / "scratch", parent.sync.wire_down)
-    assert place.steps() == [10, 20]
-    part = place.part(copies.part_name(20, 1))
-    found = journal.read_newest(part)
+    assert copies.steps_of(place) == [10, 20]
+    part, found = place.below(copies.part_name(20, 1)), copies.read_part(place, 20, 1)
     assert found is not None
     assert found.history.heads == parent.histories[1].heads
     for name in parent.histories[1].live_objects():
         assert read_object(part, name, "") == read_object(parent.stores[1], name, "")
     for shard in range(2):
         assert copies.prune(place, parent.attempt(shard, 20), 1) == 20
-    assert place.steps() == [20]
+    assert copies.steps_of(place) == [20]
     assert copies.is_whole(place, 20, RUN)
-    assert json.loads(place.read(f"step-20/model/{INDEX}"))["metadata"]["tick"] == 40
+    assert json.loads(bytes(place.read(f"step-20/model/{INDEX}")))["metadata"]["tick"] == 40
     for name in (copies.WHOLE, f"model/{INDEX}", "model/model.safetensors"):
         with pytest.raises(StoreMissing):
             place.read(f"step-10/{name}")
 
 
 def test_the_server_copies_what_is_in_the_same_bucket(
-    server: Server, place: BucketPlace, monkeypatch: pytest.MonkeyPatch
+    server: Server, place: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = object_store(server.place())
     store.open()
     name = store.put([b"of a shard"], 3)
-    part = place.make_part("step-10/0")
+    part = place.below("step-10/0")
+    part.open()
     monkeypatch.setattr(obstore, "put", None)  # what is read and written does not come in
-    assert place.take(store, "step-10/0", name) == len(b"of a shard")
+    assert part.adopt(store, name)
     assert read_object(part, name, "") == b"of a shard"
 
 
 def test_a_run_begins_with_a_checkpoint_in_a_bucket_or_with_what_a_job_has_left_there(
-    server: Server, place: BucketPlace, tmp_path: Path
+    server: Server, place: ObjectStore, tmp_path: Path
 ) -> None:
     def found(url: str) -> Checkpoint:
-        return restoring.find(url, lambda each: BucketPlace(each, server.place().endpoint))
+        return restoring.find(url, lambda each: open_store(each, server.place().endpoint))
 
     parent = Parent(tmp_path)
     for step in (10, 20):
@@ -93,11 +93,12 @@ def test_a_run_begins_with_a_checkpoint_in_a_bucket_or_with_what_a_job_has_left_
     ):
         restoring.fill(found(place.url), layout, 0, {})
 
-    left = BucketPlace(f"{place.url}/uid", server.place().endpoint)
+    left = place.below("uid")
     for shard, history in enumerate(parent.histories):
-        part = left.make_part(str(shard))
-        for each in history.live_objects():
-            left.take(parent.stores[shard], str(shard), each)
+        part = left.below(str(shard))
+        part.open()
+        for name in history.live_objects():
+            copy_object(parent.stores[shard], part, name)
         journal.write(part, LogSnapshot(position=9, checksum="c", history=history), 7.0)
         part.replace(HEARTBEAT, b"{}")
     checkpoint = found(left.url)

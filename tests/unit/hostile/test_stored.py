@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from atoll_protos.transfer.arrays import F32
 from atoll_syncer.checkpoints import restoring
-from atoll_syncer.checkpoints.copies import WHOLE, FolderPlace
+from atoll_syncer.checkpoints.copies import WHOLE
 from atoll_syncer.checkpoints.restoring import RestoreRefusedError
 from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.log import Committed, Seeded, from_document, to_document
 from atoll_syncer.rules.runs import of_another_job
 from atoll_syncer.storage import versions
-from atoll_syncer.storage.files import LOG, StoreCorrupt, object_name
+from atoll_syncer.storage.files import LOG, FileStore, StoreCorrupt, object_name
 from atoll_syncer.storage.journal import (
     HEARTBEAT,
     Journal,
@@ -38,6 +38,7 @@ from atoll_syncer.storage.journal import (
     without_checksum,
     write,
 )
+from atoll_syncer.storage.object_store import open_store
 from atoll_syncer.storage.objects import ObjectError, decode, encode_parts
 from atoll_syncer.storage.tape import Tape
 from atoll_syncer.storage.versions import read_slice
@@ -242,10 +243,10 @@ def read_states(data: bytes) -> None:
 def checkpoint_files() -> tuple[tuple[str, bytes], ...]:
     with TemporaryDirectory() as folder:
         parent = Parent(Path(folder, "parent"))
-        place = FolderPlace(Path(folder, "place"))
+        place = FileStore(Path(folder, "place"))
         parent.checkpoint(place)
-        files = [each for each in sorted(place.folder.rglob("*")) if each.is_file()]
-        return tuple((str(each.relative_to(place.folder)), each.read_bytes()) for each in files)
+        files = [each for each in sorted(place.root.rglob("*")) if each.is_file()]
+        return tuple((str(each.relative_to(place.root)), each.read_bytes()) for each in files)
 
 
 @st.composite
@@ -254,7 +255,7 @@ def checkpoints_of(draw: Any) -> dict[str, bytes]:
     name = draw(st.sampled_from(sorted(files)))
     data = files[name]
     if name.endswith(".json") and draw(st.booleans()):
-        checked = "snapshots" in name
+        checked = "part.json" in name
         document = draw(
             mutated_documents([without_checksum(data) if checked else json.loads(data)])
         )
@@ -272,10 +273,7 @@ def taken_up(files: dict[str, bytes]) -> None:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        for shard in range(2):
-            for each in ("log", "snapshots", "objects"):
-                Path(folder, f"step-40/{shard}/{each}").mkdir(parents=True, exist_ok=True)
-        found = restoring.find(f"file://{folder}", lambda url: FolderPlace(Path(url[7:])))
+        found = restoring.find(f"file://{folder}", open_store)
         found.data_states()
         values = {
             each.fragment: {

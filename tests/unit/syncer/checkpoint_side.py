@@ -12,7 +12,7 @@ from atoll_protos.transfer import arrays
 from atoll_protos.transfer.arrays import F32, Array
 from atoll_protos.transfer.codecs import base_encoding
 from atoll_syncer.checkpoints import copies
-from atoll_syncer.checkpoints.copies import Attempt, FolderPlace, Place
+from atoll_syncer.checkpoints.copies import Attempt, Place
 from atoll_syncer.model.history import HeadVersion, History
 from atoll_syncer.model.log import Merged, SliceTensors, Trained, round_master
 from atoll_syncer.numbers.values import TensorValues
@@ -123,5 +123,5 @@ def gathered(layout: Layout, shards: list[TensorValues], name: str) -> list[Arra
     return found
 
 
-def a_place(folder: Path) -> FolderPlace:
-    return FolderPlace(folder / "checkpoints")
+def a_place(folder: Path) -> FileStore:
+    return FileStore(folder / "checkpoints")

@@ -12,9 +12,10 @@ import pytest
 from obstore import exceptions
 from obstore.store import MemoryStore
 
-from atoll_syncer.storage import export
+from atoll_syncer.storage import export, object_store
 from atoll_syncer.storage.export import INDEX, BucketExport, Export, ExportPart
 from atoll_syncer.storage.files import StoreCorrupt, StoreUnavailable
+from atoll_syncer.storage.object_store import ObjectStore
 from unit.syncer.test_export import LAYOUT, cut, model
 
 BASES = [cut(LAYOUT, model(LAYOUT), shard) for shard in range(LAYOUT.shards)]
@@ -24,6 +25,7 @@ URL = "s3://bucket/models/tiny/"
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(object_store, "PIECE_BYTES", 10_000)
 
 
 def exported(target: Export | BucketExport, run: str = "r1") -> list[ExportPart]:
@@ -48,7 +50,7 @@ def in_folder(folder: Path) -> dict[str, bytes]:
 
 def test_a_bucket_has_what_a_folder_has_and_nothing_stays_behind(tmp_path: Path) -> None:
     bucket, scratch = MemoryStore(), tmp_path / "scratch"
-    target = BucketExport(bucket, URL, scratch)
+    target = BucketExport(ObjectStore(bucket, URL), scratch)
     target.check()
     assert contents(bucket) == {}, "what was tried is removed"
     parts = exported(target)
@@ -124,10 +126,10 @@ def test_wherever_it_is_interrupted_the_next_calls_make_the_same_model(
         bucket, hit = MemoryStore(), False
         scratch = tmp_path / f"scratch-{number}"
         faulty = Faulty(number, fault, partial(check_whole, bucket), after=after)
-        monkeypatch.setattr(export, "obstore", faulty)
+        monkeypatch.setattr(object_store, "obstore", faulty)
         while True:
             try:
-                exported(BucketExport(bucket, URL, scratch))
+                exported(BucketExport(ObjectStore(bucket, URL), scratch))
             except (StoreUnavailable, Interrupted):
                 hit = True
             else:
@@ -160,17 +162,17 @@ def test_what_was_made_is_not_made_again_when_it_could_not_be_sent(
 
     monkeypatch.setattr(Export, "assemble", counted)
     with monkeypatch.context() as patch:
-        patch.setattr(export, "obstore", Away())
+        patch.setattr(object_store, "obstore", Away())
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match=r"s3://bucket/models/tiny/\S+: away"):
-                exported(BucketExport(bucket, URL, tmp_path))
-    exported(BucketExport(bucket, URL, tmp_path))
+                exported(BucketExport(ObjectStore(bucket, URL), tmp_path))
+    exported(BucketExport(ObjectStore(bucket, URL), tmp_path))
     assert made == ["r1"]
 
 
 def test_a_part_that_came_damaged_is_refused_and_read_again(tmp_path: Path) -> None:
     bucket = MemoryStore()
-    target = BucketExport(bucket, URL, tmp_path)
+    target = BucketExport(ObjectStore(bucket, URL), tmp_path)
     parts = [target.write_part("r1", shard, bases) for shard, bases in enumerate(BASES)]
     data = contents(bucket)[parts[1].file]
     obstore.put(bucket, parts[1].file, data[:-1] + bytes([data[-1] ^ 1]))
@@ -184,7 +186,7 @@ def test_a_part_that_came_damaged_is_refused_and_read_again(tmp_path: Path) -> N
 
 def test_a_part_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
     """A bucket that is gone answers as if it were empty, and may come back."""
-    target = BucketExport(MemoryStore(), URL, tmp_path)
+    target = BucketExport(ObjectStore(MemoryStore(), URL), tmp_path)
     part = target.write_part("r1", 0, BASES[0])
     away = ExportPart(file="parts/r1-shard-001.safetensors", digest=part.digest)
     with pytest.raises(StoreUnavailable, match=r"shard-001\.safetensors: there is no such name"):
@@ -194,14 +196,14 @@ def test_a_part_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
 def test_another_runs_model_is_replaced(tmp_path: Path) -> None:
     bucket = MemoryStore()
     obstore.put(bucket, "notes.txt", b"of the user")
-    exported(BucketExport(bucket, URL, tmp_path), "r0")
-    exported(BucketExport(bucket, URL, tmp_path), "r1")
+    exported(BucketExport(ObjectStore(bucket, URL), tmp_path), "r0")
+    exported(BucketExport(ObjectStore(bucket, URL), tmp_path), "r1")
     assert json.loads(contents(bucket)[INDEX])["metadata"]["run"] == "r1"
     found = contents(bucket)
     assert sorted(found) == ["model.safetensors", INDEX, "notes.txt"]
 
 
-@pytest.mark.parametrize("refused", ["put", "head", "delete"])
+@pytest.mark.parametrize("refused", ["put", "get", "delete"])
 def test_a_bucket_that_cannot_be_used_is_found_at_the_start(
     refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +218,7 @@ def test_a_bucket_that_cannot_be_used_is_found_at_the_start(
 
             return request
 
-    monkeypatch.setattr(export, "obstore", Refusing())
+    monkeypatch.setattr(object_store, "obstore", Refusing())
     with pytest.raises(StoreUnavailable, match=r"s3://bucket/models/tiny/atoll-.*: 403") as refusal:
-        BucketExport(MemoryStore(), URL, tmp_path).check()
+        BucketExport(ObjectStore(MemoryStore(), URL), tmp_path).check()
     assert not refusal.value.is_permanent

@@ -12,17 +12,16 @@ from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer.arrays import DTYPES, F32
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.checkpoints import copies
-from atoll_syncer.checkpoints.copies import FolderPlace
 from atoll_syncer.checkpoints.restoring import render
 from atoll_syncer.storage.export import INDEX
-from atoll_syncer.storage.files import StoreCorrupt, StoreUnavailable, files_in_order
+from atoll_syncer.storage.files import FileStore, StoreCorrupt, StoreUnavailable, files_in_order
 from unit.syncer.checkpoint_side import RUN, Parent, a_place
 
 
-def rendered(parent: Parent, place: FolderPlace, folder: Path, step: int = 40) -> Path:
+def rendered(parent: Parent, place: FileStore, folder: Path, step: int = 40) -> Path:
     render(place, parent.attempt(0, step), folder / "scratch", parent.sync.wire_down)
     assert list((folder / "scratch").iterdir()) == []
-    return place.folder / copies.model_name(step)
+    return place.root / copies.model_name(step)
 
 
 @pytest.mark.parametrize("wire", [Wire.F32, Wire.BF16, Wire.INT8])
@@ -58,7 +57,7 @@ def test_a_model_that_is_there_stays_and_one_that_was_cut_short_is_made_anew(
         during.setattr(shutil, "move", away)
         with pytest.raises(StoreUnavailable):
             render(place, parent.attempt(0, 40), tmp_path / "scratch", parent.sync.wire_down)
-    model = place.folder / copies.model_name(40)
+    model = place.root / copies.model_name(40)
     assert [each.name for each in model.iterdir()] == ["model.safetensors"]
     rendered(parent, place, tmp_path)
     before = {each: each.stat().st_mtime_ns for each in files_in_order(model)}
@@ -70,13 +69,13 @@ def test_a_model_that_is_there_stays_and_one_that_was_cut_short_is_made_anew(
 def test_of_a_damaged_part_no_model_is_made(tmp_path: Path) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     parent.checkpoint(place)
-    path = place.folder / "step-40/1" / parent.histories[1].heads[2].object
+    path = place.root / "step-40/1" / parent.histories[1].heads[2].object
     data = path.read_bytes()
     path.unlink()
     path.write_bytes(data[:-1] + b"x")
     with pytest.raises(StoreCorrupt):
         render(place, parent.attempt(0, 40), tmp_path / "scratch", parent.sync.wire_down)
-    assert not (place.folder / copies.model_name(40)).exists()
+    assert not (place.root / copies.model_name(40)).exists()
 
 
 def test_a_model_goes_with_its_checkpoint(tmp_path: Path) -> None:
@@ -86,9 +85,9 @@ def test_a_model_goes_with_its_checkpoint(tmp_path: Path) -> None:
         rendered(parent, place, tmp_path, step)
     for shard in range(2):
         copies.prune(place, parent.attempt(shard, 60), 1)
-    assert [each.name for each in place.folder.iterdir()] == ["step-60"]
+    assert [each.name for each in place.root.iterdir()] == ["step-60"]
     assert not copies.is_taken(place, parent.attempt(0, 60, run="another"))
-    assert not (place.folder / copies.model_name(60)).exists()
+    assert not (place.root / copies.model_name(60)).exists()
 
 
 def test_the_index_of_a_model_comes_last(tmp_path: Path) -> None:

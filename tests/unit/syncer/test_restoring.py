@@ -16,7 +16,6 @@ from atoll_protos.job.layout import Layout, TensorSpec, build_layout
 from atoll_protos.job.run_file import Checkpoints, RunFile, Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_syncer.checkpoints import restoring
-from atoll_syncer.checkpoints.copies import FILE, FolderPlace
 from atoll_syncer.checkpoints.restoring import Checkpoint, RestoreRefusedError
 from atoll_syncer.duties.background import Background, start_threads
 from atoll_syncer.duties.checkpointing import Restoring
@@ -35,19 +34,16 @@ from atoll_syncer.model.log import FoundCheckpoint, Trained
 from atoll_syncer.numbers.values import TensorValues
 from atoll_syncer.rules.status import status
 from atoll_syncer.storage import versions
-from atoll_syncer.storage.files import FileStore
+from atoll_syncer.storage.files import FILE, FileStore
+from atoll_syncer.storage.object_store import open_store
 from unit.syncer.checkpoint_side import RUN, STATE, Parent, a_place, gathered
 from unit.syncer.shard_side import RUN as NEW_RUN
 from unit.syncer.shard_side import Side, digest, run_file, side
 from unit.syncer.values_side import TENSORS, restore
 
 
-def open_place(url: str) -> FolderPlace:
-    return FolderPlace(Path(url.removeprefix(FILE)))
-
-
 def found(url: str | Path) -> Checkpoint:
-    return restoring.find(str(url), open_place)
+    return restoring.find(str(url), open_store)
 
 
 def restored(checkpoint: Checkpoint, layout: Layout, sync: Sync) -> list[TensorValues]:
@@ -141,7 +137,7 @@ def test_the_newest_of_two_runs_counts_by_when_it_was_taken(tmp_path: Path) -> N
 def test_a_part_of_another_run_is_no_part(tmp_path: Path) -> None:
     parent, place = Parent(tmp_path), a_place(tmp_path)
     parent.checkpoint(place, 40)
-    about = place.read("step-40/checkpoint.json")
+    about = bytes(place.read("step-40/checkpoint.json"))
     parent.take(place, 1, 40, run="another")  # its process removes what is not its run's
     with pytest.raises(RestoreRefusedError):
         found(f"{place.url}/step-40")
@@ -155,7 +151,7 @@ def test_a_flipped_byte_is_named_and_the_checkpoint_before_it(tmp_path: Path) ->
     for step in (20, 40):
         parent.checkpoint(place, step)
     name = parent.histories[1].heads[2].object
-    path = place.folder / "step-40/1" / name
+    path = place.root / "step-40/1" / name
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.unlink()  # a link: the other one stays as it is
@@ -166,9 +162,8 @@ def test_a_flipped_byte_is_named_and_the_checkpoint_before_it(tmp_path: Path) ->
     assert str(refused.value).endswith(
         f"begin a new job with the one before it, {place.url}/step-20"
     )
-    (snapshot,) = (place.folder / "step-40/0/snapshots").iterdir()
-    snapshot.write_bytes(b"{}")
-    with pytest.raises(RestoreRefusedError, match="step-40/0: its log or its snapshot is damaged"):
+    place.write("step-40/0/part.json", b"{}")
+    with pytest.raises(RestoreRefusedError, match="step-40/0: the part is not there, or is dam"):
         found(place.url)
 
 
@@ -224,7 +219,7 @@ async def perform(
     fed: list[Effect] = []
     metrics = ShardMetrics(CollectorRegistry())
     background = Background(start_threads(), metrics, lambda error: None, lambda full: 0)
-    machine: Any = SimpleNamespace(shard=0, store=store, open_place=open_place, run_file=run_file)
+    machine: Any = SimpleNamespace(shard=0, store=store, open_place=open_store, run_file=run_file)
     shard: Any = rules
     await Restoring(shard, machine, background, fed.extend).perform(effect, values)
     background.stop()
@@ -291,7 +286,7 @@ def test_without_memory_for_the_model_nothing_is_read(tmp_path: Path) -> None:
     assert asyncio.run(perform(Rules(), store, RestoreSeed())) == []
 
 
-def found_by_a_job(folder: Path, place: FolderPlace, restore_from: str, uid: str = "") -> Rules:
+def found_by_a_job(folder: Path, place: FileStore, restore_from: str, uid: str = "") -> Rules:
     """What a registrar finds that has lost everything; `restore_from` is that of its manifest."""
     rules, store = Rules(), FileStore(folder / "new")
     store.open()
