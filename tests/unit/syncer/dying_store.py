@@ -4,8 +4,8 @@ The life is what a shard's process does without sessions: it begins a term, rest
 removes leftovers, and commits, with a snapshot and what that lets go in between.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,13 @@ from atoll_protos.job.run_file import Sync
 from atoll_protos.transfer import arrays
 from atoll_protos.transfer.arrays import F32
 from atoll_protos.transfer.codecs import Wire
-from atoll_protos.transfer.frames import Buffer
 from atoll_syncer.model.effects import MergeOffers, Stage, StoreSeed
 from atoll_syncer.model.history import History
 from atoll_syncer.model.log import Entry, Participant, TermBegun
 from atoll_syncer.model.roster import momentum
 from atoll_syncer.numbers.commit import Arrived
 from atoll_syncer.numbers.values import TensorValues
-from atoll_syncer.storage.files import OBJECTS, Store
+from atoll_syncer.storage.files import OBJECTS
 from atoll_syncer.storage.journal import Journal, collect, write
 from atoll_syncer.storage.versions import Collector
 from unit.syncer.log_side import a_commit, a_participant, a_seed
@@ -57,35 +56,9 @@ class DyingStore:
     after: bool = False
     requests: list[str] = field(default_factory=list)
 
-    @property
-    def keeps_entries(self) -> bool:
-        return bool(self.store.keeps_entries)
-
-    @property
-    def heartbeat_seconds(self) -> float:
-        return float(self.store.heartbeat_seconds)
-
-    def create(self, name: str, data: bytes) -> bool:
-        return bool(self._done("create", name, data))
-
-    def replace(self, name: str, data: bytes) -> None:
-        self._done("replace", name, data)
-
-    def put(self, parts: Sequence[Buffer], epoch: int) -> str:
-        return str(self._done("put", parts, epoch))
-
-    def read(self, name: str) -> bytearray:
-        found: bytearray = self._done("read", name)
-        return found
-
-    def names(self, prefix: str, after: str = "") -> list[str]:
-        return list(self._done("names", prefix, after))
-
-    def delete(self, name: str) -> None:
-        self._done("delete", name)
-
-    def tidy(self) -> None:
-        self._done("tidy")
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.store, name)
+        return partial(self._done, name) if callable(found) else found
 
     def _done(self, kind: str, *arguments: Any) -> Any:
         self.requests.append(kind)
@@ -99,7 +72,7 @@ class DyingStore:
                 raise Killed
 
 
-def life(store: Store) -> tuple[History, TensorValues]:
+def life(store: Any) -> tuple[History, TensorValues]:
     """From the start of a process to the last commit; what was there before is carried on."""
     store.tidy()
     journal = Journal(store, lambda: 7.0)
