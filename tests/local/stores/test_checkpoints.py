@@ -28,7 +28,9 @@ def place(server: Server) -> Iterator[ObjectStore]:
     """A fresh folder of a bucket, with its credentials in the environment."""
     found = server.place()
     with mock.patch.dict(os.environ, found.environment):
-        yield open_store(found.url, found.endpoint)
+        store = open_store(found.url, found.endpoint)
+        assert isinstance(store, ObjectStore)
+        yield store
 
 
 def test_a_checkpoint_in_a_bucket_is_whole_and_goes_as_one_in_a_folder(

@@ -112,7 +112,7 @@ def seed(values: TensorValues, fragment: int) -> Arrived:
     return values.examine(head, bytearray(np.linspace(-1, 1, count, dtype=F32)))
 
 
-def begin(values: TensorValues, store: Store, journal: Journal, history: History) -> None:
+def begin(values: TensorValues, store: Any, journal: Journal, history: History) -> None:
     """Version 0."""
     for fragment in range(LAYOUT.fragments):
         values.keep(1, fragment, seed(values, fragment))
@@ -132,7 +132,7 @@ def begin(values: TensorValues, store: Store, journal: Journal, history: History
         values.committed(fragment)
 
 
-def commit(values: TensorValues, store: Store, journal: Journal, history: History) -> None:
+def commit(values: TensorValues, store: Any, journal: Journal, history: History) -> None:
     """The next version: each slot's offer on the newest one of the slice whose turn it is."""
     fragment = history.commits % LAYOUT.fragments
     base = history.heads[fragment].number
