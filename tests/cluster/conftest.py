@@ -32,7 +32,7 @@ COMMAND = Path(__file__).resolve().parent
 BUILD = "operators_build"
 NODES = {"us-east": 2, "eu-west": 5, "ap-south": 1}
 UP = (
-    "up", "--json", "--timing", "default", "--clusters", "2",
+    "up", "--json", "--clusters", "2",
     "--nodes", ",".join(f"{region}={count}" for region, count in NODES.items()),
     "--nodes", "eu-west=1",
 )  # fmt: skip

@@ -11,7 +11,7 @@ from cluster.kubectl import Kubectl, until
 from cluster.test_hosts import HOSTS, LENGTH, SLOTS, TICKS, example
 from cluster.training import TRAIN_SECONDS_MAX, Job
 
-UP = ("up", "--json", "--ipv6", "--timing", "default", "--nodes", "us-east=2,eu-west=2")
+UP = ("up", "--json", "--ipv6", "--nodes", "us-east=2,eu-west=2")
 NAMESPACE = "six"
 
 

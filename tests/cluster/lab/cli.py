@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cluster.lab import binaries, faults, images, lifecycle, roles
-from cluster.lab.layout import LabError, Timing, plan
+from cluster.lab.layout import LabError, plan
 from cluster.lab.node import be_init
 
 NODES = "us-east=2,eu-west=2,ap-south=2"
@@ -49,15 +49,12 @@ def up(
         typer.Option(metavar="REGION=COUNT,...", help="Of a cluster; given again, of the next."),
     ] = [NODES],  # noqa: B006  typer copies it
     clusters: Annotated[int, typer.Option(help="How many.")] = 1,
-    timing: Annotated[
-        Timing, typer.Option(help="A lost node is seen in 8 s, or by Kubernetes' defaults.")
-    ] = "fast",
     ipv6: Annotated[bool, typer.Option("--ipv6", help="In place of IPv4.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start clusters, with the images of this checkout, and wait until they can be used."""
     with _alone_and_timed("up"):
-        lifecycle.up(plan(nodes, clusters, timing, roles.torch_shares(), ipv6=ipv6))
+        lifecycle.up(plan(nodes, clusters, roles.torch_shares(), ipv6=ipv6))
         _show(as_json)
 
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from atoll_protos.network.addresses import joined
 
@@ -18,9 +18,6 @@ PLANE_NET_IPV6 = "fd00:200::/64"  # the same of a lab that has IPv6 alone
 CLUSTERS_MAX = 5
 NODES_MAX = 60
 SHARES = Path("/opt/share")  # in every container of every pod: folders of this machine
-
-
-Timing = Literal["fast", "default"]  # when a lost node is seen
 
 
 class LabError(Exception):
@@ -141,7 +138,6 @@ class Lab:
     """Everything that one `up` starts."""
 
     clusters: tuple[Cluster, ...]
-    timing: Timing = "fast"
     shares: Mapping[str, str] = field(default_factory=dict)
     ipv6: bool = False  # in place of IPv4
     checkout: str = str(ROOT)  # whose code runs in it
@@ -169,7 +165,6 @@ class Lab:
 def plan(
     nodes: Sequence[str],
     clusters: int,
-    timing: Timing,
     shares: Mapping[str, str],
     *,
     ipv6: bool = False,
@@ -182,7 +177,6 @@ def plan(
     wanted = [_regions(nodes[min(i, len(nodes) - 1)]) for i in range(clusters)]
     return Lab(
         clusters=tuple(_cluster(i, regions, ipv6) for i, regions in enumerate(wanted, start=1)),
-        timing=timing,
         shares=shares,
         ipv6=ipv6,
     )
@@ -213,7 +207,6 @@ def to_json(lab: Lab) -> str:
     """Write a lab down, for later commands and for the processes of its nodes."""
     document = {
         "clusters": [[[node.name, node.region] for node in c.nodes] for c in lab.clusters],
-        "timing": lab.timing,
         "shares": dict(lab.shares),
         "ipv6": lab.ipv6,
         "checkout": lab.checkout,
@@ -238,7 +231,6 @@ def from_json(text: str) -> Lab:
     )
     return Lab(
         clusters=clusters,
-        timing=document["timing"],
         shares=document["shares"],
         ipv6=ipv6,
         checkout=document.get("checkout", ""),

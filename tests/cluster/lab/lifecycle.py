@@ -110,7 +110,7 @@ def _bring_up(lab: Lab) -> None:
     network.lay(lab)
     with ThreadPoolExecutor() as pool:
         for cluster in pool.map(lambda c: _boot(lab, c, programs, containerd), lab.clusters):
-            wait_until_usable(cluster, programs, lab.timing)
+            wait_until_usable(cluster, programs)
     if archive is not None:
         load(archive, lab.nodes())
 
@@ -127,7 +127,7 @@ def _boot(lab: Lab, cluster: Cluster, programs: Path, containerd: Path | None) -
         configure(cluster, node, lab)
         if containerd is not None:
             images.give_images(node, containerd)
-    start_plane(cluster, programs, lab.timing)
+    start_plane(cluster, programs)
     for node in cluster.nodes:
         power_on(node, programs)
     return cluster

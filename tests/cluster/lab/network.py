@@ -89,15 +89,8 @@ def tear_down() -> None:
         run("ip", "netns", "delete", space.name)
     for route in _routes():
         if route.get("type") == "unreachable" and route.get("metric") == GUARD_METRIC:
-            run(
-                "ip",
-                "route",
-                "delete",
-                "unreachable",
-                str(route["dst"]),
-                "metric",
-                str(GUARD_METRIC),
-            )
+            words = ("ip", "route", "delete", "unreachable", str(route["dst"]))
+            run(*words, "metric", str(GUARD_METRIC))
 
 
 def forget_netns_folder() -> None:

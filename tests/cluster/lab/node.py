@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.lab import cgroups
-from cluster.lab.layout import SHARES, Cluster, Lab, Node, Timing
+from cluster.lab.layout import SHARES, Cluster, Lab, Node
 from cluster.lab.network import NETNS
 from cluster.lab.processes import NODE_MARK, run, start
 
@@ -60,9 +60,7 @@ def configure(cluster: Cluster, node: Node, lab: Lab) -> None:
     base.write_text(json.dumps(_container(lab.shares)))
     (node.folder / "containerd.toml").write_text(CONTAINERD + CONTAINERD_PODS % base)
     (node.folder / "resolv.conf").write_text(f"nameserver {cluster.address}\n")
-    (node.folder / "kubelet.json").write_text(
-        json.dumps(_kubelet(cluster, node, lab.timing), indent=1)
-    )
+    (node.folder / "kubelet.json").write_text(json.dumps(_kubelet(cluster, node), indent=1))
     (node.folder / "kube-proxy.json").write_text(json.dumps(_proxy(cluster, node), indent=1))
 
 
@@ -194,10 +192,9 @@ def _container(shares: Mapping[str, str]) -> dict[str, object]:
     return container
 
 
-def _kubelet(cluster: Cluster, node: Node, timing: Timing) -> dict[str, object]:
+def _kubelet(cluster: Cluster, node: Node) -> dict[str, object]:
     signals = ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available",
                "imagefs.inodesFree")  # fmt: skip
-    fast = {"nodeStatusUpdateFrequency": "2s", "nodeLeaseDurationSeconds": 8}
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -223,7 +220,6 @@ def _kubelet(cluster: Cluster, node: Node, timing: Timing) -> dict[str, object]:
         "evictionHard": dict.fromkeys(signals, "0%"),
         "syncFrequency": "10s",
         "volumePluginDir": "/var/lib/kubelet/volumeplugins",
-        **(fast if timing == "fast" else {}),
     }
 
 

@@ -5,11 +5,10 @@ import time
 from pathlib import Path
 
 from cluster.lab import api
-from cluster.lab.layout import Cluster, Timing
+from cluster.lab.layout import Cluster
 from cluster.lab.processes import CLUSTER_MARK, SECONDS_MAX, of_lab, start, wait_for
 
 VOLUMES = 50
-FAST = ("--node-monitor-period=1s", "--node-monitor-grace-period=8s")
 
 COREFILE = """\
 .:53 {{
@@ -38,10 +37,10 @@ rules:
 """
 
 
-def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
+def start_plane(cluster: Cluster, programs: Path) -> None:
     """Start all processes of a control plane and wait until its API server is ready."""
     _audit_policy(cluster).write_text(AUDIT)
-    etcd, api_server, *others = _commands(cluster, programs, timing)
+    etcd, api_server, *others = _commands(cluster, programs)
     _start(cluster, etcd)
     _start(cluster, api_server)
     _wait(cluster, "API server", "/readyz", "kube-apiserver")
@@ -60,16 +59,14 @@ def start_plane(cluster: Cluster, programs: Path, timing: Timing) -> None:
     _offer_volumes(cluster)
 
 
-def wait_until_usable(
-    cluster: Cluster, programs: Path, timing: Timing, seconds_max: float = SECONDS_MAX
-) -> None:
+def wait_until_usable(cluster: Cluster, programs: Path, seconds_max: float = SECONDS_MAX) -> None:
     """Wait until every node is Ready and pods can be made.
 
     What has ended by itself is started again, as a controller manager does that has waited 10 s
     for a slow API server.
     """
     log = cluster.folder / "log"
-    commands = _commands(cluster, programs, timing)
+    commands = _commands(cluster, programs)
 
     def all_ready() -> bool:
         time.sleep(0.5)
@@ -85,13 +82,12 @@ def wait_until_usable(
     _wait(cluster, "ServiceAccount default", account, "kube-controller-manager")
 
 
-def _commands(cluster: Cluster, programs: Path, timing: Timing) -> list[list[str | Path]]:
+def _commands(cluster: Cluster, programs: Path) -> list[list[str | Path]]:
     """What a control plane consists of, in the order in which it is started."""
-    manager = _controller_manager(cluster) + (list(FAST) if timing == "fast" else [])
     return [
         _etcd(cluster),
         [programs / "kube-apiserver", *_apiserver(cluster)],
-        [programs / "kube-controller-manager", *manager],
+        [programs / "kube-controller-manager", *_controller_manager(cluster)],
         [programs / "kube-scheduler", *_scheduler(cluster)],
         [programs / "coredns", "-conf", cluster.folder / "Corefile"],
     ]
