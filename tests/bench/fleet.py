@@ -219,7 +219,7 @@ def plane() -> Iterator[Cluster]:
     if run_folder().exists():
         raise SystemExit("a lab is up: end it with `python tests/cluster down` first")
     try:
-        lab("up", "--nodes", f"{REGIONS[0]}=0", "--timing", "default")
+        lab("up", "--nodes", f"{REGIONS[0]}=0")
         (cluster,) = current().clusters
         yield cluster
     finally:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.job.spec import KIND
-from atoll_operator.kube.observed.cache import Cache, EventFailure, Sight, failure, slim, slim_node
+from atoll_operator.kube.observed.cache import Cache, EventFailure, Sight, failure
 from atoll_protos.names import Label
 
 KEY = ("demo", "tiny")
@@ -83,14 +83,6 @@ def test_a_list_of_one_namespace_or_kind_says_nothing_of_others() -> None:
     assert names(cache) == []  # it has lost the label
 
 
-def test_jobs_with_pods_on_a_node() -> None:
-    cache = Cache()
-    cache.seen("Pod", pod("a", 1))
-    cache.seen("Pod", pod("b", 2, node="n2", job="other"))
-    assert cache.jobs_on(["n2", "n3"]) == {("demo", "other")}
-    assert cache.jobs_on([]) == set()
-
-
 def test_nothing_is_judged_before_all_is_listed_or_while_a_watch_is_broken() -> None:
     sight = Sight(tried_at=0.0)
     cache = Cache(sights={"/api/v1/pods": sight})
@@ -104,23 +96,6 @@ def test_nothing_is_judged_before_all_is_listed_or_while_a_watch_is_broken() -> 
     assert sight.broken_at == 2.0
     sight.works(4.0)
     assert cache.problem("demo") == ""
-
-
-def test_of_a_pod_and_of_a_node_only_what_is_read_is_kept() -> None:
-    container = {"name": "learner", "image": "i", "env": [{"name": "A"}], "args": ["x"]}
-    raw = pod("a", 1)
-    raw["metadata"]["managedFields"] = [{"manager": "kubelet"}]
-    raw["spec"]["containers"] = [container]
-    kept = slim("Pod", raw)
-    assert kept["spec"]["containers"] == [{"name": "learner", "image": "i"}]
-    assert "managedFields" not in kept["metadata"]
-    node = {
-        "metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "creationTimestamp": "then"},
-        "spec": {"taints": [{"key": "k"}]},
-        "status": {"conditions": [{"type": "Ready"}], "addresses": [{"address": "10.0.0.1"}]},
-    }
-    more = {"metadata": {"annotations": {}}, "spec": {"podCIDR": "x"}, "status": {"images": []}}
-    assert slim_node({part: node[part] | more[part] for part in node}) == node  # type: ignore[operator]
 
 
 def said(message: str, minute: int) -> EventFailure:

@@ -68,21 +68,3 @@ def test_a_part_that_hangs_is_not_live_and_what_cannot_be_seen_is_not_ready(
 ) -> None:
     for problems, said in ((is_live(signs(**more)), dead), (is_ready(signs(**more)), unready)):
         assert problems == ([said] if said else [])
-
-
-def test_the_body_reports_every_age() -> None:
-    found = signs(
-        leads=False, last_pass_at=NOW - 1.26, passes={"demo/tiny": NOW - 0.5},
-        sights={NODES: sight(2.04), "/pods": Sight(tried_at=NOW)},
-    )  # fmt: skip
-    assert found.body([]) == {
-        "ok": True,
-        "problems": [],
-        "role": "standby",
-        "leader": "a",
-        "leaseSeconds": 1.0,
-        "lastPassSeconds": 1.3,
-        "runningPassSeconds": {"demo/tiny": 0.5},
-        "watchSeconds": {NODES: 2.0, "/pods": None},
-    }
-    assert signs().body(["p"])["ok"] is False

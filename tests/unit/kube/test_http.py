@@ -3,30 +3,15 @@
 import asyncio
 
 import aiohttp
-import pytest
 from prometheus_client import CollectorRegistry
 
 from atoll_operator.kube import serve
 from atoll_operator.kube.serve import Signs
 from atoll_operator.local.startable import free_ports
-from atoll_protos.network.addresses import joined
 
 
 def leader() -> Signs:
     return Signs(now=1.0, leads=True, holder="a", tried_at=1.0, answering_since=1.0)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_probes_and_scrapes_are_answered_over_either_family(host: str) -> None:
-    (port,) = free_ports(1)
-    runner = await serve.serve_http(port, leader, CollectorRegistry())
-    try:
-        async with aiohttp.ClientSession(f"http://{joined(host, port)}") as client:
-            for path in ("/livez", "/metrics"):
-                async with client.get(path) as reply:
-                    assert reply.status == 200
-    finally:
-        await runner.cleanup()
 
 
 async def test_requests_that_never_end_keep_no_probe_from_an_answer_and_are_ended() -> None:

@@ -181,11 +181,6 @@ async def test_a_kopf_is_followed_by_another(
         assert not one.jobs.sight.problem
 
 
-async def test_a_refused_list_waits_as_it_is_told(followed: Followed, slept: list[float]) -> None:
-    async with followed(refusals={WHERE: (429, {"Retry-After": "60"})}):
-        await until(lambda: 60.0 in slept)
-
-
 async def test_quiet_needs_no_list(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing happens, and no bookmark comes either."""
     monkeypatch.setattr("atoll_operator.kube.edges.jobs.INACTIVE_SECONDS", 1.0)

@@ -99,14 +99,6 @@ async def test_a_namespace_whose_rights_alone_are_lost_is_not_gone(found: Any, e
     assert not cache.sights[PODS].gone
 
 
-def test_a_job_is_judged_while_another_namespace_cannot_be_seen() -> None:
-    world = World()
-    sight = Sight(namespace="other", tried_at=0.0, listed=True)
-    world.server.cache.sights[PODS] = sight
-    sight.fails("403: forbidden", 0.0)
-    assert "apply StatefulSet tiny-us-east" in world.run()
-
-
 def test_a_job_of_a_namespace_that_is_gone_is_forgotten() -> None:
     world = World()
     world.run()

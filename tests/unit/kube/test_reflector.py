@@ -181,15 +181,6 @@ async def test_a_watch_that_the_api_server_does_not_take_is_a_failure(
         await world.works_again()
 
 
-async def test_a_list_beside_the_watch_shows_what_it_has_not(following: Following) -> None:
-    async with following() as world:
-        world.server.items[POD_PATH].pop()  # a deletion that comes late
-        await world.reflector.list_now()
-        assert world.lists[-1] == ["p0", "p1", "p2", "p3"]
-        assert world.server.count("WATCH", POD_PATH) == 1  # it has gone on
-        assert not world.reflector.is_broken
-
-
 async def test_retry_after_is_waited_for(following: Following, slept: list[float]) -> None:
     async with following() as world:
         await world.refused(429, **{"Retry-After": "3"})

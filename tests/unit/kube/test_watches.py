@@ -13,7 +13,6 @@ from atoll_operator.kube.edges.watches import (
     sources,
 )
 from atoll_operator.kube.observed.cache import Cache, EventFailure, Sight
-from atoll_operator.kube.plan.nodes import states_of
 from atoll_protos.names import Label
 
 PODS, EVENTS = "/api/v1/pods", "/api/v1/events"
@@ -192,11 +191,3 @@ def test_all_passes_of_a_moment_share_one_look_at_the_nodes() -> None:
     assert later["n1"].renewed == "10:01"
     nodes.take(NODES, "MODIFIED", node("False"))
     assert not nodes.look(100.0 + LOOK_SECONDS)["n1"].ready
-
-
-def test_what_follows_from_thousands_of_nodes_is_worked_out_once() -> None:
-    nodes = Nodes(region_label="region")
-    nodes.take(NODES, "ADDED", node())
-    look = nodes.look(100.0)
-    assert states_of(look, 20.0) is states_of(look, 20.0)
-    assert states_of(look, 30.0) is not states_of(look, 20.0)
