@@ -52,7 +52,7 @@ from atoll_operator.kube.edges.lease import Election
 from atoll_operator.kube.edges.polls import Polls, Syncers
 from atoll_operator.kube.edges.queue import Queue
 from atoll_operator.kube.edges.watches import ERRORS, Nodes, Reflector
-from atoll_operator.kube.effects.apply import Applier, Repair
+from atoll_operator.kube.effects.apply import Applier
 from atoll_operator.kube.effects.report import Recorder, StatusWriter
 from atoll_operator.kube.effects.secrets import Secrets
 from atoll_operator.kube.metrics import Metrics
@@ -80,13 +80,14 @@ def reconciler(
     metrics: Metrics,
 ) -> Reconciler:
     recorder = Recorder(api=server, metrics=metrics)
-    repair = Repair(api=server, syncers=syncers, metrics=metrics, recorder=recorder)
     secrets = Secrets(api=server, metrics=metrics, settings=settings)
     return Reconciler(
         settings=settings,
         metrics=metrics,
         observer=ClusterObserver(cache=server.cache, polls=polls, nodes=nodes, secrets=secrets),
-        applier=Applier(api=server, metrics=metrics, repair=repair, secrets=secrets),
+        applier=Applier(
+            api=server, metrics=metrics, syncers=syncers, recorder=recorder, secrets=secrets
+        ),
         writer=StatusWriter(api=server, metrics=metrics, recorder=recorder),
     )
 

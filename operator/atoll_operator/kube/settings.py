@@ -3,13 +3,17 @@
 They are read once at start. `atoll_protos.environment` has the variables with their defaults.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from atoll_protos.environment import Env, default, value
 from atoll_protos.errors import SpecError
 
 EVERY_REGION = "*"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,55 +59,59 @@ class Settings:
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
     """Raises SpecError that names the variable."""
-    regions = _words(value(environment, Env.OPERATOR_REGIONS))
-    if not regions or (EVERY_REGION in regions and len(regions) > 1):
-        raise SpecError(Env.OPERATOR_REGIONS, "mixes * and names", "give * or names")
+
+    def read(name: str, parse: Callable[[str], T]) -> T:
+        text = value(environment, name).strip()
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise SpecError(name, f"is {text!r}", str(error)) from error
+
     return Settings(
         worker_image=value(environment, Env.WORKER_IMAGE),
         syncer_image=value(environment, Env.SYNCER_IMAGE),
-        regions=regions,
+        regions=read(Env.OPERATOR_REGIONS, _regions),
         region_label=value(environment, Env.OPERATOR_REGION_LABEL),
         pull_policy=value(environment, Env.OPERATOR_PULL_POLICY),
-        pod_user=_user(environment, Env.OPERATOR_POD_USER),
+        pod_user=read(Env.OPERATOR_POD_USER, _user),
         http_port=int(value(environment, Env.OPERATOR_HTTP_PORT)),
-        namespaces=_words(value(environment, Env.OPERATOR_NAMESPACES)),
-        api_requests_per_second=_above_zero(environment, Env.OPERATOR_API_REQUESTS),
-        api_burst=int(_above_zero(environment, Env.OPERATOR_API_BURST)),
+        namespaces=read(Env.OPERATOR_NAMESPACES, _words),
+        api_requests_per_second=read(Env.OPERATOR_API_REQUESTS, _above_zero),
+        api_burst=int(read(Env.OPERATOR_API_BURST, _above_zero)),
         limits=Limits(
-            of_job=_above_zero(environment, Env.OPERATOR_CHILDREN_PER_JOB),
-            of_namespace=_above_zero(environment, Env.OPERATOR_CHILDREN_PER_NAMESPACE),
-            in_all=_above_zero(environment, Env.OPERATOR_CHILDREN),
+            of_job=read(Env.OPERATOR_CHILDREN_PER_JOB, _above_zero),
+            of_namespace=read(Env.OPERATOR_CHILDREN_PER_NAMESPACE, _above_zero),
+            in_all=read(Env.OPERATOR_CHILDREN, _above_zero),
         ),
-        lease=_namespace_and_name(environment, Env.OPERATOR_LEASE),
-        certificate_seconds=_above_zero(environment, Env.OPERATOR_CERTIFICATE_SECONDS),
+        lease=read(Env.OPERATOR_LEASE, _namespace_and_name),
+        certificate_seconds=read(Env.OPERATOR_CERTIFICATE_SECONDS, _above_zero),
     )
 
 
-def _user(environment: Mapping[str, str], name: str) -> int | None:
-    text = value(environment, name).strip()
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise SpecError(name, f"is {text!r}", "give a number above 0, or nothing")
-    return int(text)
+def _regions(text: str) -> tuple[str, ...]:
+    regions = _words(text)
+    if not regions or (EVERY_REGION in regions and len(regions) > 1):
+        raise ValueError("give * or names")
+    return regions
 
 
-def _above_zero(environment: Mapping[str, str], name: str) -> float:
-    text = value(environment, name)
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise SpecError(name, f"is {text!r}", "give a number above 0")
-    return found
+def _user(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit() and int(text)):
+        raise ValueError("give a number above 0, or nothing")
+    return int(text) if text else None
 
 
-def _namespace_and_name(environment: Mapping[str, str], variable: str) -> tuple[str, str]:
-    text = value(environment, variable)
+def _above_zero(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(text)) < float("inf"):
+            return number
+    raise ValueError("give a number above 0")
+
+
+def _namespace_and_name(text: str) -> tuple[str, str]:
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name) or "/" in name:
-        raise SpecError(variable, f"is {text!r}", "give NAMESPACE/NAME")
+        raise ValueError("give NAMESPACE/NAME")
     return namespace, name
 
 

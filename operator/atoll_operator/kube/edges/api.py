@@ -189,6 +189,19 @@ class Api:
         await self.client.close()
 
     async def call(
+        self, method: str, where: str, *, of_election: bool = False, **options: Any
+    ) -> Object:
+        """Send a request in its turn (the election's: now); its JSON answer. Raises ApiError.
+
+        Options are those of `_send`.
+        """
+        if not of_election:
+            await self.limiter.wait(namespace_of(where))
+        response = await self._send(method, where, fenced=not of_election, **options)
+        found: Object = json.loads(await response.read())
+        return found
+
+    async def _send(
         self,
         method: str,
         where: str,
@@ -197,24 +210,6 @@ class Api:
         query: Query = (),
         content_type: str = JSON,
         seconds: float = CALL_SECONDS_MAX,
-        of_election: bool = False,
-    ) -> Object:
-        """Send a request in its turn (the election's: now); its JSON answer. Raises ApiError."""
-        if not of_election:
-            await self.limiter.wait(namespace_of(where))
-        fenced = not of_election
-        response = await self._send(method, where, body, query, content_type, seconds, fenced)
-        found: Object = json.loads(await response.read())
-        return found
-
-    async def _send(
-        self,
-        method: str,
-        where: str,
-        body: Mapping[str, Any] | None,
-        query: Query,
-        content_type: str,
-        seconds: float,
         fenced: bool = True,
     ) -> Any:
         if fenced and method != "get" and self.fence is not None:
@@ -374,7 +369,7 @@ class Api:
             ("timeoutSeconds", str(seconds)),
         ]
         query += which
-        response = await self._send("get", where, None, query, JSON, seconds + 30.0)
+        response = await self._send("get", where, query=query, seconds=seconds + 30.0)
         rest = b""
         try:
             yield {"type": BEGUN, "object": {}}

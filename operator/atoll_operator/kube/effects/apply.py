@@ -6,11 +6,11 @@
    refused the pass ends. The StatefulSet of a pod on a lost node gets its exclusion here; the pod
    itself is deleted in a later pass, when its controller has observed the exclusion.
 2. *Children that are no longer asked for are deleted*, after what replaces them is there.
-3. *Pods on lost nodes are replaced* (`Repair.replace`). The delete comes only after the registrar
+3. *Pods on lost nodes are replaced* (`Applier.replace`). The delete comes only after the registrar
    has taken the change, because from then on two processes of one slot may run, and only it
    keeps the older one out.
 4. *Pods that cannot go on are deleted*: stranded ones, and those that a shard refused for good.
-5. *Owners are named* (`Repair.name_owner`), after a fresh look at the pod.
+5. *Owners are named* (`Applier.name_owner`), after a fresh look at the pod.
 6. *Pods of an old template are restarted*, as many as the quorum can spare.
 7. *Learners' pods are marked* as in training or not, by which they are Ready (`status.marks`).
 8. *A finished job is deleted* when its time to live is over.
@@ -73,112 +73,6 @@ NO_OWNER = ""
 UNKNOWN_GENERATION = 0  # refused unless it is the last one; the refusal has the last one
 
 log = structlog.get_logger()
-
-
-@dataclass(slots=True, kw_only=True)
-class Repair:
-    """Walks through the two sequences above."""
-
-    api: Api
-    syncers: Syncers
-    metrics: Metrics
-    recorder: Recorder
-
-    async def replace(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> bool:
-        """Delete a pod of a lost node; False when the registrar has to be asked again."""
-        pod = each.pod
-        if not await self._still_silent(each):
-            return True
-        generation = each.retire_generation
-        if generation is not None and not await self._retire(plan, generation, each, memory):
-            return False
-        memory.deleted_at[each.key] = plan.at
-        gone = Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=each.reason)
-        if await self.delete(plan, gone, memory, at_once=True):
-            await self._note(plan, each, memory)
-        return True
-
-    async def delete(
-        self, plan: Plan, each: Deletion, memory: JobMemory, *, at_once: bool = False
-    ) -> bool:
-        """Delete an object; False: it was gone or may not go. Raises ApiErrors that may pass."""
-        where = path(each.kind, plan.namespace, each.name)
-        try:
-            found = await self.api.delete(where, each.uid, at_once=at_once)
-        except ApiError as error:
-            text = f"{each.kind} {each.name} is not deleted: {error.message}"
-            memory.undeleted[each.uid] = (text, plan.at)
-            log.warning("not deleted", job=plan.job, name=each.name, error=str(error))
-            if error.may_pass:
-                raise
-            return False
-        memory.undeleted.pop(each.uid, None)
-        return found
-
-    async def _still_silent(self, each: PodReplacement) -> bool:
-        """Whether a silent Lease is unchanged at the API server; other signs need no last look."""
-        if each.silent_renewal is None:
-            return True
-        lease = await self.api.get(f"{LEASES}/{each.pod.node}")
-        return lease is None or lease["spec"].get("renewTime") == each.silent_renewal
-
-    async def _retire(
-        self, plan: Plan, generation: int, each: PodReplacement, memory: JobMemory
-    ) -> bool:
-        slot, own = each.pod.slot, memory.certificates.of_slot(each.pod.slot)
-        answer = await self.syncers.set_owner(
-            plan.registrar_address, slot, NO_OWNER, generation, own
-        )
-        self.metrics.owners.inc()
-        return answer == generation + 1
-
-    async def _note(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> None:
-        """Tell of a deleted pod before anything can fail, and once though a finalizer holds it."""
-        pod, lost_at = each.pod, plan.at - each.silent_seconds
-        noted = memory.replacements.get(each.key[0])
-        if noted is not None and noted.old_uid == pod.uid:
-            return
-        memory.replacements[each.key[0]] = Replacement(
-            role=pod.role, name=pod.name, old_uid=pod.uid, shard=pod.shard, lost_at=lost_at
-        )
-        self.metrics.replacements.labels(pod.role).inc()
-        self.metrics.deletion_seconds.labels(pod.role).observe(time.monotonic() - lost_at)
-        log.warning("replaced", job=plan.job, pod=pod.name, node=pod.node, reason=each.reason)
-        await self.recorder.tell(each.event)
-
-    async def mark(self, plan: Plan, mark: Mark) -> None:
-        condition = {
-            "type": TRAINING_GATE,
-            "status": "True" if mark.trains else "False",
-            "reason": "Training" if mark.trains else "NotTraining",
-            "lastTransitionTime": rfc3339(time.time()),
-        }
-        try:
-            await self.api.mark(plan.namespace, mark.pod, mark.uid, condition)
-        except (ObjectNotFoundError, ConflictError):
-            return  # it is gone, or another one has its name: the next pass sees it
-        except ApiError as error:
-            if error.may_pass:
-                raise
-            log.warning("not marked", job=plan.job, pod=mark.pod, error=str(error))
-            return
-        log.info("marked", job=plan.job, pod=mark.pod, training=mark.trains)
-
-    async def name_owner(self, plan: Plan, owner: SlotOwner, memory: JobMemory) -> None:
-        live = await self.api.get(path("Pod", plan.namespace, owner.pod))
-        if live is None or live["metadata"]["uid"] != owner.uid:
-            return
-        address, generation = plan.registrar_address, owner.generation
-        own = memory.certificates.of_slot(owner.slot)
-        if generation is None:
-            memory.absent_since[owner.slot] = plan.at  # wait again before the next try
-            generation = await self.syncers.set_owner(
-                address, owner.slot, owner.uid, UNKNOWN_GENERATION, own
-            )
-        if generation is not None:
-            await self.syncers.set_owner(address, owner.slot, owner.uid, generation, own)
-            self.metrics.owners.inc()
-            log.info("named owner", job=plan.job, slot=owner.slot, pod=owner.uid)
 
 
 REFUSED, UNAVAILABLE = 422, 503  # HTTP: the object is wrong, or nobody can say
@@ -318,7 +212,8 @@ class Applier:
 
     api: Api
     metrics: Metrics
-    repair: Repair
+    syncers: Syncers
+    recorder: Recorder
     secrets: Secrets
 
     async def apply(self, plan: Plan, memory: JobMemory) -> ApplyOutcome:
@@ -332,15 +227,15 @@ class Applier:
         await self._delete(plan, _without_successor(plan.children.prune, memory), memory)
         waits = outcome.waits
         for replacement in plan.replace:
-            waits |= not await self.repair.replace(plan, replacement, memory)
+            waits |= not await self.replace(plan, replacement, memory)
         await self._delete(plan, plan.delete, memory)
         for owner in plan.owners:
-            await self.repair.name_owner(plan, owner, memory)
+            await self.name_owner(plan, owner, memory)
         await self._delete(plan, plan.restart, memory)
         for mark in plan.marks:
-            await self.repair.mark(plan, mark)
+            await self.mark(plan, mark)
         if plan.expire is not None and not waits:
-            await self.repair.delete(plan, plan.expire, memory)
+            await self.delete(plan, plan.expire, memory)
         return ApplyOutcome(waits=waits, refused=outcome.refused)
 
     async def _apply_children(self, plan: Plan, memory: JobMemory) -> ApplyOutcome:
@@ -377,7 +272,7 @@ class Applier:
             if revert is not None:
                 log.warning("reverted", job=plan.job, kind=kind, name=name, fields=revert.text)
                 memory.reverted_at[kind, name] = plan.at
-                await self.repair.recorder.tell(revert.event)
+                await self.recorder.tell(revert.event)
         return ApplyOutcome(waits=waits, refused=news)
 
     async def _check(self, plan: Plan, memory: JobMemory) -> dict[tuple[str, str], bool]:
@@ -409,12 +304,98 @@ class Applier:
         for each in deletions:
             if each.key is not None:
                 memory.deleted_at[each.key] = plan.at
-            if await self.repair.delete(plan, each, memory):
+            if await self.delete(plan, each, memory):
                 log.info(
                     "deleted", job=plan.job, kind=each.kind, name=each.name, reason=each.reason
                 )
                 if each.event is not None:
-                    await self.repair.recorder.tell(each.event)
+                    await self.recorder.tell(each.event)
+
+    async def replace(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> bool:
+        """Delete a pod of a lost node; False when the registrar has to be asked again."""
+        pod = each.pod
+        if each.silent_renewal is not None:  # other signs need no last look
+            lease = await self.api.get(f"{LEASES}/{pod.node}")
+            if lease is not None and lease["spec"].get("renewTime") != each.silent_renewal:
+                return True
+        former = each.retire_generation
+        if former is not None:
+            answer = await self._set_owner(plan, pod.slot, NO_OWNER, former, memory)
+            if answer != former + 1:
+                return False
+        memory.deleted_at[each.key] = plan.at
+        gone = Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=each.reason)
+        if await self.delete(plan, gone, memory, at_once=True):
+            await self._note(plan, each, memory)
+        return True
+
+    async def delete(
+        self, plan: Plan, each: Deletion, memory: JobMemory, *, at_once: bool = False
+    ) -> bool:
+        """Delete an object; False: it was gone or may not go. Raises ApiErrors that may pass."""
+        where = path(each.kind, plan.namespace, each.name)
+        try:
+            found = await self.api.delete(where, each.uid, at_once=at_once)
+        except ApiError as error:
+            text = f"{each.kind} {each.name} is not deleted: {error.message}"
+            memory.undeleted[each.uid] = (text, plan.at)
+            log.warning("not deleted", job=plan.job, name=each.name, error=str(error))
+            if error.may_pass:
+                raise
+            return False
+        memory.undeleted.pop(each.uid, None)
+        return found
+
+    async def _note(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> None:
+        """Tell of a deleted pod before anything can fail, and once though a finalizer holds it."""
+        pod, lost_at = each.pod, plan.at - each.silent_seconds
+        noted = memory.replacements.get(each.key[0])
+        if noted is not None and noted.old_uid == pod.uid:
+            return
+        memory.replacements[each.key[0]] = Replacement(
+            role=pod.role, name=pod.name, old_uid=pod.uid, shard=pod.shard, lost_at=lost_at
+        )
+        self.metrics.replacements.labels(pod.role).inc()
+        self.metrics.deletion_seconds.labels(pod.role).observe(time.monotonic() - lost_at)
+        log.warning("replaced", job=plan.job, pod=pod.name, node=pod.node, reason=each.reason)
+        await self.recorder.tell(each.event)
+
+    async def mark(self, plan: Plan, mark: Mark) -> None:
+        condition = {
+            "type": TRAINING_GATE,
+            "status": "True" if mark.trains else "False",
+            "reason": "Training" if mark.trains else "NotTraining",
+            "lastTransitionTime": rfc3339(time.time()),
+        }
+        try:
+            await self.api.mark(plan.namespace, mark.pod, mark.uid, condition)
+        except (ObjectNotFoundError, ConflictError):
+            return  # it is gone, or another one has its name: the next pass sees it
+        except ApiError as error:
+            if error.may_pass:
+                raise
+            log.warning("not marked", job=plan.job, pod=mark.pod, error=str(error))
+            return
+        log.info("marked", job=plan.job, pod=mark.pod, training=mark.trains)
+
+    async def name_owner(self, plan: Plan, owner: SlotOwner, memory: JobMemory) -> None:
+        live = await self.api.get(path("Pod", plan.namespace, owner.pod))
+        if live is None or live["metadata"]["uid"] != owner.uid:
+            return
+        slot, generation = owner.slot, owner.generation
+        if generation is None:
+            memory.absent_since[slot] = plan.at  # wait again before the next try
+            generation = await self._set_owner(plan, slot, owner.uid, UNKNOWN_GENERATION, memory)
+        if generation is not None:
+            await self._set_owner(plan, slot, owner.uid, generation, memory)
+            log.info("named owner", job=plan.job, slot=slot, pod=owner.uid)
+
+    async def _set_owner(
+        self, plan: Plan, slot: str, uid: str, generation: int, memory: JobMemory
+    ) -> int | None:
+        self.metrics.owners.inc()
+        own = memory.certificates.of_slot(slot)
+        return await self.syncers.set_owner(plan.registrar_address, slot, uid, generation, own)
 
 
 def _refuse(plan: Plan, memory: JobMemory, child: Object, error: ApiError) -> bool:

@@ -56,7 +56,7 @@ class SlotOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReplacement:
-    """A pod on a lost node that may be deleted now, after the last checks of `Repair`."""
+    """A pod on a lost node that may be deleted now, after the last checks of `apply`."""
 
     pod: Pod
     reason: str
