@@ -28,22 +28,25 @@ class World:
         self.resumes = 0
         self.sight = Sight(tried_at=time.monotonic())
         source = Source(
-            path=POD_PATH, sight=self.sight, query=[("labelSelector", "of")], listed=self._listed,
+            path=POD_PATH, sight=self.sight, feed=lambda _: None,
+            query=[("labelSelector", "of")], listed=self._listed,
             keep=lambda raw: (raw["metadata"]["name"], raw.get("said")), changed=self._changed,
             resumed=self._resumed, silent_seconds_max=lambda: silent_seconds_max,
         )  # fmt: skip
         self.reflector = Reflector(api=connection, source=source)
 
-    def _listed(self, items: list[Any], version: int) -> None:
+    def _listed(self, items: list[Any], version: int) -> tuple[()]:
         self.known = dict(items)
         self.lists.append(list(self.known))
         assert version <= self.server.version
+        return ()
 
-    def _changed(self, event: str, kept: tuple[str, Any]) -> None:
+    def _changed(self, event: str, kept: tuple[str, Any]) -> tuple[()]:
         if event == "DELETED":
             del self.known[kept[0]]
         else:
             self.known[kept[0]] = kept[1]
+        return ()
 
     def _resumed(self) -> None:
         self.resumes += 1

@@ -28,8 +28,7 @@ class World:
     def event(self, path: str, kind: str, raw: dict[str, Any]) -> list[tuple[str, str]]:
         """One event; the jobs that it fed."""
         self.fed.clear()
-        source = self.sources[path]
-        source.changed(kind, source.keep(raw))
+        self.sources[path].take(kind, raw)
         return list(self.fed)
 
 
@@ -76,7 +75,7 @@ def test_a_list_asks_for_passes_of_all_jobs_that_it_shows_or_no_longer_shows() -
     world = World()
     world.event(PODS, "ADDED", pod(1, job="old"))
     world.fed.clear()
-    world.sources[PODS].listed([pod(2, job="new")], 3)
+    world.sources[PODS].take_list([pod(2, job="new")], 3)
     assert sorted(world.fed) == [("demo", "new"), ("demo", "old")]
 
 
@@ -103,7 +102,7 @@ def test_an_event_of_a_controller_that_cannot_make_a_pod_is_kept_until_it_is_gon
     world.event(EVENTS, "DELETED", said)
     assert not world.cache.failures
     for items, left in (([kept], {"tiny": kept}), ([], {})):
-        world.sources[EVENTS].listed(items, 3)
+        world.sources[EVENTS].take_list(items, 3)
         assert world.cache.failures == left
     assert world.fed == [("demo", "tiny"), ("demo", "tiny")]
     elsewhere = {**said, "involvedObject": {"uid": "somebody's", "kind": "StatefulSet"}}
@@ -114,7 +113,7 @@ def test_what_a_kubelet_says_of_a_pod_that_it_cannot_start_is_kept_and_nothing_e
     world = World()
     world.event(PODS, "ADDED", pod(1))
     assert world.event(EVENTS, "ADDED", event("Pod", "NodeNotReady", "no")) == []
-    world.sources[EVENTS].listed([None], 1)
+    world.sources[EVENTS].take_list([None], 1)
     assert not world.cache.failures
     said = event("Pod", "FailedMount", 'secret "data" not found')
     assert world.event(EVENTS, "ADDED", said) == [("demo", "tiny")]
@@ -138,9 +137,9 @@ def test_a_list_of_nodes_asks_for_the_jobs_on_those_that_differ() -> None:
     world.event(PODS, "ADDED", pod(1))
     world.event(NODES, "ADDED", node())
     world.fed.clear()
-    world.sources[NODES].listed([node(), node(name="n2")], 2)
+    world.sources[NODES].take_list([node(), node(name="n2")], 2)
     assert world.fed == []
-    world.sources[NODES].listed([node(name="n2")], 3)
+    world.sources[NODES].take_list([node(name="n2")], 3)
     assert world.fed == [("demo", "tiny")]
     assert set(world.nodes.nodes) == {"n2"}
 
@@ -155,7 +154,7 @@ def test_a_lease_asks_for_no_pass_and_settles_after_each_gap() -> None:
     world.sources[LEASES].resumed()
     assert leases.settled_at > 0.0
     leases.settled_at = 0.0
-    world.sources[LEASES].listed([lease("10:01")], 2)
+    world.sources[LEASES].take_list([lease("10:01")], 2)
     assert leases.settled_at > 0.0
     assert leases.leases["n1"].renewed == "10:01"
 

@@ -125,7 +125,7 @@ class Jobs(Reflector):
         self._beat()
         if kind is None:
             self.wake.set()
-        self.source.changed(kind or "ADDED", self.source.keep(raw))
+        self.source.take(kind or "ADDED", raw)
 
     def _beat(self) -> None:
         self.failures = 0

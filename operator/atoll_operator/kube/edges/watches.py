@@ -50,7 +50,6 @@ from atoll_operator.api.job.spec import KIND
 from atoll_operator.kube.edges.api import BEGUN, KINDS, LEASES, NODES, Api, ApiError, Query, path
 from atoll_operator.kube.observed.cache import (
     Cache,
-    EventFailure,
     Key,
     Object,
     Sight,
@@ -74,6 +73,8 @@ GONE_SECONDS = 60.0
 PAGE_OBJECTS = 200
 ERRORS = (ApiError, aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
+Feed = Callable[[Key], None]
+
 log = structlog.get_logger()
 
 
@@ -84,16 +85,26 @@ def retry_seconds(failures: int, chance: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One collection, and who is told of it."""
+    """One collection, and which jobs are concerned by what it shows."""
 
     path: str
     sight: Sight  # how its watch fares
+    feed: Feed  # asks for a pass of a job
     keep: Callable[[Object], Any]  # what is kept of an object: little
-    listed: Callable[[list[Any], int], None]  # everything that exists, at this version
-    changed: Callable[[str, Any], None]  # ADDED, MODIFIED or DELETED, and what is kept
+    listed: Callable[[list[Any], int], Iterable[Key]]  # everything that exists, at this version
+    changed: Callable[[str, Any], Iterable[Key]]  # ADDED, MODIFIED or DELETED, and what is kept
     resumed: Callable[[], None] = lambda: None  # the watch works again: changes may come late
     query: Query = ()  # which objects of the collection: a selector by labels or fields
     silent_seconds_max: Callable[[], float] = lambda: SILENT_SECONDS_MAX
+
+    def take(self, event: str, raw: Object) -> None:
+        for key in self.changed(event, self.keep(raw)):
+            self.feed(key)
+
+    def take_list(self, items: list[Any], version: int) -> None:
+        """Take what is kept of all objects there are."""
+        for key in self.listed(items, version):
+            self.feed(key)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,7 +144,7 @@ class Reflector:
             found += [self.source.keep(each) for each in page.items]
             version = page.version
             self.sight.tried_at = time.monotonic()
-        self.source.listed(found, int(version))
+        self.source.take_list(found, int(version))
         return version
 
     async def _list(self) -> None:
@@ -175,7 +186,7 @@ class Reflector:
             self.version, self.failures = raw["metadata"]["resourceVersion"], 0
         self._works()
         if kind not in (BEGUN, "BOOKMARK"):
-            self.source.changed(kind, self.source.keep(raw))
+            self.source.take(kind, raw)
 
     def _works(self) -> None:
         """Note a sign of life; the first one after a failure is said."""
@@ -196,7 +207,7 @@ class Reflector:
         if not self.sight.gone and await self._is_gone():
             log.warning("namespace is gone", path=self.source.path)
             self.sight.gone = True
-            self.source.listed([], sys.maxsize)
+            self.source.take_list([], sys.maxsize)
         wait = retry_seconds(self.failures, random.random())
         self.failures += 1
         if isinstance(error, ApiError):
@@ -219,8 +230,6 @@ class Reflector:
 WARNINGS = "type=Warning,reason!=BackOff,reason!=Failed,reason!=FailedScheduling,reason!=Unhealthy"
 LOOK_SECONDS = 0.5  # for which what nodes and Leases show is taken for all passes
 UNSEEN_SECONDS_MAX = 12.0  # after which nodes that cannot be watched are not judged
-
-Feed = Callable[[Key], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -300,21 +309,23 @@ def sources(cache: Cache, nodes: Nodes, namespaces: Sequence[str], feed: Feed) -
     for namespace in namespaces or [""]:
         found += [_cached(cache, kind, namespace, feed) for kind in KINDS]
         found.append(_failures(cache, namespace, feed))
-    return [*found, _nodes(cache, nodes, feed), _leases(nodes)]
+    silent = {"resumed": nodes.resumed, "silent_seconds_max": nodes.lease_silent_seconds_max}
+    found.append(_nodes(cache, nodes, NODES, feed))
+    return [*found, _nodes(cache, nodes, LEASES, feed, **silent)]
 
 
 def jobs(cache: Cache, namespace: str, feed: Feed, edited: Feed) -> Source:
-    """The jobs; of one whose manifest has changed `edited` is told before `feed`."""
-    found = _cached(cache, KIND, namespace, feed)
+    """The jobs; of one whose manifest has changed `edited` is called before `feed`."""
+    source = _cached(cache, KIND, namespace, feed)
 
-    def changed(event: str, raw: Object) -> None:
+    def changed(event: str, raw: Object) -> Iterable[Key]:
         key = (raw["metadata"]["namespace"], raw["metadata"]["name"])
         known = cache.job(key)
         if known is None or manifest(known) != manifest(raw):
             edited(key)
-        found.changed(event, raw)
+        return source.changed(event, raw)
 
-    return replace(found, query=(), changed=changed)
+    return replace(source, query=(), changed=changed)
 
 
 def _sight(sights: dict[str, Sight], where: str, namespace: str = "") -> Sight:
@@ -323,74 +334,44 @@ def _sight(sights: dict[str, Sight], where: str, namespace: str = "") -> Sight:
 
 
 def _cached(cache: Cache, kind: str, namespace: str, feed: Feed) -> Source:
-    def changed(event: str, raw: Object) -> None:
-        _feed(feed, cache.gone(kind, raw) if event == "DELETED" else cache.seen(kind, raw))
-
-    def listed(items: list[Object], version: int) -> None:
-        _feed(feed, cache.listed(kind, namespace, items, version))
-
     where = path(kind, namespace)
     return Source(
         path=where,
         sight=_sight(cache.sights, where, namespace),
+        feed=feed,
         query=[("labelSelector", Label.JOB)],
         keep=partial(slim, kind),
-        listed=listed,
-        changed=changed,
+        listed=partial(cache.listed, kind, namespace),
+        changed=lambda event, raw: (cache.gone if event == "DELETED" else cache.seen)(kind, raw),
     )
 
 
 def _failures(cache: Cache, namespace: str, feed: Feed) -> Source:
     """Events of a controller or a kubelet that could not make or start a pod: only they say why."""
-
-    def changed(event: str, kept: EventFailure | None) -> None:
-        if kept is not None:
-            _feed(feed, cache.failed(event, kept))
-
-    def listed(items: list[EventFailure | None], _: int) -> None:
-        _feed(feed, cache.failures_listed(namespace, filter(None, items)))
-
     where = path("Event", namespace)
     return Source(
         path=where,
         sight=_sight(cache.failures_sights, where, namespace),
+        feed=feed,
         query=[("fieldSelector", WARNINGS)],
         keep=failure,
-        listed=listed,
-        changed=changed,
+        listed=lambda items, _: cache.failures_listed(namespace, filter(None, items)),
+        changed=lambda event, kept: cache.failed(event, kept) if kept is not None else (),
     )
 
 
-def _nodes(cache: Cache, nodes: Nodes, feed: Feed) -> Source:
-    def changed(event: str, raw: Object) -> None:
-        if nodes.take(NODES, event, raw):
-            _feed(feed, cache.jobs_on([raw["metadata"]["name"]]))
+def _nodes(cache: Cache, nodes: Nodes, where: str, feed: Feed, **more: Any) -> Source:
+    """Nodes, or their Leases, of which none is news of a job."""
 
-    def listed(items: list[Object], _: int) -> None:
-        _feed(feed, cache.jobs_on(nodes.listed(NODES, items)))
-
-    sight = _sight(nodes.sights, NODES)
-    return Source(path=NODES, sight=sight, keep=slim_node, listed=listed, changed=changed)
-
-
-def _leases(nodes: Nodes) -> Source:
-    def changed(event: str, raw: Object) -> None:
-        nodes.take(LEASES, event, raw)
-
-    def listed(items: list[Object], _: int) -> None:
-        nodes.listed(LEASES, items)
+    def changed(event: str, raw: Object) -> Iterable[Key]:
+        return cache.jobs_on([raw["metadata"]["name"]]) if nodes.take(where, event, raw) else ()
 
     return Source(
-        path=LEASES,
-        sight=_sight(nodes.sights, LEASES),
+        path=where,
+        sight=_sight(nodes.sights, where),
+        feed=feed,
         keep=slim_node,
-        listed=listed,
+        listed=lambda items, _: cache.jobs_on(nodes.listed(where, items)),
         changed=changed,
-        resumed=nodes.resumed,
-        silent_seconds_max=nodes.lease_silent_seconds_max,
+        **more,
     )
-
-
-def _feed(feed: Feed, keys: Iterable[Key]) -> None:
-    for key in keys:
-        feed(key)
