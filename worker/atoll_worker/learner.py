@@ -2,7 +2,6 @@
 
 import atexit
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -197,12 +196,6 @@ class Learner:
         """
         return self._data_state
 
-    @property
-    def state(self) -> bytes | None:
-        """The former name of `data_state`; it will go with the next release."""
-        warnings.warn("learner.state is learner.data_state now", DeprecationWarning, stacklevel=2)
-        return self._data_state
-
     def epochs(self, length: int | None = None) -> Iterator[int]:
         """Count passes over the data until the job is over, as `while not learner.finished` does.
 
@@ -274,7 +267,6 @@ class Learner:
             raise SpecError("on_adopt", f"{type(function).__name__} cannot be called", remedy)
         self._on_adopt.append(function)
         if self._open and self._replica is not None and self._replica.alone_steps is None:
-            self._replica.trust()
             function(
                 self._replica.state.names(BoundaryWork(assigned=dict.fromkeys(self._replica.held)))
             )
@@ -346,8 +338,6 @@ class Learner:
                 if job.alone and ranks is not None:  # each rank counts its own steps, and may
                     ranks.leave(in_order=True)  # end before the others
                     self._ranks = None
-                if self._on_adopt and self._replica.alone_steps is None:
-                    self._replica.trust()
                 self._open = True
                 atexit.register(self._at_exit)
                 self._end_if_broken = partial(device_check.end_if_broken, models=models, job=job)

@@ -30,7 +30,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll_protos.errors import SpecError
-from atoll_protos.network.credentials import Credentials, Identity, JobIdentity, identity_of
+from atoll_protos.network.credentials import (
+    Credentials,
+    Identity,
+    JobIdentity,
+    Role,
+    identity_of,
+)
 
 DAY_SECONDS: Final = 86_400
 LEAF_DAYS: Final = 30
@@ -232,8 +238,8 @@ def _leaf(
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "checked by from_files"
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if identity.serves_as:
-        names.append(x509.DNSName(identity.serves_as))
+    if identity.role is Role.SHARD:  # no other certificate is one to serve with
+        names.append(x509.DNSName(identity.server_name))
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
     common_name = _common_name(f"{identity.role} {identity.region} {identity.job}")
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])

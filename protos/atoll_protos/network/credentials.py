@@ -12,8 +12,8 @@ Who a process of a job is, as its certificate says it (docs/security.md, Identit
 
 Namespace, name and UID are those of the job's object in the cluster where its syncer lives; the UID
 tells a run from a former one of the same name. Shards refuse a generation below that of their list,
-and a machine that it does not name (rule 41). Shards serve under `server_name`, the first host of a
-learner under `learner_name`; clients verify that whatever address they dial.
+and a machine that it does not name (rule 41). Shards serve under `server_name`, which clients
+verify whatever address they dial.
 """
 
 import re
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 TRUST_DOMAIN: Final = "atoll.dev"
 SERVER_SUFFIX: Final = "job.atoll.dev"
-LEARNER_SUFFIX: Final = "learner.atoll.dev"
 
 PART: Final = r"[A-Za-z0-9](?:[-.A-Za-z0-9]*[A-Za-z0-9])?"  # names and UIDs of Kubernetes
 PATTERN: Final = re.compile(
@@ -109,16 +108,6 @@ class Identity:
     @property
     def server_name(self) -> str:
         return self.owner.server_name
-
-    @property
-    def learner_name(self) -> str:
-        return f"{self.job}.{self.namespace}.{self.region}.{LEARNER_SUFFIX}"
-
-    @property
-    def serves_as(self) -> str:
-        """The DNS name of its certificate; empty for a role that serves nobody."""
-        names = {Role.SHARD: self.server_name, Role.LEARNER: self.learner_name}
-        return names.get(self.role, "")
 
     @classmethod
     def parse(cls, uri: str) -> "Identity":

@@ -30,7 +30,7 @@ from local.ranks.checks.mistakes import (
     check_mistakes_that_are_seen_at_once,
     check_mistakes_that_are_seen_late,
 )
-from local.ranks.checks.training import check_what_is_unfrozen_later, check_what_steps_undo
+from local.ranks.checks.training import check_what_is_unfrozen_later
 from local.ranks.checks.values import (
     both_ways,
     check_both_ways,
@@ -72,7 +72,6 @@ CHECKS: Mapping[str, Callable[[], None]] = {
     "mistakes that are seen late leave nothing behind": check_mistakes_that_are_seen_late,
     "a partial sum is refused": check_a_partial_sum,
     "one name twice is refused": check_one_name_twice,
-    "masters that undo adoptions are found": check_what_steps_undo,
     "what is unfrozen later is named": check_what_is_unfrozen_later,
     "data states of ranks": check_states,
     "what is said together": check_what_is_said_together,

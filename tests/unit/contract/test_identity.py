@@ -32,9 +32,7 @@ def test_the_uri_and_the_names_stay_as_they_are() -> None:
     assert here.uri == f"{URI}/machine/ws-3.lab/generation/2"
     assert Identity.parse(here.uri) == here
     assert str(here) == "learner on machine ws-3.lab of region us-east of team/bytes (UID 0b-1)"
-    assert here.learner_name == OURS.learner_name
     assert OURS.server_name == OURS.owner.server_name == "bytes.team.job.atoll.dev"
-    assert OURS.learner_name == f"bytes.team.{OURS.region}.learner.atoll.dev"
     assert str(OURS) == "learner of region us-east of team/bytes (UID 0b-1)"
 
 

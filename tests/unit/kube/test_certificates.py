@@ -50,15 +50,13 @@ def test_a_leaf_is_good_for_its_identity_and_nobody_elses(role: Role) -> None:
     assert uris == [identity(role).uri]
 
 
-def test_shards_and_learners_alone_can_serve_each_under_one_name_of_their_own() -> None:
-    """No learner's certificate is one with which it could serve as a shard."""
+def test_shards_alone_can_serve_under_the_name_of_their_job() -> None:
     for role in Role:
         made = leaf(authorities(), identity(role))
-        served = names_of(made).get_values_for_type(x509.DNSName)
-        names = {Role.SHARD: OWNER.server_name, Role.LEARNER: identity(role).learner_name}
-        assert served == ([names[role]] if role in names else [])
+        names = [OWNER.server_name] if role is Role.SHARD else []
+        assert names_of(made).get_values_for_type(x509.DNSName) == names
         serves = ExtendedKeyUsageOID.SERVER_AUTH in usages_of(made)
-        assert serves == (role in names)
+        assert serves == (role is Role.SHARD)
         assert ExtendedKeyUsageOID.CLIENT_AUTH in usages_of(made)
 
 

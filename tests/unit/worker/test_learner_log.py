@@ -96,11 +96,3 @@ def test_one_process_of_a_job_is_the_main_one(
     learner._rank_known = learner._rank()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)  # behind the loop
     assert learner.is_main == is_main
-
-
-def test_the_former_name_of_the_data_state_still_works_with_a_warning() -> None:
-    learner = learner_of(*model_and_optimizer())
-    learner._data_state = b"here"
-    with pytest.warns(DeprecationWarning, match=r"learner.state is learner.data_state now"):
-        assert learner.state == b"here"
-    assert learner.data_state == b"here"

@@ -7,7 +7,7 @@ import atoll
 
 PUBLIC = {"Job", "Learner", "LearnerError", "Observer", "SpecError", "Step", "job"}
 ASKED = {"cursor", "data_state", "finished", "is_main", "model", "optimizer", "own_steps"}
-ASKED |= {"progress", "seed", "slot", "state", "tick", "total_ticks"}
+ASKED |= {"progress", "seed", "slot", "tick", "total_ticks"}
 MEMBERS = ASKED | {"close", "epochs", "follow", "log", "on_adopt", "open", "schedule", "step"}
 HEAVY = ("grpc", "grpc.aio", "kubernetes", "pydantic", "prometheus_client")
 

@@ -182,10 +182,5 @@ def test_a_rank_may_hold_nothing_but_not_all_of_them() -> None:
     weight = Held(spec("weight", 4), whole((4,)))
     table = union([(), (weight,)])
     assert (table.ranks, [each.name for each in table.specs]) == (2, ["weight"])
-    assert table.first_that_trains == 1
-    mean = Held(spec("mean", 4, merge=AVERAGE), whole((4,)))  # of a stage that is frozen
-    assert union([(mean,), (), (weight,)]).first_that_trains == 2
-    assert union([(weight,), (weight,)]).first_that_trains == 0
-    assert union([(), (mean,)]).first_that_trains == 0
     with pytest.raises(SpecError, match="model: has no trainable parameter; give the model that"):
         union([(), ()])

@@ -209,10 +209,6 @@ class Group:
         return self.exchange.table.specs
 
     @property
-    def is_first_that_trains(self) -> bool:
-        return self._exchange.table.first_that_trains == self.rank
-
-    @property
     def device(self) -> torch.device:
         return self._exchange.device
 
@@ -242,7 +238,7 @@ class Group:
         assert values is not None, "this rank owns nothing"
         return values
 
-    def deal(self, owned: Slice, values: Tensor | None) -> tuple[Pairs, list[bool]]:
+    def deal(self, owned: Slice, values: Tensor | None) -> Pairs:
         with self.stepping():
             return self._exchange.deal(owned, values)
 

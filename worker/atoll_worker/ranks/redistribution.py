@@ -38,7 +38,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from atoll_protos.errors import SpecError
-from atoll_protos.job.layout import AVERAGE, Piece, Slice, TensorSpec
+from atoll_protos.job.layout import Piece, Slice, TensorSpec
 from atoll_protos.transfer.codecs import Packed
 from atoll_worker.link import plain
 from atoll_worker.link.plain import known
@@ -86,13 +86,6 @@ class BlockTable:
 
     def is_replicated(self, tensor: int) -> bool:
         return [len(ranks) for ranks in self.holders[tensor].values()] == [self.ranks]
-
-    @property
-    def first_that_trains(self) -> int:
-        """The lowest rank that holds something of a parameter, and not of averaged buffers only."""
-        pairs = zip(self.specs, self.holders, strict=True)
-        trained = [holders for spec, holders in pairs if spec.merge != AVERAGE]
-        return min((ranks[0] for holders in trained for ranks in holders.values()), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,11 +396,10 @@ class Redistribution:
         return values
 
     @torch.no_grad()
-    def deal(self, owned: Slice, values: Tensor | None) -> tuple[Pairs, list[bool]]:
+    def deal(self, owned: Slice, values: Tensor | None) -> Pairs:
         """Give the values of a slice, which the head has, to all who hold some of it. Collective.
 
-        Returns pairs of (a view of what is held here, the values for it), and of each whether it is
-        of an averaged buffer.
+        Returns pairs of (a view of what is held here, the values for it).
         """
         reshard(self.sharded)
         plan = self._plan(owned)
@@ -421,9 +413,7 @@ class Redistribution:
             self._swap(plan.down, [], [self._part_of(values, block) for block in others])
         if values is not None:
             found = [(block, self._part_of(values, block)) for block in plan.own]
-        pairs = [(self._held(block), value) for block, value in found]
-        averaged = [self.table.specs[block.piece.tensor].merge == AVERAGE for block, _ in found]
-        return pairs, averaged
+        return [(self._held(block), value) for block, value in found]
 
     def written(self) -> None:
         """What `deal` has returned is assigned, or put in line on the current stream."""

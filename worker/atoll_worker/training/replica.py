@@ -6,8 +6,7 @@ processes this is the *head*: values of all ranks are gathered before a capture 
 adoption. The other ranks are *followers*: what they hold they give to the head, and take from it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from atoll_protos.errors import SpecError
-from atoll_protos.job.layout import AVERAGE, Layout
+from atoll_protos.job.layout import Layout
 from atoll_protos.transfer.codecs import Packed
 from atoll_worker.errors import TransportLostError
 from atoll_worker.job import Job, say_alone
@@ -33,7 +32,6 @@ from atoll_worker.model.parameters import (
 )
 from atoll_worker.model.staging import DirectStaging, Pairs, Scalar, assign
 from atoll_worker.model.tickets import Done, Ticket
-from atoll_worker.model.undone import Watch
 from atoll_worker.ranks.group import Group
 from atoll_worker.ranks.redistribution import TravellingTensor, flat_pairs
 from atoll_worker.script import optimizers, refusals
@@ -60,7 +58,6 @@ class Replica:
     alone_steps: int | None = None  # without a job: its length; every step is a tick
     held: set[Key] = field(default_factory=set)  # slices that have been adopted at least once
     unshared: Unshared | None = None  # where this rank looks for tensors that train later
-    watch: Watch | None = None  # where it looks whether the optimizer undoes what is adopted
 
     @property
     def staging(self) -> DirectStaging:
@@ -121,31 +118,13 @@ class Replica:
         self.send(messages.Warned(reason=reason))
 
     def step_made(self) -> None:
-        if self.watch is not None and (reason := self.watch.judge()):
-            self.warn(reason)
         if self.unshared is not None and (reason := self.unshared.step_made()):
             self.warn(reason)
-
-    def trust(self) -> None:
-        """The optimizer is told of adoptions: whether it undoes them is not looked at any more."""
-        if self.watch is not None:
-            self.watch.end()
-            self.watch = None
-
-    @contextmanager
-    def watched(self, parts: Pairs, averaged: list[bool]) -> Iterator[None]:
-        """The adoption of these parts, some of which no optimizer steps."""
-        watch = None if self.state.finished else self.watch
-        sample = watch.before(parts, averaged) if watch else None
-        yield
-        if watch and sample:
-            watch.after(sample)
 
     def scalar(self, value: Tensor) -> Scalar:
         return self.staging.scalar(value)
 
     def leave(self, reason: str) -> None:
-        self.trust()
         if self.owner is not None:
             self.owner.leave(reason)
 
@@ -174,20 +153,16 @@ class Replica:
         owned, values = self.state.slices[key], None
         if self.ranks is None:
             assert self.owner is not None, "nobody has its values"
-            parts: Pairs = pairs(self.places, owned, self.owner.arrived(key))
-            averaged = [self.state.specs[each.tensor].merge == AVERAGE for each in owned.pieces]
-            with self.watched(parts, averaged):
-                work.tickets.append(self.staging.adopt(parts, blend))
+            parts = pairs(self.places, owned, self.owner.arrived(key))
+            work.tickets.append(self.staging.adopt(parts, blend))
             return
         if self.owner is None:
             work.tickets.append(Done())
         else:
             values, region = self.ranks.empty(owned), self.owner.arrived(key)
             work.tickets.append(self.staging.adopt(flat_pairs(values, region), 0.0))
-        parts, averaged = self.ranks.deal(owned, values)
-        with self.watched(parts, averaged):
-            assign(parts, blend)
-            self.ranks.written()
+        assign(self.ranks.deal(owned, values), blend)
+        self.ranks.written()
 
 
 def state_of(layout: Layout) -> JobState:
@@ -223,8 +198,6 @@ def open_replica(
         )
         if not observer:
             replica.capture_seed()
-        if unshared is not None and (ranks is None or ranks.is_first_that_trains):
-            replica.watch = Watch(staging=owner.staging)
         told = replace(
             configuration(job, layout),
             frozen_digest=frozen.digest if frozen else "",
@@ -252,8 +225,6 @@ def open_follower(
         places=places,
         unshared=Unshared(models, places, steps) if looks else None,
     )
-    if ranks.is_first_that_trains:
-        follower.watch = Watch(staging=follower.staging)
     ranks.frozen(models, frozen_digest)
     follower.capture_seed()
     return follower
