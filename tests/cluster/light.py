@@ -2,7 +2,7 @@
 
 Where nine nodes share two cores its pod trains within a second or two; torch alone takes ten to be
 imported. Beside the product's own transport process, with the rules of a learner, a trainer of a
-few lines: it obeys at its step boundaries as `atoll_worker.training.owner` does, and a step
+few lines: it obeys at its step boundaries as `atoll_worker.training.replica` does, and a step
 moves each value of a small model by chance. `training.pace` puts it into a manifest, and the
 fixture `namespace` brings its text as a ConfigMap.
 """
@@ -24,7 +24,7 @@ from atoll_worker.link import messages
 from atoll_worker.link.shared_memory import SharedMemory, memory_plan
 from atoll_worker.link.socket import Link
 from atoll_worker.script.termination import ALL_DONE, Termination, say
-from atoll_worker.training import owner
+from atoll_worker.training import replica
 
 LAYERS = tuple(
     TensorSpec(name=f"layer.{n}", shape=(8, 8), dtype="float32", merge="rda") for n in range(16)
@@ -60,7 +60,7 @@ class Light:
     """A model's values, and what the transport process has asked for."""
 
     chance: random.Random
-    child: owner.TransportProcess
+    child: replica.TransportProcess
     memory: SharedMemory
     lockstep: bool
     total_ticks: int | None
@@ -79,7 +79,7 @@ class Light:
         job = read_job()
         run_file = job.run_file
         layout = run_file.layout(tensors)
-        child = owner.begin()
+        child = replica.begin()
         memory = child.attach(memory_plan(layout, run_file.sync))
         values = {
             key: array("f", [FIRST_VALUE]) * form.element_count
@@ -208,4 +208,4 @@ class Light:
             say(reason, self.tick, self.total_ticks)
             if not self.link.closed:
                 self.link.send(messages.Leaving(reason=reason))
-            owner.stop(self.child.process, self.link)
+            replica.stop(self.child.process, self.link)

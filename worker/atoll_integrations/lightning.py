@@ -23,10 +23,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
 import atoll
-from atoll_integrations.batches import slot_seed, tokens_in
-from atoll_integrations.processes import NO_EARLY_STOP, Ranks, check_all, refuse
-from atoll_integrations.schedules import EveryTicks, NotStepped
-from atoll_integrations.steps import OptimizerSteps
+from atoll_integrations.trainers import (
+    NO_EARLY_STOP,
+    EveryTicks,
+    NotStepped,
+    OptimizerSteps,
+    Ranks,
+    check_all,
+    refuse,
+    slot_seed,
+    tokens_in,
+)
 
 try:
     from lightning.pytorch import Callback

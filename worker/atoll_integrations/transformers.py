@@ -27,10 +27,16 @@ import torch
 from torch.utils.data import DataLoader
 
 import atoll
-from atoll_integrations.batches import slot_seed, tokens_in
-from atoll_integrations.processes import NO_EARLY_STOP, Ranks, check_all, refuse
-from atoll_integrations.schedules import NotStepped
-from atoll_integrations.steps import OptimizerSteps
+from atoll_integrations.trainers import (
+    NO_EARLY_STOP,
+    NotStepped,
+    OptimizerSteps,
+    Ranks,
+    check_all,
+    refuse,
+    slot_seed,
+    tokens_in,
+)
 
 try:
     from accelerate import skip_first_batches

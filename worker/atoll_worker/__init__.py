@@ -5,7 +5,6 @@ the code cites by number are those of docs/protocol.md. From the user's loop out
 
 - learner.py, observer.py   the public Learner and Observer
 - job.py        which learner of which job this process is, or that it is alone
-- presence.py   the one open Learner of this process
 - errors.py     errors, and how a script exits with their codes
 - __main__.py   the command `atoll-worker module:function`
 - launcher/     `atoll-worker launch`: starts the processes of one learner

@@ -14,14 +14,13 @@ from torch.optim import Optimizer
 
 from atoll_protos.errors import SpecError
 from atoll_protos.exits import TERMINATED
-from atoll_worker import presence
 from atoll_worker.errors import install_excepthook, reason_of, uncaught
-from atoll_worker.job import Job, read_job
+from atoll_worker.job import Job, claim_process, holds_process, read_job, release_process
 from atoll_worker.link.messages import Boundary, JobLength, LoggedValues
 from atoll_worker.ranks import redistribution
 from atoll_worker.ranks.group import Group, open_group, share
 from atoll_worker.script import optimizers, refusals, termination
-from atoll_worker.script.rates import Scheduler, Schedules
+from atoll_worker.script.optimizers import Scheduler, Schedules
 from atoll_worker.script.refusals import StepWatch
 from atoll_worker.script.termination import ALL_DONE, IN_ORDER, LOOP_ENDED, Termination
 from atoll_worker.training import device_check, replica
@@ -331,7 +330,7 @@ class Learner:
             steps = optimizers.listed(self.optimizer)
             told = bool(self._on_adopt)
             job = replica.agreed(models, lambda: self._job, ranks, steps=steps, told=told)
-            job = replace(job, instance=presence.take(self, job.instance))
+            job = replace(job, instance=claim_process(self, job.instance))
             self._termination.install()
             with self._termination.deferred():
                 self._replica = replica.open_for(models, job, ranks, steps=steps)
@@ -363,7 +362,7 @@ class Learner:
         loss = self._ranks.loss(error) if error and self._ranks and self._open else None
         error, cause = loss or error, error
         reason = reason_of(error) if error else ALL_DONE if self.finished else LOOP_ENDED
-        if self._open and self._is_head and presence.holds(self):
+        if self._open and self._is_head and holds_process(self):
             termination.say(reason, self.tick, self.total_ticks)
         self._leave(reason)
         if loss is not None:
@@ -520,7 +519,8 @@ class Learner:
         return Step(adopted=names, tick=replica.state.tick, finished=replica.state.finished)
 
     def _move_schedules(self) -> None:
-        self._schedules.move_to(self.tick, self.progress)
+        if self._schedules.items:
+            self._schedules.move_to(self.tick, self.progress)
 
     def _length(self) -> JobLength:
         run_file = self._job.run_file
@@ -538,7 +538,7 @@ class Learner:
             self._look_no_more()
             try:
                 # A fork (a worker of a data loader) ends without a word for its parent.
-                if self._replica is not None and self._open and presence.holds(self):
+                if self._replica is not None and self._open and holds_process(self):
                     self._open = False
                     try:
                         self._say("leaving", reason=reason)
@@ -546,7 +546,7 @@ class Learner:
                     finally:  # nobody may read the output any more
                         self._replica.leave(reason)
             finally:
-                presence.release(self)
+                release_process(self)
                 atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:

@@ -27,8 +27,7 @@ from atoll_worker.errors import LearnerError
 from atoll_worker.link import shared_memory
 from atoll_worker.model.parameters import travelling
 from atoll_worker.model.staging import DirectStaging
-from atoll_worker.training.owner import TrainingOwner
-from atoll_worker.training.replica import Replica, state_of
+from atoll_worker.training.replica import Replica, TrainingOwner, state_of
 from atoll_worker.transport.carrier import Numbers
 from bench.science.setting import STEP_SECONDS, TIME, TOKENS, Away, Setting
 from bench.science.training import DEVICE, Training, batches, data_parallel, loss, model_of

@@ -6,7 +6,7 @@ import sys
 LIBRARIES = ("transformers", "accelerate", "lightning", "pytorch_lightning", "peft")
 
 NONE_IS_IMPORTED = f"""
-import sys, atoll_integrations.batches, atoll_integrations.schedules, atoll_integrations.steps
+import sys, atoll_integrations.trainers
 assert not [name for name in {LIBRARIES} if name in sys.modules]
 """
 

@@ -21,7 +21,7 @@ from atoll_worker.job import Job
 from atoll_worker.link.messages import Adopt, Boundary, Leaving, Message, Start
 from atoll_worker.link.socket import Link, TransportEnd, open_transport_end
 from atoll_worker.model.parameters import from_bytes
-from atoll_worker.training import owner
+from atoll_worker.training import replica
 
 SECONDS_MAX = 60.0
 RUN_FILE = RunFile(
@@ -171,7 +171,7 @@ def playing(
         return FakeProcess(thread), Link(ours)
 
     try:
-        with patch.object(owner, "start", start):
+        with patch.object(replica, "start", start):
             yield threads
     finally:
         for thread in threads:

@@ -13,7 +13,7 @@ from atoll_worker.link.messages import Boundary, Configure
 from atoll_worker.link.shared_memory import MemoryPlan, SharedMemory
 from atoll_worker.link.socket import Link
 from atoll_worker.model.staging import DirectStaging
-from atoll_worker.training.owner import TrainingOwner, TransportProcess
+from atoll_worker.training.replica import TrainingOwner, TransportProcess
 from unit.worker.fake_transport import FakeProcess
 
 TENSORS = tuple(

@@ -10,8 +10,8 @@ import torch
 import atoll
 from atoll_protos.environment import VARIABLES
 from atoll_protos.errors import SpecError
-from atoll_worker import job, learner, presence
-from atoll_worker.training import owner
+from atoll_worker import job, learner
+from atoll_worker.training import replica
 from unit.worker.alone import learn, tiny_model, train
 
 torch.set_num_threads(1)
@@ -23,7 +23,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(variable.name, raising=False)
     monkeypatch.setattr(job, "_said_alone", [])
     yield
-    assert not presence._open
+    assert not job._open
 
 
 def test_a_process_without_a_launcher_is_the_only_learner_of_a_job_of_100_steps(
@@ -85,7 +85,7 @@ def test_a_loop_over_epochs_begins_with_that_of_the_cursor_and_ends_with_the_job
 def test_alone_no_process_is_started_and_the_model_is_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(owner, "begin", lambda: pytest.fail("a transport process was started"))
+    monkeypatch.setattr(replica, "begin", lambda: pytest.fail("a transport process was started"))
     model = tiny_model()
     before = model.weight.detach().clone()
     with atoll.Learner(model) as learner:

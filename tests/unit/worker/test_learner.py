@@ -11,7 +11,7 @@ from torch import nn
 from atoll_protos.exits import ExitCode
 from atoll_worker.errors import TransportLostError
 from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Tick
-from atoll_worker.training import owner
+from atoll_worker.training import replica
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
 from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer, train_for_ever
 
@@ -158,7 +158,7 @@ def test_the_transport_is_a_process_with_inherited_descriptors(
 ) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    monkeypatch.setattr(owner, "PROGRAM", (sys.executable, str(path)))
+    monkeypatch.setattr(replica, "PROGRAM", (sys.executable, str(path)))
     model, optimizer = model_and_optimizer()
     before = [each.detach().clone() for each in model.parameters()]
     learner = learner_of(model, optimizer)

@@ -19,7 +19,7 @@ from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Boundary, Fail, Finished, Proceed, Tick
 from atoll_worker.ranks.lifeline import lost_error
 from atoll_worker.script.termination import REPEAT_SECONDS, Termination
-from atoll_worker.training import owner
+from atoll_worker.training import replica
 from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.replica import Replica
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
@@ -37,7 +37,7 @@ def test_a_transport_that_has_not_read_for_very_long_is_given_up(
 
     done = Gate()
     monkeypatch.setattr(links, "UNSENT_BYTES_MAX", 10_000)
-    monkeypatch.setattr(owner, "LEAVE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(replica, "LEAVE_SECONDS_MAX", 0.0)
     with playing(script):
         learner = learner_of(*model_and_optimizer())
         with pytest.raises(TransportLostError, match="unread"), learner:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import pytest
 
 from atoll_protos.job.layout import TensorSpec
-from atoll_worker.link import plain
+from atoll_worker.link import messages
 from atoll_worker.link.messages import Boundary, Finished, LoggedValues, Start
 from atoll_worker.ranks.redistribution import Box, Held
 from unit.worker.link_side import BOUNDARY, CONFIGURE
@@ -29,14 +29,14 @@ SPEC = TensorSpec(name='a"\n\udcff', shape=(), dtype="float32", merge="rda")
     ],
 )
 def test_values_arrive_as_they_were(value: object) -> None:
-    assert repr(plain.decode(plain.encode(value))) == repr(value)  # which has types and signs
+    assert repr(messages.decode(messages.encode(value))) == repr(value)  # which has types and signs
 
 
 def test_floats_arrive_bit_for_bit() -> None:
     drawn = random.Random(3)
     values = tuple(drawn.uniform(-1, 1) * 2.0 ** drawn.randrange(-1060, 1020) for _ in range(1000))
-    assert plain.decode(plain.encode(values)) == values
-    assert math.isnan(plain.decode(plain.encode(math.nan)))
+    assert messages.decode(messages.encode(values)) == values
+    assert math.isnan(messages.decode(messages.encode(math.nan)))
 
 
 @dataclass
@@ -48,10 +48,10 @@ class Unknown:
 
 def test_what_is_not_known_is_neither_sent_nor_made() -> None:
     with pytest.raises(TypeError, match="Unknown does not travel"):
-        plain.encode((1, Unknown()))
+        messages.encode((1, Unknown()))
     for name in ("Unknown", "eval", "os.system", "RunFile.from_json"):
         with pytest.raises(KeyError):
-            plain.decode(b'{"":["%s","1"]}' % name.encode())
+            messages.decode(b'{"":["%s","1"]}' % name.encode())
     with pytest.raises(ValueError, match="shorter"):
-        plain.decode(b'{"":["Boundary",1]}')
+        messages.decode(b'{"":["Boundary",1]}')
     assert len(fields(Boundary)) > 1

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from atoll_worker.training import owner
+from atoll_worker.training import replica
 
 SECONDS_MAX = 60.0
 
@@ -27,7 +27,7 @@ def runs(pid: int) -> bool:
 
 
 def test_the_real_transport_outlives_signals_and_does_not_preempt_who_woke_it() -> None:
-    child = owner.begin()
+    child = replica.begin()
     pid = child.process.pid
     try:
         deadline = time.monotonic() + SECONDS_MAX
@@ -43,8 +43,8 @@ def test_the_real_transport_outlives_signals_and_does_not_preempt_who_woke_it() 
 
 PARENT = """
 import os, time
-from atoll_worker.training import owner
-child = owner.begin()
+from atoll_worker.training import replica
+child = replica.begin()
 fork = os.fork()
 if not fork:
     os.closerange(1, 3)  # or who reads them would wait for this process

@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler as rates
 from torch.optim.lr_scheduler import LRScheduler
 
 from atoll_protos.errors import SpecError
-from atoll_worker.script.rates import Schedules
+from atoll_worker.script.optimizers import Schedules
 from unit.worker.alone import learn, tiny_model
 
 torch.set_num_threads(1)

@@ -15,12 +15,12 @@ from atoll_protos.errors import SpecError
 from atoll_worker.learner import Learner
 from atoll_worker.observer import Observer
 from atoll_worker.script import refusals
-from atoll_worker.training import owner
+from atoll_worker.training import replica
 
 
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner, "begin", lambda: pytest.fail("a process was started"))
+    monkeypatch.setattr(replica, "begin", lambda: pytest.fail("a process was started"))
 
 
 @pytest.fixture

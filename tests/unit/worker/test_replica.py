@@ -26,7 +26,7 @@ from atoll_worker.link.socket import Link
 from atoll_worker.model.parameters import FLOATS, from_bytes, packed, pairs, travelling
 from atoll_worker.model.staging import DirectStaging, Pairs
 from atoll_worker.model.tickets import Ticket
-from atoll_worker.training import owner as process
+from atoll_worker.training import replica as process
 from atoll_worker.training.replica import Replica, state_of
 from unit.worker.fake_transport import RUN_FILE
 from unit.worker.link_side import BOUNDARY, owner_of

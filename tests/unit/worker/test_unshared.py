@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from atoll_worker.model.parameters import STEPS_BETWEEN, Unshared, travelling
+from atoll_worker.model.parameters import travelling
+from atoll_worker.script.refusals import STEPS_BETWEEN, Unshared
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The socket between a learner's two processes: `Link`, one end; `TransportEnd`, the transport's.
 
-Small messages are JSON (plain.py) behind a length of 4 bytes. A message is sent after the memory
+Small messages are JSON (messages.py) behind a length of 4 bytes. A message is sent after the memory
 that it speaks of was written, and that is read after the message was received: the two system calls
 order the accesses.
 
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from atoll_worker.link import plain, shared_memory
+from atoll_worker.link import messages, shared_memory
 from atoll_worker.link.messages import Configure, Message, Tick
 from atoll_worker.link.shared_memory import SharedMemory
 
@@ -61,7 +61,7 @@ class Link:
         last_is_begun = len(self.unsent) == 1 and self.written > 0
         if is_tick and self.unsent and self.unsent[-1][0] and not last_is_begun:
             self.unsent_bytes -= len(self.unsent.pop()[1])
-        body = plain.encode(message)
+        body = messages.encode(message)
         data = LENGTH.pack(len(body)) + body
         self.unsent.append((is_tick, data))
         self.unsent_bytes += len(data)
@@ -110,7 +110,7 @@ class Link:
         stop = LENGTH.size + LENGTH.unpack_from(self.received)[0]
         if len(self.received) < stop:
             return None
-        message: Message = plain.decode(self.received[LENGTH.size : stop])
+        message: Message = messages.decode(self.received[LENGTH.size : stop])
         del self.received[:stop]
         return message
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from atoll_worker.link import plain
+from atoll_worker.link import messages
 from atoll_worker.link.messages import Message
 
 HEAD: Final = 0  # the rank that has the transport
@@ -69,7 +69,7 @@ class Control:
         self.draw()
         assert self.drawn is not None
         found: Sequence[Message]
-        self.closed, found = plain.decode(self.drawn.heard())
+        self.closed, found = messages.decode(self.drawn.heard())
         self.drawn = None
         return found
 
@@ -95,4 +95,4 @@ class Control:
 
     def _commands(self) -> bytes:
         received = [] if self.link is None else list(self.link.receive())
-        return plain.encode((self.link is not None and self.link.closed, received))
+        return messages.encode((self.link is not None and self.link.closed, received))

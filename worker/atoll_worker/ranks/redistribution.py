@@ -40,8 +40,8 @@ from torch import Tensor, nn
 from atoll_protos.errors import SpecError
 from atoll_protos.job.layout import Piece, Slice, TensorSpec
 from atoll_protos.transfer.codecs import Packed
-from atoll_worker.link import plain
-from atoll_worker.link.plain import known
+from atoll_worker.link import messages
+from atoll_worker.link.messages import known
 from atoll_worker.ranks.control import HEAD
 
 RANKS_NAMED_MAX: Final = 8  # of those that an error names
@@ -309,8 +309,8 @@ def together(group: dist.ProcessGroup | None, make: Callable[[], T]) -> list[T]:
         mine = {"made": make()}
     except SpecError as error:
         mine = {"refused": (error.field, error.problem, error.remedy)}
-    gathered = _gathered(plain.encode(mine), group)
-    said: list[dict[str, Any]] = [plain.decode(each) for each in gathered]
+    gathered = _gathered(messages.encode(mine), group)
+    said: list[dict[str, Any]] = [messages.decode(each) for each in gathered]
     refused = {rank: each["refused"] for rank, each in enumerate(said) if "refused" in each}
     if refused:
         rank, (field, problem, remedy) = next(iter(refused.items()))

@@ -4,8 +4,9 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from atoll_worker.model.parameters import STEPS_BETWEEN, Unshared, travelling
+from atoll_worker.model.parameters import travelling
 from atoll_worker.ranks.redistribution import reshard, sharded_modules
+from atoll_worker.script.refusals import STEPS_BETWEEN, Unshared
 from local.ranks import models
 
 

@@ -5,14 +5,14 @@ import os
 import pytest
 
 from atoll_protos.errors import SpecError
-from atoll_worker import presence
+from atoll_worker import job
 from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
 
 
 @pytest.fixture(autouse=True)
 def first_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "_open", {})
-    monkeypatch.setattr(presence, "_openings", {})
+    monkeypatch.setattr(job, "_open", {})
+    monkeypatch.setattr(job, "_openings", {})
 
 
 def test_learners_one_after_the_other_are_different_instances_to_the_registrar(
@@ -29,20 +29,20 @@ def test_learners_one_after_the_other_are_different_instances_to_the_registrar(
 
 def test_an_opening_that_fails_leaves_the_place_free() -> None:
     holder = object()
-    presence.take(holder, "pod")
+    job.claim_process(holder, "pod")
     with pytest.raises(SpecError, match="another one is open in this process"):
-        presence.take(object(), "pod")
-    presence.release(object())
+        job.claim_process(object(), "pod")
+    job.release_process(object())
     with pytest.raises(SpecError):
-        presence.take(object(), "pod")
-    presence.release(holder)
-    assert presence.take(object(), "pod") == "pod.2"
+        job.claim_process(object(), "pod")
+    job.release_process(holder)
+    assert job.claim_process(object(), "pod") == "pod.2"
 
 
 def test_a_fork_does_not_inherit_the_open_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    presence.take(object(), "pod")
+    job.claim_process(object(), "pod")
     monkeypatch.setattr(os, "getpid", os.getppid)
-    assert presence.take(object(), "other") == "other"
+    assert job.claim_process(object(), "other") == "other"
 
 
 def test_a_fork_that_ends_leaves_the_job_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
