@@ -144,11 +144,6 @@ class Person:
         until("a run", lambda: bool(named()), REPORT_SECONDS_MAX)
         return named()
 
-    def is_deleted(self) -> None:
-        """`kubectl delete`, and wait until another job may have its name."""
-        self.types(f"kubectl delete dtj {self.name} --wait=false")
-        until("it is deleted", lambda: self.name not in self.types("kubectl get dtj -o name"))
-
     def uids(self, role: str = "") -> dict[str, str]:
         """UIDs of the job's pods, by name."""
         return self.job.uids(role)

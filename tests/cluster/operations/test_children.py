@@ -72,17 +72,3 @@ def test_every_child_that_is_deleted_is_made_again(running: Person) -> None:
 
     until("all are there again", again, DRIFT_SECONDS_MAX)
     running.rests(2)  # in pods of the new ones
-
-
-def test_an_object_of_another_owner_in_the_way_is_reported_and_not_touched(person: Person) -> None:
-    person.types("kubectl create service clusterip tiny-syncer-0 --tcp=80:8000")
-    person.types("kubectl create deployment tiny-evaluator --image=none")
-    foreign = _object(person, "service/tiny-syncer-0")
-    person.applies()
-    person.reads("Accepted", "False", "Service", "tiny-syncer-0")
-    assert _object(person, "service/tiny-syncer-0")["spec"] == foreign["spec"]
-    person.types("kubectl delete service tiny-syncer-0")
-    person.trains(2)
-    person.reads("Accepted", "True")
-    person.types("kubectl delete dtj tiny")
-    assert "tiny-evaluator" in person.types("kubectl get deployment tiny-evaluator -o name")

@@ -5,7 +5,7 @@ from cluster.person import Person
 
 EU_WEST = "- {name: eu-west, learners: 1}"
 ARGUMENTS = "args: [--batch=2, --context=64, --step-milliseconds-min=300]"
-JOBS = ("lengths", "ends", "arguments", "selector")
+JOBS = ("lengths", "arguments", "selector")
 
 
 def test_another_number_of_steps_and_other_limits_restart_nobody(
@@ -31,20 +31,6 @@ def steps_of(person: Person) -> int:
     """The length that the shard knows of."""
     reply = person.job.status()
     return reply.steps if reply else 0
-
-
-def test_other_settings_are_refused_with_the_field_and_a_length_that_has_passed_ends_the_job(
-    begun: dict[str, Person],
-) -> None:
-    person = begun["ends"]
-    before, patch = person.uids(), "kubectl patch dtj ends --type=merge -p"
-    assert "spec.sync" in person.is_refused(
-        f"""{patch} '{{"spec": {{"sync": {{"period": 32}}}}}}'"""
-    )
-    assert person.uids() == before
-    until("the clock runs", lambda: (s := person.job.status()) is not None and s.tick > 10)
-    person.types(f"""{patch} '{{"spec": {{"steps": 10}}}}'""")
-    person.reads("Complete", "True")
 
 
 def test_arguments_of_the_learners_roll_out_and_nothing_else_restarts(
