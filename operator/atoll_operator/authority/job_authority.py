@@ -43,6 +43,10 @@ LEAF_DAYS: Final = 30
 AUTHORITY_DAYS: Final = 360
 BACKDATED_SECONDS: Final = 3_600  # a clock that lags by less than an hour does no harm
 NAME_LETTERS_MAX: Final = 64  # of a common name (RFC 5280)
+USAGES: Final = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment",
+    "key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +139,10 @@ def make_authority(
             x509.NameAttribute(NameOID.SERIAL_NUMBER, f"{number:x}"),
         ]
     )
-    usage = _usage(key_cert_sign=True, crl_sign=True)
+    builder = _builder(subject, subject, key.public_key(), now, _time(now + life), number)
+    own = _extended(builder, "key_cert_sign", "crl_sign", ca=True)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (
-        _builder(subject, subject, key.public_key(), now, _time(now + life))
-        .serial_number(number)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(identifier, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return Authority(_pem(certificate), _pem_key(key))
+    return _self_signed(own.add_extension(identifier, critical=False), key)
 
 
 def issue(
@@ -161,16 +158,13 @@ def make_anchor(name: str, now: float, life: float) -> Authority:
     """A certificate that vouches for itself alone, of a server that is known by its digest."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _common_name(name))])
-    certificate = (
-        _builder(subject, subject, key.public_key(), now, _time(now + life))
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(digital_signature=True, key_cert_sign=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
+    builder = _builder(subject, subject, key.public_key(), now, _time(now + life))
+    own = _extended(builder, "digital_signature", "key_cert_sign", ca=True)
+    own = own.add_extension(
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
     )
-    return Authority(_pem(certificate), _pem_key(key))
+    alternative = x509.SubjectAlternativeName([x509.DNSName(name)])
+    return _self_signed(own.add_extension(alternative, critical=False), key)
 
 
 def make_key() -> bytes:
@@ -244,11 +238,9 @@ def _leaf(
     common_name = _common_name(f"{identity.role} {identity.region} {identity.job}")
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     end = min(_time(now + life), authority.not_valid_after_utc)
+    builder = _builder(subject, authority.subject, key, now, end)
     return _pem(
-        _builder(subject, authority.subject, key, now, end)
-        .serial_number(x509.random_serial_number())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
+        _extended(builder, "digital_signature")
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
@@ -366,6 +358,7 @@ def _builder(
     key: ec.EllipticCurvePublicKey,
     now: float,
     end: datetime,
+    number: int | None = None,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -374,28 +367,26 @@ def _builder(
         .public_key(key)
         .not_valid_before(_time(now - BACKDATED_SECONDS))
         .not_valid_after(end)
+        .serial_number(number or x509.random_serial_number())
     )
+
+
+def _extended(
+    builder: x509.CertificateBuilder, *usages: str, ca: bool = False
+) -> x509.CertificateBuilder:
+    """Add what the certificate may be used for; what `ca` issues may issue nothing."""
+    constraints = x509.BasicConstraints(ca=ca, path_length=0 if ca else None)
+    usage = x509.KeyUsage(**{name: name in usages for name in USAGES})
+    return builder.add_extension(constraints, critical=True).add_extension(usage, critical=True)
+
+
+def _self_signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> Authority:
+    return Authority(_pem(builder.sign(key, hashes.SHA256())), _pem_key(key))
 
 
 def _identifier_of(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
     found = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(found.value)
-
-
-def _usage(
-    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def _common_name(text: str) -> str:

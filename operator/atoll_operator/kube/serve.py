@@ -99,7 +99,6 @@ class Term:
     queue: Queue
     passes: Reconciler
     polls: Polls
-    syncers: Syncers
 
     async def run(self, follow: Followed, made_of: Followed) -> None:
         """Run until cancelled, and until all passes have ended.
@@ -118,7 +117,6 @@ class Term:
             await self.queue.run()
         finally:
             await self.polls.close()
-            await self.syncers.close()
             self.passes.metrics.held.set(0)
             self.passes.metrics.show_states(())
 
@@ -333,10 +331,11 @@ async def serve(settings: Settings) -> None:
     limiter = Limiter(per_second=settings.api_requests_per_second, burst=settings.api_burst)
     fence, metrics, nodes = Fence(), Metrics(), Nodes(region_label=settings.region_label)
 
-    def counts(verb: str, status: int) -> None:
-        metrics.requests.labels(verb, str(status)).inc()
-
-    server = await connect(limiter, fence=fence, counts=counts)
+    server = await connect(
+        limiter,
+        fence=fence,
+        counts=lambda verb, status: metrics.requests.labels(verb, str(status)).inc(),
+    )
     server.cache.ledger = Ledger(limits=settings.limits, serves=settings.serves)
     namespace, name = settings.lease
     election = Election(api=server, fence=fence, namespace=namespace, name=name)
@@ -348,7 +347,7 @@ async def serve(settings: Settings) -> None:
         passes = reconciler(server, syncers, polls, nodes, settings, metrics)
         passes.writer.busy = limiter.is_busy
         queue = Queue(reconcile=passes.reconcile)
-        return Term(queue=queue, passes=passes, polls=polls, syncers=syncers)
+        return Term(queue=queue, passes=passes, polls=polls)
 
     terms = Terms(election=election, begin=begin)
     cache = server.cache

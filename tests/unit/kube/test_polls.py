@@ -58,6 +58,9 @@ class Shards:
     async def forget(self, addresses: Sequence[str]) -> None:
         self.open -= set(addresses)
 
+    async def close(self) -> None:
+        """There is no channel."""
+
 
 class World:
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ class Collection:
 
 @dataclass
 class Closed:
-    """Polls or channels."""
+    """Polls."""
 
     said: list[str]
     name: str
@@ -89,7 +89,6 @@ class World:
             return Term(
                 queue=Queue(reconcile=reconcile), passes=passes,
                 polls=cast("Any", Closed(self.said, "polls")),
-                syncers=cast("Any", Closed(self.said, "channels")),
             )  # fmt: skip
 
         return Terms(election=self.election, begin=one)
@@ -151,14 +150,14 @@ async def test_when_another_leads_the_passes_that_run_have_ended_before_anything
     world.metrics.held.set(3)
     loses(world.election)
     await until(lambda: terms.now is None)
-    assert world.said == ["begun", "ended", "polls", "channels"]
+    assert world.said == ["begun", "ended", "polls"]
     assert world.metrics.registry.get_sample_value("atoll_operator_jobs_held") == 0
     wins(world.election)
-    await until(lambda: world.said[4:] == ["begun"])  # from nothing, with all jobs
+    await until(lambda: world.said[3:] == ["begun"])  # from nothing, with all jobs
     assert world.terms == 2
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert world.said[5:] == ["ended", "polls", "channels"]
+    assert world.said[4:] == ["ended", "polls"]
 
 
 async def test_a_pass_whose_write_is_refused_for_want_of_a_lease_is_no_failure() -> None:

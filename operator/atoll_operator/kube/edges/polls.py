@@ -240,6 +240,7 @@ class Polls:
     async def close(self) -> None:
         for key in list(self.polls):
             await self.forget(key)
+        await self.syncers.close()
 
     async def _stop(self, key: Key, keep: frozenset[str]) -> None:
         poll = self.polls.pop(key, None)
