@@ -13,7 +13,6 @@ the first third of it is the forward pass, in which no gradient travels.
 - DDP over a slow link makes a few steps, whose median counts. Its losses do not depend on the link:
   a run without a limit has them all, and must agree in the last of those few steps.
 - merged: the share of the trained tokens that merges have taken in
-- kB/step, link: over the busiest link in its busier direction, and its share of the rate
 - to the loss: seconds to the lowest loss that both reach, without the start
 """
 
@@ -25,10 +24,7 @@ import statistics
 import sys
 import sysconfig
 import tempfile
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -42,7 +38,7 @@ from atoll_protos.job.run_file import Expected, Region, RunFile, Sync
 from atoll_protos.transfer.codecs import Wire
 from atoll_worker import __main__ as atoll_worker
 from bench import ddp_ranks
-from bench.ddp_found import Links, Run, figures, steps_of
+from bench.ddp_found import Run, figures, steps_of
 from bench.jobs import lines
 from bench.results import option, publish
 from wire.fake_pods import Pod, pods
@@ -56,7 +52,6 @@ SHARD_PORT: Final = 7700
 START_SECONDS: Final = 300
 SKIPPED: Final = 1  # steps of DDP, which deals out its buckets anew after the first
 SECONDS_MAX: Final = 3600.0
-LOOK_SECONDS: Final = 0.2
 LOG_CHARACTERS: Final = 2000
 
 
@@ -94,25 +89,6 @@ class Setting:
         return sorted({self.ddp_steps, *range(self.every, self.steps + 1, self.every)})
 
 
-@contextmanager
-def watched(islands: Sequence[Pod]) -> Iterator[Links]:
-    """Look at the links again and again."""
-    links, over = Links(), threading.Event()
-
-    def look() -> None:
-        while not over.wait(LOOK_SECONDS):
-            links.times.append(time.time())
-            links.bytes.append([count for each in islands for count in each.carried])
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield links
-    finally:
-        over.set()
-        thread.join()
-
-
 def words_of(values: Mapping[str, Any]) -> list[str]:
     """Of the command line of the example."""
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
@@ -131,22 +107,18 @@ def part(environment: Mapping[str, str], *words: str) -> int:
     return atoll_worker.main(words)
 
 
-def to_their_end(processes: Sequence[ForkProcess], islands: Sequence[Pod]) -> Links:
-    """RuntimeError with what was said if one fails."""
-    with watched(islands) as links:
-        for process in processes:
-            process.join(SECONDS_MAX)
-            if process.exitcode:
-                said = [
-                    f"{each.name}: {each.log.read_text()[-LOG_CHARACTERS:]}" for each in islands
-                ]
-                raise RuntimeError("\n".join(said))
-    return links
+def to_their_end(processes: Sequence[ForkProcess], islands: Sequence[Pod]) -> None:
+    """Wait for them; raises RuntimeError with what was logged if one fails."""
+    for process in processes:
+        process.join(SECONDS_MAX)
+        if process.exitcode:
+            logs = [f"{pod.name}: {pod.log.read_text()[-LOG_CHARACTERS:]}" for pod in islands]
+            raise RuntimeError("\n".join(logs))
 
 
 def data_parallel(
     setting: Setting, folder: Path, *, bf16: bool, megabits: float
-) -> tuple[ddp_ranks.Trained, Links]:
+) -> ddp_ranks.Trained:
     """All steps without pauses where the links have no limit, else the first few at their pace."""
     folder.mkdir()
     stop = setting.ddp_steps if megabits else setting.steps
@@ -163,15 +135,15 @@ def data_parallel(
     )
     with pods(folder, *setting.regions, megabits=megabits) as islands:
         ranks = [each.fork(ddp_ranks.train, rank, task) for rank, each in enumerate(islands)]
-        links = to_their_end(ranks, islands)
-    return ddp_ranks.read(task.out), links
+        to_their_end(ranks, islands)
+    return ddp_ranks.read(task.out)
 
 
 def data_parallel_run(
     setting: Setting, folder: Path, system: str, megabits: float, free: ddp_ranks.Trained
 ) -> Run:
     """Over slow links; `free` is what the same ranks have trained without a limit."""
-    limited, links = data_parallel(setting, folder, bf16="bf16" in system, megabits=megabits)
+    limited = data_parallel(setting, folder, bf16="bf16" in system, megabits=megabits)
     losses = dict(zip(setting.measured, free.losses, strict=True))
     if limited.losses[-1] != losses[setting.ddp_steps]:
         raise RuntimeError(f"{system}: {limited.losses[-1]} over slow links, else {losses}")
@@ -183,7 +155,6 @@ def data_parallel_run(
         step_seconds=seconds,
         tokens_per_second=setting.tokens / seconds,
         merged=1.0,
-        link_bytes=links.busiest(began[0], ended[-1]) / len(began),
         curve=[(step * seconds, loss) for step, loss in losses.items()],
     )
 
@@ -218,16 +189,15 @@ def decoupled_run(setting: Setting, folder: Path, system: str, megabits: float, 
         ]
         held = {**setting.size, "heldout-bytes": setting.heldout_bytes}
         words = (EVALUATE[-1], *words_of(held), "--data", *setting.data)
-        links = to_their_end([*learners, home.fork(part, shared, *words)], islands)
-    return found_of(setting, folder, system, megabits, links)
+        to_their_end([*learners, home.fork(part, shared, *words)], islands)
+    return found_of(setting, folder, system, megabits)
 
 
-def found_of(setting: Setting, folder: Path, system: str, megabits: float, links: Links) -> Run:
-    """What the files of a finished job and its links say."""
+def found_of(setting: Setting, folder: Path, system: str, megabits: float) -> Run:
+    """Read the files of a finished job."""
     files = [lines(folder / "learners" / f"{slot}.jsonl") for slot in setting.slots]
     learners = [steps_of(file) for file in files]
     seconds = setting.learners / sum(1 / each.seconds for each in learners)
-    began, ended = (max(each.began for each in learners), min(each.ended for each in learners))
     counts = [line["counts"] for line in lines(folder / "tape.jsonl") if line.get("counts")][-1]
     first = min(each.began for each in learners)
     return Run(
@@ -236,7 +206,6 @@ def found_of(setting: Setting, folder: Path, system: str, megabits: float, links
         step_seconds=seconds,
         tokens_per_second=setting.tokens / seconds,
         merged=counts["merged"] / counts["trained"],
-        link_bytes=links.busiest(began, ended) * seconds / (ended - began),
         curve=[
             (line["time"] - line["seconds"] - first, line["loss"])
             for line in lines(folder / "evaluations.jsonl")
@@ -248,7 +217,7 @@ def found_of(setting: Setting, folder: Path, system: str, megabits: float, links
 def measured(setting: Setting, links: list[float], folder: Path) -> Iterator[Run]:
     """All systems over the links of each rate; systems take turns."""
     free = {
-        system: data_parallel(setting, folder / system, bf16="bf16" in system, megabits=0.0)[0]
+        system: data_parallel(setting, folder / system, bf16="bf16" in system, megabits=0.0)
         for system in DDP
     }
     for megabits in links:

@@ -1,9 +1,8 @@
 """How much faster Atoll is than data-parallel training, from runs of both over the same links."""
 
-import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bench.results import Figure
@@ -18,18 +17,12 @@ class Run:
     step_seconds: float
     tokens_per_second: float  # trained, by all
     merged: float  # share of them that a merge has taken in
-    link_bytes: float  # of a step, over the busiest link in its busier direction
     curve: Sequence[tuple[float, float]]  # seconds since the first step, held-out nats per byte
 
     @property
     def loss(self) -> float:
         """At the end, where all systems have trained as many tokens."""
         return self.curve[-1][1]
-
-    @property
-    def link_share(self) -> float:
-        """Of what the busiest link could carry."""
-        return self.link_bytes * 8 / (self.megabits * 1e6 * self.step_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +36,11 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """What each region's link had carried, up and down, at times in Unix seconds."""
-
-    times: list[float] = field(default_factory=list)
-    bytes: list[list[int]] = field(default_factory=list)
-
-    def busiest(self, began: float, ended: float) -> int:
-        """Bytes over the busiest link in its busier direction, from one time to another."""
-        first, last = (bisect.bisect(self.times, each) - 1 for each in (began, ended))
-        return max(b - a for a, b in zip(self.bytes[first], self.bytes[last], strict=True))
-
-
-@dataclass(frozen=True, slots=True)
 class Steps:
-    """Of a learner: the mean of a step, and when the first began and the last ended."""
+    """Of a learner: the mean of a step, and when the first began."""
 
     seconds: float
     began: float  # Unix seconds
-    ended: float
 
 
 def steps_of(file: Sequence[Mapping[str, Any]]) -> Steps:
@@ -72,7 +51,7 @@ def steps_of(file: Sequence[Mapping[str, Any]]) -> Steps:
     steps = [line for line in file if line.get("step_seconds", 0.0) > 0]
     ends = list(itertools.accumulate(x["step_seconds"] + x["blocked_seconds"] for x in steps))
     began = min(line["time"] - end for line, end in zip(steps, ends, strict=True))
-    return Steps(ends[-1] / len(ends), began, began + ends[-1])
+    return Steps(ends[-1] / len(ends), began)
 
 
 def seconds_to(loss: float, curve: Sequence[tuple[float, float]]) -> float:

@@ -6,10 +6,8 @@ In tests/: python -m bench.tls [--json FILE]
 import argparse
 import asyncio
 import os
-import statistics
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,13 +27,11 @@ from wire.fixtures import Issuer, put
 
 
 async def take(request_iterator: Any, context: Any) -> None:
-    """A shard's end of the stream: checks a transfer, and answers with the CPU time of that."""
-    assembler, begun = Assembler(lambda head: head.byte_count), 0.0
+    """Check transfers at a shard's end of the stream, and answer each."""
+    assembler = Assembler(lambda head: head.byte_count)
     while (frame := await context.read()) is not grpc.aio.EOF:
-        begun = begun or time.process_time()
         if assembler.feed(frame) is not None:
-            await context.write(str(time.process_time() - begun).encode())
-            begun = 0.0
+            await context.write(b"whole")
 
 
 async def serve(folder: str) -> None:
@@ -63,7 +59,6 @@ class Stream:
     def __init__(self, loop: asyncio.AbstractEventLoop, port: str, mine: Credentials | None):
         self.loop, self.port, self.credentials = loop, port, mine
         self.call: Any = None
-        self.spent: list[tuple[float, float]] = []  # CPU seconds of server and client a transfer
 
     async def open(self) -> None:
         """Connect."""
@@ -77,12 +72,10 @@ class Stream:
         self.loop.run_until_complete(self._send(payload))
 
     async def _send(self, payload: bytes) -> None:
-        begun = time.process_time()
         head = pb.Transfer(seed=pb.Seed(), encoding=pb.BF16, byte_count=len(payload))
         for frame in transfer_frames(1, head, payload):
             await self.call.write(frame)
-        of_server = float(await self.call.read())
-        self.spent.append((of_server, time.process_time() - begun))
+        await self.call.read()
 
 
 def main() -> None:
@@ -118,22 +111,8 @@ def main() -> None:
     figures = [
         Figure(what="throughput with TLS, of that without", values=[secure_speed / plain_speed]),
         Figure(what="with TLS, without", values=[secure_speed, plain_speed], unit="MiB/s"),
-        *(
-            Figure(
-                what=f"{name}, CPU of a GB: server, client",
-                values=cpu(stream, len(payload) / 1e9),
-                unit="s",
-            )
-            for name, stream in streams.items()
-        ),
     ]
     publish(flags, figures, about=f"Transfers of {flags.mebibytes} MiB.")
-
-
-def cpu(stream: Stream, gigabytes: float) -> list[float]:
-    """Return the median CPU seconds of a gigabyte, of the server and of the client."""
-    ends = zip(*stream.spent[1:], strict=True)
-    return [statistics.median(seconds) / gigabytes for seconds in ends]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,5 @@
-"""bench.science: its queue, its arithmetic, its page, and whether production gets its settings."""
+"""bench.science: its queue, its arithmetic, and whether production gets its settings."""
 
-import os
-import select
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -20,7 +15,6 @@ from bench.science.experiments import SCALES, experiments
 from bench.science.report import estimate, paired
 from bench.science.setting import SIZES, TOKENS, Away, Setting
 from sim.simulate import logs_into
-from unit.science_side import SETTINGS, quick
 
 TESTS = Path(__file__).parents[1]
 SMALL = SCALES["small"]
@@ -35,22 +29,12 @@ def of(letter: str, cell: str, arm: str) -> Setting:
 # ------------------------------------------------------------ the queue
 
 
-def test_a_queue_that_is_killed_leaves_no_process_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    os.mkfifo(begun)
-    words = [sys.executable, "-m", "unit.science_side", str(tmp_path)]
-    with subprocess.Popen(words, cwd=TESTS, env={**os.environ, "BEGUN": str(begun)}) as process:
-        worker = os.pidfd_open(int(begun.read_text()))
-        process.send_signal(signal.SIGKILL)
-    assert select.select([worker], [], [], 60)[0], "the worker has outlived its queue"
-    os.close(worker)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
-    assert [*before] != []
-    assert [each.seed for each in queue.missing(tmp_path, SETTINGS)] == [2, 3]
-    assert queue.work(tmp_path, SETTINGS, quick, 1) == 0
-    assert queue.missing(tmp_path, SETTINGS) == []
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert [queue.result(tmp_path, each) for each in SETTINGS] == [quick(x) for x in SETTINGS]
+def test_a_queue_goes_on_where_it_was(tmp_path: Path) -> None:
+    settings = [Setting(seed=seed, steps=1) for seed in range(3)]
+    (tmp_path / "runs").mkdir()
+    queue.make(tmp_path, settings[1], lambda setting: {"loss": float(setting.seed)})
+    assert queue.missing(tmp_path, settings) == [settings[0], settings[2]]
+    assert queue.result(tmp_path, settings[1]) == {"loss": 1.0}
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -65,7 +49,7 @@ def test_sizes_are_compared_on_equal_windows_each_at_its_own_rate(scale: str) ->
         assert [each.rate for each in of_all] == [SIZES[name].rate for name in size.sizes]
 
 
-# ------------------------------------------------------------ arithmetic and page
+# ------------------------------------------------------------ arithmetic
 
 
 def test_a_paired_difference_has_the_error_bar_of_its_differences() -> None:
@@ -80,7 +64,7 @@ def test_a_paired_difference_has_the_error_bar_of_its_differences() -> None:
     assert paired({4: 1.0}, base) is None
 
 
-def test_the_page_names_the_runs_that_are_missing(tmp_path: Path) -> None:
+def test_figures_are_of_the_runs_that_are_there(tmp_path: Path) -> None:
     experiment = ALL["c"]
     runs = experiment.runs(replace(SMALL, seeds=2))
     lost = ("M = 4", "RDA", 1)
@@ -89,14 +73,10 @@ def test_the_page_names_the_runs_that_are_missing(tmp_path: Path) -> None:
         if key != lost:
             queue.make(tmp_path, setting, lambda each: {"loss": 2.0 + each.seed, "busy": 0.5})
     results = {"c": made(tmp_path, runs)}
-    page = report.write(tmp_path, {"c": experiment}, {"c": runs}, results).read_text()
-    assert "Missing, 1 of 12 runs:" in page
-    assert f"- M = 4, RDA, seed 1 (`{runs[lost].name}.json`)" in page
-    assert "| M = 4 | Mean | 2 | 2.500 ± 6.353 |  |" in page
-    assert "| M = 4 | RDA | 1 | 2.000 | +0.000 |" in page
     figures = {each.what: each.values for each in report.figures({"c": experiment}, results)}
     assert figures["(c) M = 4, Mean: loss"] == [2.5, pytest.approx(6.353)]
     assert figures["(c) M = 4, RDA: loss"] == [2.0], "of one run there is no ±"
+    assert figures["(c) M = 4, RDA: minus the first arm"] == [0.0]
     assert figures["(c) M = 4, RDA: busy"] == [50.0]
 
 

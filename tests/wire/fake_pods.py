@@ -96,13 +96,6 @@ class Pod:
         ).stdout  # fmt: skip
 
     @property
-    def carried(self) -> tuple[int, int]:
-        """Bytes that have left over its link, and that have come, with all heads."""
-        text = Path(f"/proc/{self.pid}/net/dev").read_text()
-        (counts,) = (line.split() for line in text.splitlines() if line.lstrip().startswith("eth0"))
-        return int(counts[9]), int(counts[1])
-
-    @property
     def log(self) -> Path:
         return self.folder / f"{self.name}.log"
 

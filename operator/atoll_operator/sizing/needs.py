@@ -8,7 +8,7 @@ tau overlap and S shards. E = N / H parameters are due in each tick. A fragment 
 from each learner and down to it every H / P ticks, and has tau steps for its way.
 
 Seconds of a processor for each value were measured on two busy cores, with gRPC and TLS: upper
-bounds. `python -m bench.sizing` in tests/ measures them again, without these two. Bytes are counted
+bounds. `python -m bench.stages` in tests/ measures them again, without these two. Bytes are counted
 in the code.
 """
 

@@ -4,8 +4,8 @@ In tests/: python -m bench.science [--only b c] [--scale small] [--resume] --out
 A part of them: --only a --sizes 10M --cells "10M, M = 2" --arms data-parallel Decoupled --seeds 1
 
 Each run is a file in DIR/runs, so that a queue of hours may be cut at any time: `--resume` goes on
-with what is there. At the end, and for what there is at a Ctrl-C, README.md in DIR has the tables.
-`--json FILE` writes the figures for docs/numbers.md (bench/results.py).
+with what is there. The figures of all that is there are printed at the end; `--json FILE` writes
+them for docs/numbers.md (bench/results.py). What is subtracted is the run of the same seed.
 """
 
 import argparse
@@ -77,12 +77,8 @@ def main(words: list[str] | None = None) -> int:
         listed(wanted, runs)
         return 0
     settings = [setting for each in runs.values() for setting in each.values()]
-    try:
-        failed = queue.work(given.out, settings, train, given.workers)
-    finally:
-        results = {letter: made(given.out, each) for letter, each in runs.items()}
-        page = report.write(given.out, wanted, runs, results)
-        sys.stdout.write(f"{page}\n")
+    failed = queue.work(given.out, settings, train, given.workers)
+    results = {letter: made(given.out, each) for letter, each in runs.items()}
     several = f"{scale.seeds} seeds: the mean, and ± in 95% of all cases."
     about = f"Virtual time; {several if scale.seeds > 1 else 'one seed.'}"
     publish(given, report.figures(wanted, results), about=about)

@@ -1,4 +1,4 @@
-"""The experiments: which runs each has, and what was published about its question.
+"""The experiments: which runs each has. docs/replication.md has what was published about each.
 
 An experiment compares *arms* within each *cell*, with the same seeds: model and data of a learner
 are alike in all arms of a cell. The first arm is the one that the others are compared with.
@@ -53,8 +53,6 @@ class Experiment:
     common: Change
     cells: Mapping[str, Change]
     arms: Mapping[str, Change]
-    published: str  # beside which the table stands
-    differs: str  # from what was published
 
     def narrowed(self, cells: Collection[str], arms: Collection[str]) -> "Experiment":
         """With these of its cells and arms only; with all where none is named."""
@@ -197,11 +195,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 "Streaming": preset("StreamingDiLoCo", fragments=4, overlap=2),
                 "Decoupled": same,
             },
-            published="5B parameters, M = 8, under failures: 69.8 (text) against 70.1 for "
-            "data-parallel training without failures.",
-            differs="Loss, not a benchmark's score; one batch divided by the learners; DiLoCo and "
-            "Streaming with the momentum `auto`, since the published 0.9 is for more merges. "
-            "All sizes read the same windows, each at the rate that (j) finds.",
         ),
         "b": Experiment(
             title="Who is waited for, at equal time",
@@ -213,17 +206,12 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 "K = M": sync(quorum=8),
                 "K = M, lock-step": LOCK_STEP,
             },
-            published="Speeds 18% apart, 10% noise: K = 8 has 84% goodput and 54.4 (text), "
-            "K = 1 with grace 100% and 55.3, K = 1 without 51.4.",
-            differs="K = 8 of (A) waits, as lock-step does here; free-running K = M does not.",
         ),
         "c": Experiment(
             title="Radial-directional averaging against the mean",
             common=same,
             cells=count,
             arms={"Mean": sync(merge="Mean"), "RDA": same},
-            published="M = 8: 55.4 (text) with RDA, 54.1 with the mean.",
-            differs="Loss; from scratch; 10 merges of each fragment; the momentum is `auto`.",
         ),
         "d": Experiment(
             title="More learners for the middle of a run, at equal tokens",
@@ -233,10 +221,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 "none": same,
                 **{f"+{25 * n}%": scavenged(n) for n in (1, 2, 4, 12)},
             },
-            published="Time 0.90, 0.83, 0.75 and 0.62 with +25, 50, 100 and 300%, at equal "
-            "quality; data-parallel 1.07, 1.09, 1.02, 0.80.",
-            differs="In the published runs the part of the time is not known to us; here it is "
-            "the middle half of what four learners need.",
         ),
         "e": Experiment(
             title="Codecs, up and down",
@@ -251,8 +235,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 },
                 **{f"{up} up": sync(wire={"up": up, "down": "bf16"}) for up in ("int4", "int2")},
             },
-            published="4 bits: +0.09% of the loss; 2 and 1 bits: +32% and +83%.",
-            differs="`int4` is linear; published are 4 bits of E3M0.",
         ),
         "f": Experiment(
             title="How the model is cut into fragments",
@@ -263,8 +245,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 "layers": change(model="layers"),
                 "tensors in turn": change(model="tensors in turn"),
             },
-            published="No table; (A) uses balanced fragments.",
-            differs="Only `balanced` is production's; `engine.py` has the others.",
         ),
         "g": Experiment(
             title="Outer settings, by the number of merges of a fragment",
@@ -278,9 +258,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 "auto, length in tokens": change(ends=TOKENS),
                 DATA_PARALLEL: NO_SYNC,
             },
-            published="0.7/0.9, for thousands of steps.",
-            differs="Far fewer merges. `auto, R/8` is not production's: its warm-up lasts R/8 "
-            "merges in place of sqrt(R).",
         ),
         "h": Experiment(
             title="Muon inside of the learners",
@@ -290,9 +267,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 "Muon 0.02, AdamW 3e-3": change(muon_rate=0.02),
             },
             arms={DATA_PARALLEL: NO_SYNC, "RDA": same, "Mean": sync(merge="Mean")},
-            published="MuLoCo (2505.23725): with Muon the gap to data-parallel is smaller, at "
-            "150M parameters and more.",
-            differs="Size. The mean is what MuLoCo merges with.",
         ),
         "i": Experiment(
             title="Learners that are lost and come again, at equal tokens",
@@ -303,8 +277,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 "each once": failures(1),
                 "each four times": failures(4),
             },
-            published="No loss of quality under failures (5B, M = 8: 69.8 against 70.1).",
-            differs="A lost learner starts again with fresh moments after five steps.",
         ),
         "j": Experiment(
             title="The peak rate of AdamW inside, by size",
@@ -315,8 +287,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 for times in (0.5, 1.0, 2.0)
             },
             arms={DATA_PARALLEL: NO_SYNC, "Decoupled": same},
-            published="No table.",
-            differs="Nothing is compared with a paper: it says at which rate (a) compares sizes.",
         ),
         "k": Experiment(
             title="How long a round may wait where the link is full, at equal time",
@@ -332,8 +302,6 @@ def experiments(scale: Scale) -> dict[str, Experiment]:
                 "18% apart, one link 2 x slower": change(paces=SLOWER, last_way=2.0),
             },
             arms={"limit Overlap": sync(grace={"limit": "Overlap"}), "K = 1": same},
-            published="No table.",
-            differs="`bench.waiting` has the same learners without training.",
         ),
     }
 
