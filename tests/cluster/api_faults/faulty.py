@@ -12,7 +12,6 @@ never answered.
 import asyncio
 import base64
 import contextlib
-import json
 import ssl
 import tempfile
 import threading
@@ -26,6 +25,8 @@ from typing import Any
 import aiohttp
 import yaml
 from aiohttp import web
+
+from unit.kube.api_server import kubeconfig
 
 HOP_BY_HOP = {"connection", "host", "keep-alive", "transfer-encoding", "content-length"}
 START_SECONDS_MAX = 300.0
@@ -77,18 +78,7 @@ class Proxy:
         self.thread.start()
         assert self.serves.wait(START_SECONDS_MAX)
         config = self.folder / "faulty.kubeconfig"
-        config.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "current-context": "c",
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                    "clusters": [{"name": "c", "cluster": {"server": self.url}}],
-                    "users": [{"name": "u", "user": {"token": "t"}}],
-                }
-            )
-        )
+        config.write_text(kubeconfig(self.url))
         return config
 
     def stop(self) -> None:

@@ -180,6 +180,19 @@ class ApiServer:
         return response
 
 
+def kubeconfig(url: str, *others: str, namespace: str = "default") -> str:
+    """A kubeconfig of the context `here`, and of others without a namespace, of one server."""
+    one = {"cluster": "c", "user": "u"}
+    contexts = {"here": {**one, "namespace": namespace}, **dict.fromkeys(others, one)}
+    whole = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "contexts": [{"name": name, "context": context} for name, context in contexts.items()],
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }  # fmt: skip
+    return json.dumps(whole)
+
+
 @asynccontextmanager
 async def serving(server: ApiServer, folder: Path) -> AsyncIterator[Path]:
     """The server on loopback; yields a KUBECONFIG for it."""
@@ -190,13 +203,7 @@ async def serving(server: ApiServer, folder: Path) -> AsyncIterator[Path]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     config = folder / "kubeconfig"
-    whole = {
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-    }  # fmt: skip
-    config.write_text(json.dumps(whole))
+    config.write_text(kubeconfig(url))
     try:
         yield config
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import yaml
+from unit.kube.api_server import kubeconfig as config_of
 
 Raw = dict[str, Any]
 COLLECTIONS = {  # of the namespace team, by the kind of their objects
@@ -123,16 +123,6 @@ def kubeconfig(file: Path, cluster: Cluster) -> Iterator[None]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
-        here = {"cluster": "c", "user": "u", "namespace": "team"}
-        config = {
-            "current-context": "here",
-            "clusters": [{"name": "c", "cluster": {"server": address}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [
-                {"name": "here", "context": here},
-                {"name": "other", "context": {"cluster": "c", "user": "u"}},
-            ],
-        }
-        file.write_text(yaml.safe_dump(config))
+        file.write_text(config_of(address, "other", namespace="team"))
         yield
         server.shutdown()
