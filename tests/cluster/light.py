@@ -27,7 +27,7 @@ from atoll_worker.script.termination import ALL_DONE, Termination, say
 from atoll_worker.training import replica
 
 LAYERS = tuple(
-    TensorSpec(name=f"layer.{n}", shape=(8, 8), dtype="float32", merge="rda") for n in range(16)
+    TensorSpec(name=f"layer.{n}", shape=(8, 8), dtype="float32", merge="rda") for n in range(12)
 )
 FIRST_VALUE = 0.5
 POLL_SECONDS = 0.2
@@ -37,14 +37,12 @@ Key = tuple[int, int]  # (shard, fragment): a slice
 
 def main() -> None:
     """Train until the job is final; options are as `--batch=2`."""
-    options = {"batch": 2.0, "context": 64.0, "step-milliseconds-min": 300.0, "layers": 12.0}
+    options = {"batch": 2.0, "context": 64.0, "step-milliseconds-min": 300.0}
     options |= {name[2:]: float(value) for name, value in (w.split("=") for w in sys.argv[1:])}
     if options["batch"] < 1:
         raise SpecError("batch", f"is {options['batch']}", "give 1 or more")
     tokens = int(options["batch"] * options["context"])
-    light = Light.made(
-        random.Random(os.environ.get("ATOLL_SLOT")), LAYERS[: int(options["layers"])]
-    )
+    light = Light.made(random.Random(os.environ.get("ATOLL_SLOT")))
     try:
         light.joins()
         while not light.finished:
@@ -74,11 +72,11 @@ class Light:
     termination: Termination = field(default_factory=Termination)
 
     @classmethod
-    def made(cls, chance: random.Random, tensors: tuple[TensorSpec, ...]) -> "Light":
+    def made(cls, chance: random.Random) -> "Light":
         """With a transport process, to which the model is described."""
         job = read_job()
         run_file = job.run_file
-        layout = run_file.layout(tensors)
+        layout = run_file.layout(LAYERS)
         child = replica.begin()
         memory = child.attach(memory_plan(layout, run_file.sync))
         values = {

@@ -48,12 +48,12 @@ def model(milliseconds: int) -> Object:
     return {"template": {"spec": {"containers": [container]}}}
 
 
-def pace(milliseconds: int, *more: str) -> Object:
+def pace(milliseconds: int) -> Object:
     """Return a learner without torch whose steps take at least so long (`light`)."""
     container = {
         "name": "learner",
         "command": ["atoll-worker", "light:main"],
-        "args": ["--batch=2", f"--step-milliseconds-min={milliseconds}", *more],
+        "args": ["--batch=2", f"--step-milliseconds-min={milliseconds}"],
         "workingDir": "/light",
         "volumeMounts": [{"name": "light", "mountPath": "/light"}],
     }
