@@ -13,10 +13,8 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.reasons import TYPES
 from atoll_operator.kube import reconcile
 from atoll_operator.kube.edges.api import ApiError, ConflictError, ObjectNotFoundError, path
-from atoll_operator.kube.effects.apply import Applier
-from atoll_operator.kube.effects.report import StatusWriter
 from atoll_operator.kube.plan import events, status
-from atoll_operator.kube.plan.planner import AGAIN_SECONDS, inquire, plan
+from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
 from atoll_operator.kube.reconcile import ClusterObserver
 from atoll_protos.names import Label
 from unit.kube.world import KEY, World, lost_learner
@@ -72,31 +70,6 @@ def test_a_pass_counts_its_job_by_its_state_and_forgets_one_that_is_gone() -> No
     assert world.again is None
     assert not world.reconciler.memories
     assert jobs("Starting") == 0
-
-
-def test_each_phase_of_a_pass_is_entered_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    world, entered = lost_learner(), []
-
-    def counted(name: str, phase: Any) -> Any:
-        def enter(*values: Any) -> Any:
-            entered.append(name)
-            return phase(*values)
-
-        return enter
-
-    for owner, name, phase in (
-        (ClusterObserver, "look", ClusterObserver.look),
-        (ClusterObserver, "ask", ClusterObserver.ask),
-        (Applier, "apply", Applier.apply),
-        (StatusWriter, "report", StatusWriter.report),
-        (reconcile, "inquire", inquire),
-        (reconcile, "plan", plan),
-    ):
-        monkeypatch.setattr(owner, name, counted(name, phase))
-    for _ in range(3):
-        entered.clear()
-        world.run()
-        assert entered == ["look", "inquire", "ask", "plan", "apply", "report"]
 
 
 def test_the_event_loop_goes_on_while_a_pass_thinks(monkeypatch: pytest.MonkeyPatch) -> None:
