@@ -17,6 +17,7 @@ import socket
 import time
 import uuid
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -81,23 +82,20 @@ class Election:
 
     async def release(self) -> None:
         """Give the Lease back, once `follow` is cancelled; its last renewal may have been taken."""
-        led, seen = self.fence.is_open, self.seen
+        seen = self.seen if self.fence.is_open else None
         self._step_down("this replica ends")
-        if not led or seen is None:
-            return
         try:
             async with asyncio.timeout(RELEASE_SECONDS_MAX):
-                try:
-                    await self._send(election.released(seen, _wall()), seen.version)
-                except ConflictError:
-                    seen = await self._read()
-                    if seen.holder != self.me:
+                while seen is not None and seen.holder == self.me:
+                    try:
+                        await self._send(election.released(seen, _wall()), seen.version)
+                    except ConflictError:
+                        seen = await self._read()
+                    else:
+                        log.info("Lease given back", lease=self._full_name)
                         return
-                    await self._send(election.released(seen, _wall()), seen.version)
         except ERRORS as error:
             log.warning("Lease not given back", lease=self._full_name, error=_text(error))
-        else:
-            log.info("Lease given back", lease=self._full_name)
 
     async def _look(self) -> None:
         self.tried_at, answered = time.monotonic(), True
@@ -111,18 +109,15 @@ class Election:
             answered = isinstance(error, ApiError) and not error.may_pass
             said = "Lease not renewed" if self.leads.is_set() else "Lease not read"
             log.warning(said, lease=self._full_name, error=_text(error))
-        if not answered:
-            self.answering_since = None
-        elif self.answering_since is None:
-            self.answering_since = time.monotonic()
+        since = self.answering_since
+        self.answering_since = (time.monotonic() if since is None else since) if answered else None
         if self.leads.is_set() and self.seen is not None and not self.fence.is_open:
             self._decide(self.seen)
 
     async def _read(self) -> Lease:
-        where = path("Lease", self.namespace, self.name)
         raw = None
         with contextlib.suppress(ObjectNotFoundError):
-            raw = await self.api.call("get", where, seconds=self._seconds(), of_election=True)
+            raw = await self._call("get", self.name)
         self.seen = election.see(self.seen, raw, time.monotonic())
         self.unsure = False
         return self.seen
@@ -168,15 +163,13 @@ class Election:
             "spec": spec,
         }
         verb, name, how = ("patch", self.name, MERGE) if version else ("post", "", JSON)
-        where, seconds = path("Lease", self.namespace, name), self._seconds()
-        return await self.api.call(
-            verb, where, body=body, content_type=how, seconds=seconds, of_election=True
-        )
+        return await self._call(verb, name, body=body, content_type=how)
 
-    def _seconds(self) -> float:
-        if not self.leads.is_set():
-            return CALL_SECONDS_MAX
-        return max(0.1, min(CALL_SECONDS_MAX, self.fence.left))
+    async def _call(self, verb: str, name: str, **options: Any) -> Object:
+        """Ask for no longer than this replica still leads, if it does."""
+        left = self.fence.left if self.leads.is_set() else CALL_SECONDS_MAX
+        seconds, where = max(0.1, min(CALL_SECONDS_MAX, left)), path("Lease", self.namespace, name)
+        return await self.api.call(verb, where, seconds=seconds, of_election=True, **options)
 
     @property
     def _full_name(self) -> str:
