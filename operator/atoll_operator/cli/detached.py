@@ -19,7 +19,7 @@ import typer
 from atoll_operator.local import run_folder
 from atoll_operator.local.child import tail
 from atoll_operator.local.run_files import Say, shown
-from atoll_operator.machines.files import must_take
+from atoll_operator.machines.bundle import must_take
 from atoll_protos.errors import SpecError
 
 DETACH: Final = "--detach"

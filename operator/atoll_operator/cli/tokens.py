@@ -1,7 +1,6 @@
 """`atoll tokens`: who may bring a machine into a job of `atoll serve`."""
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -35,46 +34,30 @@ def tokens(
     ] = "",
 ) -> None:
     """Make a token and print the line that uses it; without options list tokens and machines."""
-    wanted = TokenWanted(region=region, uses=uses, hours=hours)
-    if revoke and wanted != TokenWanted():
+    makes = bool(region or uses or hours)
+    if revoke and makes:
         raise SpecError("--revoke", "takes one back, and the others make one", "use it alone")
     now = time.time()
     if revoke:
         typer.echo(revoked(folder, revoke))
-    elif wanted != TokenWanted():
-        typer.echo(made(folder, wanted, now))
+    elif makes:
+        typer.echo(made(folder, now, region=region, uses=uses, hours=hours))
     else:
         typer.echo(listed(folder, now))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenWanted:
-    """A token that is asked for; `hours` None: as usual."""
-
-    region: str = ""
-    uses: int | None = None
-    hours: float | None = None
-
-    def check(self, out: Path) -> None:
-        """Raises SpecError."""
-        if not self.region:
-            return
-        regions = [
-            each.name for each in run_manifest.job_of(out).spec.regions
-        ]  # soon also of the run
-        if self.region not in regions:
-            problem = f"{self.region} is no region of the job"
-            raise SpecError("--region", problem, f"use one of {', '.join(regions)}")
-
-
-def made(out: Path, wanted: TokenWanted, now: float) -> str:
-    """A new token, as a whole line that uses it. Raises SpecError."""
+def made(
+    out: Path, now: float, *, region: str = "", uses: int | None = None, hours: float | None = None
+) -> str:
+    """A new token, as a whole line that uses it; `hours` None: as usual. Raises SpecError."""
     from atoll_operator.machines.server.serving import DAY_HOURS, line_with, new_token, read_server  # noqa: PLC0415
 
     read_server(out / MACHINES_FOLDER)
-    wanted.check(out)
-    hours = wanted.hours or DAY_HOURS
-    token = new_token(out, region=wanted.region, uses=wanted.uses, hours=hours, now=now)
+    regions = [each.name for each in run_manifest.job_of(out).spec.regions] if region else []
+    if region and region not in regions:  # soon also of the run
+        problem = f"{region} is no region of the job"
+        raise SpecError("--region", problem, f"use one of {', '.join(regions)}")
+    token = new_token(out, region=region, uses=uses, hours=hours or DAY_HOURS, now=now)
     return line_with(token, out)
 
 

@@ -103,13 +103,14 @@ def _folder(out: Path) -> Look:
         )
         raise SpecError(str(out), problem, remedy)
     from atoll_operator.local.local_status import read_machines  # noqa: PLC0415 - needs protobuf
-    from atoll_operator.local.poller import ask  # noqa: PLC0415 - needs gRPC
+    from atoll_operator.local.poller import ShardLinks  # noqa: PLC0415 - needs gRPC
     from atoll_operator.local.show.live import Answer, table  # noqa: PLC0415
 
-    endpoints, observer = run_folder.endpoints_of(out), run_folder.observer_in(out)
+    endpoints = run_folder.endpoints_of(out)
+    links = ShardLinks(endpoints, run_folder.observer_in(out))
 
     def look() -> str:
-        replies = zip(endpoints, ask(endpoints, observer), strict=True)
+        replies = zip(endpoints, links.ask(), strict=True)
         answers = [Answer(found, "" if found else f"{e} does not answer") for e, found in replies]
         seen = read_machines(out)
         machines = seen.machines if seen else ()

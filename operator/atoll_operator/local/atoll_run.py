@@ -146,6 +146,9 @@ class Elsewhere:
         """By slot: why its learner is refused for good."""
         return {}
 
+    def fail(self, why: str) -> None:
+        """The job has failed, perhaps before any shard could say so."""
+
     def leaving(self, seen: RunSnapshot) -> bool:
         """Whether learners of a complete job still take its last values."""
         del seen
@@ -315,6 +318,7 @@ class LocalRun:
 
     def fail(self, error: JobFailedError) -> None:
         self.poller.links.say(pb.INTENT_FAIL, str(error))
+        self.elsewhere.fail(str(error))
         left = self._left(self.elsewhere.leaving)
         self.write(local_status.failed(left, error.reason, str(error)))
 
@@ -452,35 +456,30 @@ def train(  # noqa: PLR0913 - each of them is what an option of the command says
     """
     job = with_checkpoints(job, out)
     wanted, slots, shards = run_file(job), elsewhere.listed(expected(job)), job.spec.syncer.shards
-    here = elsewhere.here(job)
+    here, url = elsewhere.here(job), job.spec.syncer.storage.url
     found = gpus.find(os.environ) if gpus.matter(here) else gpus.VisibleGpus()
     places = Places(out=out, endpoints=elsewhere.endpoints, found=found, record=record)
     check_startable(places.planned(here, new=True))
     view = view_for(output, terminal=sys.stdout.isatty())
     with (
         run_folder.running(out),
-        run_folder.private(out, stores=not job.spec.syncer.storage.url) as umask,
+        run_folder.private(out, stores=not url) as umask,
         _endpoints(job, out, elsewhere) as places.endpoints,
         Links(faults, places.endpoints).open() as links,
         elsewhere.open(view.say),
     ):
-        url = job.spec.syncer.storage.url
         new = prepare(wanted, slots, out, manifest, resume=resume, url=url)
-        uid = {"uid": last_status.uid_in(out)}
-        job, here = job.model_copy(update=uid), here.model_copy(update=uid)
+        job = job.model_copy(update={"uid": last_status.uid_in(out)})
         where = f"The run's folder is {shown(out)}." if new else ""
         said = (where, *without_effect_here(job), gpus.advice(here, found), elsewhere.invitation())
         for line in filter(None, said):
             view.say(line)
         files = Files(out, view.say)
-        planned = links.through(elsewhere.through(places.planned(here, new=new)))
-        supervisor = Supervisor(planned, files, view.say, umask)
 
-        def plan(edited: Job) -> list[Planned]:
-            return links.through(
-                elsewhere.through(places.planned(elsewhere.here(edited), new=False))
-            )
+        def plan(job: Job, *, new: bool = False) -> list[Planned]:
+            return links.through(elsewhere.through(places.planned(elsewhere.here(job), new=new)))
 
+        supervisor = Supervisor(plan(job, new=new), files, view.say, umask)
         with recording(out, view.say, began=0.0 if new else time.time()):
             training = LocalRun(
                 elsewhere=elsewhere,

@@ -1,6 +1,5 @@
 """Asks the shards of a run for their status, over gRPC."""
 
-import contextlib
 import time
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -115,28 +114,18 @@ class Poller:
         )
 
 
-def ask(endpoints: Sequence[str], folder: str = "") -> list[pb.StatusReply | None]:
-    with contextlib.ExitStack() as open_:
-        answers = [_answer(open_.enter_context(_channel(each, folder))) for each in endpoints]
-    return [each if isinstance(each, pb.StatusReply) else None for each in answers]
-
-
 def _channel(endpoint: str, folder: str) -> grpc.Channel:
     """Not checked: with credentials that have expired no answer comes until they are renewed."""
     credentials = Credentials.read(folder) if folder else None
     return open_blocking_channel(endpoint, control_options(), credentials)
 
 
-def _answer(
-    channel: grpc.Channel, wait: bool = False, question: pb.StatusRequest | None = None
-) -> pb.StatusReply | str:
+def _answer(channel: grpc.Channel, wait: bool, question: pb.StatusRequest) -> pb.StatusReply | str:
     """Else its words, if it has refused the question: empty, if nothing answers."""
     stub: Any = client_of(Service.SYNCER, channel)
     try:
         seconds = WAIT_SECONDS_MAX if wait else CALL_SECONDS_MAX
-        reply: pb.StatusReply = stub.Status(
-            question or pb.StatusRequest(), timeout=seconds, wait_for_ready=wait
-        )
+        reply: pb.StatusReply = stub.Status(question, timeout=seconds, wait_for_ready=wait)
     except grpc.RpcError as error:
         refused = isinstance(error, grpc.Call) and error.code() is REFUSED
         return details_of(error) if refused else ""

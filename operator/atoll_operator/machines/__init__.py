@@ -6,6 +6,5 @@ only where a command needs them.
 
 server/           the machine of `atoll serve`
 joined/           the machine of `atoll join`
-bundle.py         what the learners of a machine start from: a folder
-files.py          private files, and the token
+bundle.py         what the learners of a machine start from, a folder; tokens
 """

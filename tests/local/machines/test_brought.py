@@ -15,7 +15,7 @@ from atoll_operator.authority.job_authority import DAY_SECONDS, Authorities, iss
 from atoll_operator.local.run_files import MACHINES_FOLDER, OBSERVER_FOLDER, RUN_FILE
 from atoll_operator.local.startable import free_ports
 from atoll_operator.machines.bundle import Bundle, write
-from atoll_operator.machines.server.certificates import AUTHORITY_FILE
+from atoll_operator.machines.server.register import AUTHORITY_FILE
 from atoll_operator.machines.server.serving import read_server
 from atoll_protos.network.credentials import Credentials, Identity, Role
 from cluster import light

@@ -138,12 +138,12 @@ def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "nothing runs in it now; see atoll status" in atoll("top", tmp_path)
     asked: list[list[str]] = []
 
-    def ask(endpoints: list[str], folder: str) -> list[pb.StatusReply]:
-        assert folder == "", "it has no credentials of its own"
-        asked.append(endpoints)
+    def ask(links: local_shards.ShardLinks) -> list[pb.StatusReply]:
+        assert links._folder == "", "it has no credentials of its own"
+        asked.append([*links._endpoints])
         return [reply()]
 
-    monkeypatch.setattr(local_shards, "ask", ask)
+    monkeypatch.setattr(local_shards.ShardLinks, "ask", ask)
     house = ShownMachine(name="house", region="us-east", up_bytes=2 * 10**9, down_bytes=10**9)
     (tmp_path / MACHINES_FILE).write_text(to_json(MachinesFile(machines=(house,))))
 
@@ -155,4 +155,4 @@ def test_shards_of_a_folder_are_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "NODE" not in shown
     assert "us-east-0  Training" in shown
     monkeypatch.undo()
-    assert local_shards.ask(["127.0.0.1:1"]) == [None]  # a silent one costs its row alone
+    assert local_shards.ShardLinks(["127.0.0.1:1"]).ask() == [None]  # it costs its row alone

@@ -7,8 +7,7 @@ from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected, run_file
 from atoll_operator.local.run_files import RUN_FILE, SLOTS_FILE
 from atoll_operator.local.startable import free_ports
-from atoll_operator.machines.bundle import Bundle
-from atoll_operator.machines.files import Token
+from atoll_operator.machines.bundle import Bundle, Token
 from atoll_operator.machines.joined import entering
 from atoll_operator.machines.joined.entering import JoinOptions
 from atoll_operator.machines.joined.server_link import ServerLink

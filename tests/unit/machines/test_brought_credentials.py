@@ -17,8 +17,7 @@ from atoll_operator.local import poller
 from atoll_operator.local.local_status import JobNow, JobState, job_now
 from atoll_operator.local.run_files import RUN_FILE
 from atoll_operator.local.startable import free_ports
-from atoll_operator.machines.bundle import Bundle, write
-from atoll_operator.machines.files import write_credentials
+from atoll_operator.machines.bundle import Bundle, write, write_credentials
 from atoll_operator.machines.joined import joining
 from atoll_operator.machines.joined.entering import Entered, JoinOptions, check_slots, enter
 from atoll_operator.machines.joined.learners import Wanted, place_of, planned

@@ -19,20 +19,19 @@ from atoll_operator import cli
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.process_inputs import expected
 from atoll_operator.authority.job_authority import make_anchor, make_key, request_for
-from atoll_operator.cli.tokens import TokenWanted, listed, made, revoked
+from atoll_operator.cli.tokens import listed, made, revoked
 from atoll_operator.local import last_status, local_status
 from atoll_operator.local.local_status import ShownMachine, read_machines
 from atoll_operator.local.poller import Poller
 from atoll_operator.local.run_files import MANIFEST_FILE, STATUS_FILE
 from atoll_operator.local.startable import free_ports
 from atoll_operator.machines import bundle as bundles
-from atoll_operator.machines.files import SERVER_NAME, Token
+from atoll_operator.machines.bundle import SERVER_NAME, Token
 from atoll_operator.machines.joined import server_link
 from atoll_operator.machines.joined.server_link import ServerLink, proved
 from atoll_operator.machines.joined.watching import Server
 from atoll_operator.machines.server import join_port
-from atoll_operator.machines.server.certificates import AUTHORITY_FILE
-from atoll_operator.machines.server.register import with_machine
+from atoll_operator.machines.server.register import AUTHORITY_FILE, with_machine
 from atoll_operator.machines.server.serving import ANCHOR_FILE, anchor_in, serving_in
 from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.names import PROTOCOL
@@ -81,15 +80,15 @@ def test_a_region_of_this_machine_may_leave_the_job(served: Served) -> None:
 def test_a_token_is_for_the_regions_that_the_manifest_has_now(served: Served) -> None:
     """The run has followed it before a person has brought the token to a machine."""
     (served.out / MANIFEST_FILE).write_text(JOB.replace("{name: eu}", "{name: asia}"))
-    assert made(served.out, TokenWanted(region="asia"), time.time()).startswith("ATOLL_TOKEN=")
+    assert made(served.out, time.time(), region="asia").startswith("ATOLL_TOKEN=")
     with pytest.raises(SpecError, match="eu is no region of the job; use one of us, asia, here"):
-        made(served.out, TokenWanted(region="eu"), time.time())
+        made(served.out, time.time(), region="eu")
 
 
 def test_whoever_is_not_let_in_hears_why(served: Served, tmp_path: Path) -> None:
     once = served.token(uses=1)
     enter(served.options(tmp_path / "a", once))
-    line = made(served.out, TokenWanted(hours=1.0), time.time())
+    line = made(served.out, time.time(), hours=1.0)
     any_region = Token.parse(line.split()[0].partition("=")[2])
     for token, more, words in (
         (once, {}, "is used up"),
@@ -146,6 +145,16 @@ def test_a_revoked_machine_is_told_and_enters_again_with_a_new_token_and_key(
     _, again, new = enter(served.options(tmp_path / "a", token))
     assert (new, again.name, again.slots) == (True, "house-2", machine.slots)
     assert (folder / "machine.key").read_bytes() != key
+
+
+def test_a_job_that_fails_before_its_shards_answer_is_known_to_its_machines(
+    served: Served, tmp_path: Path
+) -> None:
+    folder, machine, _ = enter(served.options(tmp_path / "a", served.token()))
+    watcher = watcher_of(folder, replace(machine, endpoints=("127.0.0.1:1",)))
+    served.server.fail("StoreLost: commits is no folder")
+    watcher.look()
+    assert "the job: has failed: StoreLost: commits is no folder" in str(watcher.refusal)
 
 
 def test_a_certificate_is_renewed_when_two_thirds_are_over_or_another_authority_signs(

@@ -23,12 +23,12 @@ from atoll_operator.local.child import Child
 from atoll_operator.local.local_status import JobNow, JobState
 from atoll_operator.local.process_plan import Planned
 from atoll_operator.local.startable import free_ports
-from atoll_operator.machines import files
-from atoll_operator.machines.files import Token, make_private, must_take, state_root
+from atoll_operator.machines import bundle
+from atoll_operator.machines.bundle import Token, make_private, must_take, state_root
 from atoll_operator.machines.joined.joining import JoinedRun
 from atoll_operator.machines.joined.server_link import certificate_at
 from atoll_operator.machines.server import join_port, register
-from atoll_operator.machines.server.certificates import JobCertificates
+from atoll_operator.machines.server.register import JobCertificates
 from atoll_operator.machines.server.serving import serving_in
 from atoll_protos.errors import SpecError
 from atoll_protos.network.credentials import Credentials
@@ -58,7 +58,7 @@ def test_a_register_that_cannot_be_read_refuses_no_machine_and_ends_no_run(
     (said,) = [each for each in served.said if "cannot be read" in each]
     assert str(file) in said
     with pytest.raises(SpecError, match="its register cannot be read"):
-        enter(served.options(tmp_path / "b", Token.new(watcher.source.link.digest)))  # type: ignore[attr-defined]
+        enter(served.options(tmp_path / "b", Token.new(watcher.source.link.digest)))  # type: ignore[union-attr]
     file.write_text(text)
     watcher.source.renew(watcher)
 
@@ -79,7 +79,7 @@ def test_a_machine_that_cannot_keep_its_state_takes_no_slot(
     with pytest.raises(SpecError, match="give a writable folder"):
         enter(served.options(tmp_path / "file" / "a", served.token()))
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_private", full)
+        patch.setattr(bundle, "write_private", full)
         with pytest.raises(SpecError, match="No space left on device; make room"):
             enter(served.options(tmp_path / "a", served.token()))
     assert "us-0" not in listed(served.out, time.time())
@@ -114,7 +114,7 @@ def test_a_file_for_which_the_disk_has_no_room_is_named(
 ) -> None:
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/a'"):
-        files.write_private(tmp_path / "a", b"1")
+        bundle.write_private(tmp_path / "a", b"1")
     assert not [*tmp_path.iterdir()]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll_operator.machines.files import Token, hash_of
+from atoll_operator.machines.bundle import Token, hash_of
 from atoll_operator.machines.server.register import (
     Book,
     EntryRequest,

@@ -14,8 +14,7 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import make_key, request_for
-from atoll_operator.machines.bundle import Bundle
-from atoll_operator.machines.files import SERVER_NAME, hash_of, locked
+from atoll_operator.machines.bundle import SERVER_NAME, Bundle, hash_of, locked
 from atoll_operator.machines.joined import server_link
 from atoll_operator.machines.joined.server_link import ServerLink, proved
 from atoll_operator.machines.joined.watching import Server

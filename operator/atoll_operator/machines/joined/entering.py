@@ -12,8 +12,18 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.job_status import GONE
 from atoll_operator.authority.job_authority import make_key
 from atoll_operator.machines import bundle as bundles
-from atoll_operator.machines.bundle import JOB_FILE, KEY_FILE, TLS_FOLDER, Bundle, host_of
-from atoll_operator.machines.files import Token, make_private, must_take, state_root, write_private
+from atoll_operator.machines.bundle import (
+    JOB_FILE,
+    KEY_FILE,
+    TLS_FOLDER,
+    Bundle,
+    Token,
+    host_of,
+    make_private,
+    must_take,
+    state_root,
+    write_private,
+)
 from atoll_operator.machines.joined.learners import checked
 from atoll_operator.machines.joined.server_link import ServerLink, link_to, proved
 from atoll_operator.machines.joined.watching import (

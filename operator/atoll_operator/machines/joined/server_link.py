@@ -14,7 +14,7 @@ from typing import Final
 import grpc
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.machines.files import SERVER_NAME, digest_of
+from atoll_operator.machines.bundle import SERVER_NAME, digest_of
 from atoll_protos.errors import SENTENCE_LETTERS_MAX, AwayError, SpecError, printable
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.addresses import split

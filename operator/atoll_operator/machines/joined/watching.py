@@ -9,7 +9,6 @@ answer, and when the machine has something to say; the folder is looked into eac
 import asyncio
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,8 +21,7 @@ from atoll_operator.local.poller import ShardLinks
 from atoll_operator.local.run_files import RUN_FILE, Say, write_whole
 from atoll_operator.local.show.status_text import duration
 from atoll_operator.machines import bundle as bundles
-from atoll_operator.machines.bundle import KEY_FILE, TLS_FOLDER, Bundle
-from atoll_operator.machines.files import write_credentials
+from atoll_operator.machines.bundle import KEY_FILE, TLS_FOLDER, Bundle, write_credentials
 from atoll_operator.machines.joined.learners import dialled
 from atoll_operator.machines.joined.server_link import ServerLink
 from atoll_protos.errors import AwayError, SpecError
@@ -41,19 +39,6 @@ WATCH_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 60.0  # then a line says how this machine stands
 
 
-class Source(ABC):
-    """Where the bundle of a machine comes from."""
-
-    remedy = "if the job is over or was deleted, end this"  # when nothing answers for long
-
-    @abstractmethod
-    def renew(self, watcher: "Watcher") -> bool:
-        """Write what is new into the state folder; returns whether something was.
-
-        Raises OSError, and SpecError where this machine is none of the job any more.
-        """
-
-
 @dataclass(slots=True)
 class Watcher:
     """A thread of its own, so that a silent shard holds up no learner; `say` shows one line."""
@@ -61,7 +46,7 @@ class Watcher:
     folder: Path
     bundle: Bundle
     say: Say
-    source: Source
+    source: "Source"
     meeting: str = ""  # that host 0 of several tells the others
     clock: Callable[[], float] = time.time
     refused: dict[str, str] = field(default_factory=dict)  # by slot, why; the server is told
@@ -145,8 +130,8 @@ class Watcher:
 
 
 @dataclass(slots=True)
-class Server(Source):
-    """The server of a token."""
+class Server:
+    """The server of a token, which gives the bundle."""
 
     link: ServerLink
     remedy = (
@@ -155,6 +140,10 @@ class Server(Source):
     _told: tuple[str, dict[str, str]] | None = None
 
     def renew(self, watcher: Watcher) -> bool:
+        """Write what is new into the state folder; returns whether something was.
+
+        Raises OSError, and SpecError where this machine is none of the job any more.
+        """
         tells = (watcher.meeting, dict(watcher.refused))
         if not (tells != self._told or watcher.fails or watcher.bundle.host or _is_due(watcher)):
             return False
@@ -173,7 +162,7 @@ class Server(Source):
         rendezvous: str = "",
         refused: dict[str, str] | None = None,
     ) -> Bundle:
-        """Ask for the bundle of a machine that has entered, and keep it. Raises as `Source`."""
+        """Ask for the bundle of a machine that has entered, and keep it. Raises as `renew`."""
         asked = pb.EnterRequest(
             name=bundle.wanted,
             learners=len(bundle.slots),
@@ -230,10 +219,11 @@ def _is_due(watcher: Watcher) -> bool:
 
 
 @dataclass(slots=True)
-class Brought(Source):
-    """A folder that a person has brought, and may write anew."""
+class Brought:
+    """A folder with the bundle that a person has brought, and may write anew."""
 
     folder: Path
+    remedy = "if the job is over or was deleted, end this"
     _fault: str = ""  # of its files at the last look
     _told: str = ""  # the last fault that was shown
     _due: bytes = b""  # the certificate that was said to expire
@@ -244,6 +234,7 @@ class Brought(Source):
         write_whole(folder / RUN_FILE, (self.folder / RUN_FILE).read_text(encoding="utf-8"))
 
     def renew(self, watcher: Watcher) -> bool:
+        """As that of `Server`."""
         had, fault = Credentials.read(watcher.folder / TLS_FOLDER), ""
         try:
             found = Credentials.read(self.folder)
@@ -275,6 +266,9 @@ class Brought(Source):
             until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(had.not_after))
             how = command(had.identity, self.folder)
             watcher.say(f"the credentials expire at {until}: bring new ones with {how}")
+
+
+Source = Server | Brought  # of a machine's bundle
 
 
 def command(identity: Identity, folder: Path) -> str:

@@ -31,10 +31,10 @@ import grpc.aio
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import Authority, request_digest
 from atoll_operator.machines.bundle import Bundle
-from atoll_operator.machines.server.certificates import JobCertificates
 from atoll_operator.machines.server.register import (
     Book,
     EntryRequest,
+    JobCertificates,
     Member,
     OpenSlots,
     RefusedSlot,
@@ -106,13 +106,14 @@ LINES_MAX: Final = 1024  # that are known; then all may be shown again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinPort:
-    """The servicer. `offered`, `run_file` and `bundle` are asked anew each time."""
+    """The servicer. What is a function is asked anew each time."""
 
     book: Book
     certificates: JobCertificates
     offered: Callable[[], OpenSlots]
     run_file: Callable[[], str]
     bundle: Callable[[Member, str], Bundle]  # of a machine, and where its hosts meet
+    failed: Callable[[], str]  # why the job has; empty: it has not
     say: Callable[[str], None]
     attempts: Attempts = field(default_factory=Attempts)
     _shown: dict[str, float] = field(default_factory=dict)  # when a line was shown last
@@ -158,6 +159,8 @@ class JoinPort:
 
         before, machine, meeting = self.book.change(let_in)
         self._say_what_is_new(before, machine, peer)
+        if why := self.failed():
+            raise SpecError("the job", f"has failed: {why}", "look at its server")
         return pb.EnterReply(
             bundle=self.bundle(machine, meeting).to_json(),
             run_file=run_file,

@@ -1,22 +1,41 @@
-"""Tokens and machines of a job: who may enter, and which slots are whose.
+"""Tokens, machines and certificates of a job: who may enter, and which slots are whose.
 
 The decisions are functions of a Register; `Book` is the file with it in the job's folder. `atoll
 serve` and `atoll tokens` are two processes, so each reads it again, under a lock, for every change.
+The authority is the same as the operator's (`authority.job_authority`), with files for Secrets.
 """
 
 import dataclasses
 import hmac
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from atoll_operator.machines.bundle import host_of
-from atoll_operator.machines.files import hash_of, locked, write_private
-from atoll_protos.documents import parse
+from atoll_operator.authority.job_authority import (
+    DAY_SECONDS,
+    LEAF_DAYS,
+    Authorities,
+    issue,
+    make_authorities,
+    outdated,
+    renewal,
+    sign,
+    turned,
+)
+from atoll_operator.machines.bundle import (
+    hash_of,
+    host_of,
+    locked,
+    write_credentials,
+    write_private,
+)
+from atoll_protos.documents import mapping, parse
 from atoll_protos.errors import SpecError
+from atoll_protos.network.credentials import Credentials, Identity, JobIdentity, Role
 
 REGISTER_FILE: Final = "register.json"
 NAME_CHARACTERS_MAX: Final = 48
@@ -336,3 +355,82 @@ def _free_name(register: Register, wanted: str) -> str:
     while found in used:
         found, number = f"{name}-{number}", number + 1
     return found
+
+
+MISSING: Final = "there is none"
+AUTHORITY_FILE: Final = "authority.json"  # certificates and keys in one file: written at once
+
+
+@dataclass(slots=True)
+class JobCertificates:
+    """Of one job; `folder` is for this user alone. Lives in seconds; `leaves` by folder."""
+
+    folder: Path
+    owner: JobIdentity
+    leaves: Mapping[Path, Identity]
+    life: float = LEAF_DAYS * DAY_SECONDS
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def keep(self, now: float) -> list[str]:
+        """Make and renew what is due at `now`; returns what was done, in words."""
+        with self._lock:
+            authorities, said = self._turned(now)
+            done = [said] if said else []
+            for folder, identity in self.leaves.items():
+                why = _why_renewed(authorities, folder, identity, now)
+                if why:
+                    write_credentials(folder, issue(authorities, identity, now, self.life))
+                    if why != MISSING:
+                        done.append(f"a new certificate for the {identity.role}: {why}")
+            return done
+
+    def of_machine(self, machine: Member, request: bytes, now: float) -> str:
+        """The certificate (PEM) that a machine has, or one for its request. Raises SpecError."""
+        identity = identity_of(self.owner, machine.region, Role.LEARNER, machine.name)
+        with self._lock:
+            authorities, had = self._read(), machine.certificate
+            if had and not outdated(authorities, had.encode(), identity, now):
+                return had
+            return sign(authorities, identity, request, now, self.life).decode()
+
+    def bundle(self) -> bytes:
+        with self._lock:
+            return self._read().bundle
+
+    def _read(self) -> Authorities:
+        path = self.folder / AUTHORITY_FILE
+        try:
+            texts = mapping(path.read_text(encoding="utf-8"))
+        except ValueError:
+            texts = {}  # damaged: the words of one that is not there have the remedy
+        files = {name: str(each).encode() for name, each in texts.items()}
+        return Authorities.from_files(files, kept=str(path))
+
+    def _turned(self, now: float) -> tuple[Authorities, str]:
+        if not (self.folder / AUTHORITY_FILE).exists():
+            authorities, said = make_authorities(self.owner, now), ""
+        else:
+            authorities, said = turned(self._read(), self.owner, now)
+            if not said:
+                return authorities, ""
+        texts = {name: each.decode() for name, each in authorities.to_files().items()}
+        write_private(self.folder / AUTHORITY_FILE, json.dumps(texts).encode())
+        return authorities, said
+
+
+def _why_renewed(authorities: Authorities, folder: Path, identity: Identity, now: float) -> str:
+    try:
+        return renewal(authorities, Credentials.read(folder), identity, now)
+    except SpecError:
+        return MISSING
+
+
+def identity_of(owner: JobIdentity, region: str, role: Role, machine: str = "") -> Identity:
+    return Identity(
+        namespace=owner.namespace,
+        job=owner.job,
+        uid=owner.uid,
+        region=region,
+        role=role,
+        machine=machine,
+    )

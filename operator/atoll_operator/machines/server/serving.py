@@ -49,25 +49,26 @@ from atoll_operator.local.run_files import (
     read_tapes,
     shown,
 )
-from atoll_operator.machines.bundle import Bundle
-from atoll_operator.machines.files import (
+from atoll_operator.machines.bundle import (
     SERVER_NAME,
+    Bundle,
     Token,
     digest_of,
     hash_of,
     make_private,
     write_private,
 )
-from atoll_operator.machines.server.certificates import JobCertificates, identity_of
 from atoll_operator.machines.server.join_port import JoinPort, opened
 from atoll_operator.machines.server.register import (
     Book,
     Granted,
+    JobCertificates,
     Member,
     OpenSlots,
     Register,
     UnreadableError,
     free_places,
+    identity_of,
     keeps_slots,
     valid,
     with_token,
@@ -108,14 +109,6 @@ class ServerFile:
     here: tuple[str, ...] = ()
     place: str = ""
     invitation: str = ""
-
-
-def check(job: Job, here: Sequence[str]) -> None:
-    """Raises SpecError for a job that machines cannot train, and for unknown regions."""
-    names = [each.name for each in job.spec.regions]
-    for each in here:
-        if each not in names:
-            raise SpecError("--here", f"{each} is no region of the job", f"use {', '.join(names)}")
 
 
 def server_file(
@@ -277,6 +270,7 @@ class MachineServer(Elsewhere):
     leaving_since: float = 0.0  # when the present end began, and when it was asked for last
     leaving_at: float = float("-inf")
     entered: Register = field(default_factory=Register)  # as it was read last
+    failed: str = ""  # why the job has
     trouble: str = ""  # with the files of `machines`, as it was said last
 
     @property
@@ -304,6 +298,7 @@ class MachineServer(Elsewhere):
             offered=self.offered,
             run_file=lambda: (self.out / RUN_FILE).read_text(encoding="utf-8"),
             bundle=self.bundle,
+            failed=lambda: self.failed,
             say=say,
         )
         self._files = Files(self.out, say)
@@ -330,6 +325,9 @@ class MachineServer(Elsewhere):
 
     def refused(self) -> Mapping[str, str]:
         return {x.slot: x.why for each in self._register().machines for x in each.refused}
+
+    def fail(self, why: str) -> None:
+        self.failed = why
 
     def leaving(self, seen: RunSnapshot) -> bool:
         """Also while a machine may not have asked yet how the job ends."""
@@ -469,9 +467,8 @@ def serving_in(
     folder = make_private(out / MACHINES_FOLDER)
     server = server_file(folder, job, listen, advertise, here)
     host, here = server.host, server.here
-    check(job, here)
     entered = Book(folder).read()
-    _check_entered(entered, here)
+    _check_here(job, here, entered)
     keeps_slots(entered, job.spec.slots, shown(out))
     advertised, advertised_port = address("--advertise", server.advertise, 0)
     shown_host = advertised or (own_host() if host in EVERYWHERE else host)
@@ -501,9 +498,13 @@ def serving_in(
     )
 
 
-def _check_entered(register: Register, here: Sequence[str]) -> None:
-    for each in register.machines:
-        if each.region in here:
-            problem = f"{each.region} has learners on machine {each.name}"
-            remedy = f"leave it out, or first `atoll tokens DIR --revoke {each.name}`"
+def _check_here(job: Job, here: Sequence[str], register: Register) -> None:
+    names = [region.name for region in job.spec.regions]
+    for name in here:
+        if name not in names:
+            raise SpecError("--here", f"{name} is no region of the job", f"use {', '.join(names)}")
+    for machine in register.machines:
+        if machine.region in here:
+            problem = f"{machine.region} has learners on machine {machine.name}"
+            remedy = f"leave it out, or first `atoll tokens DIR --revoke {machine.name}`"
             raise SpecError("--here", problem, remedy)
