@@ -9,7 +9,7 @@ import pytest
 
 from atoll_operator.cli import detached
 from atoll_operator.local import run_folder
-from atoll_operator.machines import files
+from atoll_operator.machines import bundle
 from atoll_protos.errors import SpecError
 
 COMMAND = """
@@ -74,7 +74,7 @@ def test_a_folder_in_which_it_could_say_nothing_is_refused(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files, "write_private", full)
+    monkeypatch.setattr(bundle, "write_private", full)
     with pytest.raises(SpecError, match="No space left on device; make room"):
         detached.start(["--bad", str(folder)], folder / "log", lambda _: None, "ready")
     assert not (folder / "log").exists()
