@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from cluster.conftest import LabCommand
 from cluster.kubectl import Kubectl, Object, until
 from cluster.training import Job, Stopwatch, largest_gap, pass_seconds
 
@@ -73,18 +72,8 @@ class Pair:
 @pytest.fixture
 def pair(train: Callable[..., Job], kube: Kubectl, namespace: str) -> Pair:
     """Start the job and let it train a while."""
-    return _started(train, kube, namespace)
-
-
-@pytest.fixture
-def elastic(train: Callable[..., Job], kube: Kubectl, namespace: str) -> Pair:
-    """The same, with learners that continue with one host."""
-    return _started(train, kube, namespace, hostsMin=1)
-
-
-def _started(train: Callable[..., Job], kube: Kubectl, namespace: str, **more: int) -> Pair:
     kube.apply(namespace, _script())
-    learner = {"hosts": 2, "template": {"spec": _pod("pair")}, **more}
+    learner = {"hosts": 2, "template": {"spec": _pod("pair")}}
     found = Pair(job=train("pair", REGIONS, learner=learner))
     assert len({found.node(0), found.node(1)}) == 2
     until("both hosts train", lambda: found.ranks() == 2, BACK_SECONDS_MAX)
@@ -169,40 +158,3 @@ def test_a_learner_whose_hosts_are_lost_comes_back_as_one_and_the_others_go_on(
     assert all(pair.uids()[host] == before[host] for host in kept)
     events = pair.job.kubectl("get", "events", "--field-selector", "reason=NodeLost", "-o", "name")
     assert len(events.split()) == len(hosts)
-
-
-@pytest.fixture
-def full(kube: Kubectl) -> Iterator[Callable[..., None]]:
-    """Let nothing more start on any node but these; all are as before after the test."""
-    closed: list[str] = []
-
-    def close(*but: str) -> None:
-        names = [each["metadata"]["name"] for each in kube.get("nodes")["items"]]
-        closed.extend(set(names) - {*but} - {*closed})
-        kube("cordon", *closed)
-
-    yield close
-    if closed:
-        kube("uncordon", *closed)
-
-
-@pytest.mark.long
-def test_a_learner_goes_on_with_fewer_hosts_for_as_long_as_there_is_no_node_for_the_others(
-    elastic: Pair, cut: Cut, full: Callable[..., None], lab: LabCommand
-) -> None:
-    before, node = elastic.uids(), elastic.node(1)
-    full(node)
-    with went_on(elastic, "host 1 lost for good") as watch:
-        cut(node, how="power")
-        watch.until("fewer", lambda: elastic.ranks() == 1, BACK_SECONDS_MAX)
-    until("made again", lambda: elastic.uids()[1] not in ("", before[1]))
-    pass_seconds(BEFORE_SECONDS)  # there is no node, and no pod waits for one
-    assert elastic.uids()[0] == before[0]
-    assert (elastic.node(1), elastic.ranks()) == ("", 1)
-    assert elastic.is_back() is False, "another incarnation"
-    assert elastic.job.training()[LOST] == before[0]
-    with went_on(elastic, "host 1 is back") as watch:
-        lab("heal", node)
-        watch.until("scheduled", lambda: elastic.node(1) == node)
-        watch.until("grown", lambda: elastic.ranks() == 2, BACK_SECONDS_MAX)
-    assert elastic.uids()[0] == before[0]
