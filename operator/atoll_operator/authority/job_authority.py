@@ -81,7 +81,7 @@ class Authorities:
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], kept: str = "the Secret") -> Self:
-        """Raises SpecError for a missing or damaged entry; `kept` is what holds them, in words."""
+        """Raise SpecError for a missing or damaged entry; `kept` is what holds them, in words."""
         remedy = f"delete {kept}: a new authority is made, and all leaves again"
         for name in ("tls.crt", "tls.key", *(["next.key"] if "next.crt" in files else [])):
             if not files.get(name):
@@ -99,7 +99,7 @@ class Authorities:
 
     @classmethod
     def from_issuer(cls, files: Mapping[str, bytes], former: bytes, now: float) -> Self:
-        """That which others have put into a Secret; `former` (PEM) has been believed until `now`.
+        """Read what others have put into a Secret; `former` (PEM) has been believed until `now`.
 
         Another one is believed at once, and the former ones until they expire. Raises SpecError.
         """
@@ -129,7 +129,7 @@ def make_authorities(
 def make_authority(
     owner: JobIdentity, now: float, life: float = AUTHORITY_DAYS * DAY_SECONDS
 ) -> Authority:
-    """A new authority of a job. Its name has a number of its own: two may be believed at once."""
+    """Make an authority of a job. Its name has a number of its own: two may be believed at once."""
     key = ec.generate_private_key(ec.SECP256R1())
     number = x509.random_serial_number()
     subject = x509.Name(
@@ -148,14 +148,14 @@ def make_authority(
 def issue(
     authorities: Authorities, identity: Identity, now: float, life: float = LEAF_DAYS * DAY_SECONDS
 ) -> Credentials:
-    """A new key and certificate for an identity; it ends no later than its authority."""
+    """Return a new key and certificate for an identity; it ends no later than its authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _leaf(authorities, identity, key.public_key(), now, life)
     return Credentials(certificate, _pem_key(key), authorities.bundle)
 
 
 def make_anchor(name: str, now: float, life: float) -> Authority:
-    """A certificate that vouches for itself alone, of a server that is known by its digest."""
+    """Make a certificate that vouches for itself alone, of a server known by its digest."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _common_name(name))])
     builder = _builder(subject, subject, key.public_key(), now, _time(now + life))
@@ -168,12 +168,12 @@ def make_anchor(name: str, now: float, life: float) -> Authority:
 
 
 def make_key() -> bytes:
-    """A new key (PEM), which stays with who made it."""
+    """Return a new key (PEM), which stays with who made it."""
     return _pem_key(ec.generate_private_key(ec.SECP256R1()))
 
 
 def request_for(key: bytes) -> bytes:
-    """The request (PKCS #10, PEM) that `sign` takes, for a key (PEM). Raises SpecError."""
+    """Return the request (PKCS #10, PEM) that `sign` takes, for a key (PEM). Raises SpecError."""
     try:
         found = serialization.load_pem_private_key(key, password=None)
         assert isinstance(found, ec.EllipticCurvePrivateKey), "of make_key"
@@ -184,7 +184,7 @@ def request_for(key: bytes) -> bytes:
 
 
 def request_digest(request: bytes) -> str:
-    """The SHA-256 of a request's public key, which names its maker. Raises SpecError as `sign`."""
+    """Hash a request's public key, which names its maker. Raises SpecError as `sign`."""
     spki = serialization.PublicFormat.SubjectPublicKeyInfo
     data = _proven_key(request).public_bytes(serialization.Encoding.DER, spki)
     return hashlib.sha256(data).hexdigest()
@@ -206,7 +206,7 @@ def sign(
 
 
 def _proven_key(request: bytes) -> ec.EllipticCurvePublicKey:
-    """Raises SpecError unless it is a key of our kind, with which the request is signed."""
+    """Raise SpecError unless it is a key of our kind, with which the request is signed."""
     try:
         asked = x509.load_pem_x509_csr(request)
         key = asked.public_key()
@@ -255,7 +255,7 @@ def turned(
     now: float,
     life: float = AUTHORITY_DAYS * DAY_SECONDS,
 ) -> tuple[Authorities, str]:
-    """The authorities as they should be at `now`, and what has changed, empty for nothing.
+    """Return the authorities as they should be at `now`, and what has changed, empty for nothing.
 
     It is one step at most: the caller writes it down before it issues anything.
     """
@@ -286,7 +286,7 @@ def renewal(authorities: Authorities, leaf: Credentials, identity: Identity, now
 
 
 def outdated(authorities: Authorities, leaf: bytes, identity: Identity, now: float) -> str:
-    """The same of a certificate (PEM) alone."""
+    """Return the same of a certificate (PEM) alone."""
     certificate = x509.load_pem_x509_certificate(leaf)
     signer = x509.load_pem_x509_certificate(authorities.signer.certificate)
     if identity_of(certificate) != identity:
@@ -335,7 +335,7 @@ def _unexpired(bundle: bytes, now: float) -> bytes:
 
 
 def _check(authorities: Authorities, remedy: str) -> None:
-    """Raises SpecError for an authority that cannot be read, or whose key is another's."""
+    """Raise SpecError for an authority that cannot be read, or whose key is another's."""
     both = {"tls": authorities.signer}
     if authorities.successor:
         both["next"] = authorities.successor

@@ -75,7 +75,7 @@ def credentials_of(
     days: float,
     now: float,
 ) -> RegionCredentials:
-    """New ones, which live for `days`. `now` is in UNIX seconds. Raises SpecError.
+    """Return new ones, which live for `days`. `now` is in UNIX seconds. Raises SpecError.
 
     Those of one machine alone count for its slots alone, which the job's object has from then on.
     """
@@ -185,7 +185,7 @@ def _annotate(jobs: JobClient, raw: Any, annotation: str, value: Mapping[str, An
 
 
 def _check(job: Job, region: str) -> None:
-    """Raises SpecError where there is nothing to print for this region."""
+    """Raise SpecError where there is nothing to print for this region."""
     regions = [each.name for each in job.spec.regions]
     if region not in regions:
         others = [each for each in regions if each != job.spec.syncer_region]

@@ -96,7 +96,7 @@ def shard_name(job: str, shard: int) -> str:
 
 
 def shard_deployments(job: Job) -> dict[str, int]:
-    """The number of the shard by Deployment."""
+    """Return the number of the shard by Deployment."""
     return {shard_name(job.name, number): number for number in range(job.spec.syncer.shards)}
 
 

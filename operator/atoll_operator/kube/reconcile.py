@@ -92,7 +92,7 @@ class ClusterObserver:
         return self._shown(key, raw, memories[key], at)
 
     def blind(self, key: Key, memory: JobMemory | None, problem: str) -> Shown | None:
-        """The job, with `problem` for all else; None: it was never seen, or seen a moment ago."""
+        """Show the job, with `problem` for all else; None: never seen, or seen a moment ago."""
         raw, at = self.cache.job(key), time.monotonic()
         if memory is None or raw is None or at - memory.read_at < READ_SECONDS_MAX:
             return None
@@ -189,7 +189,7 @@ class Reconciler:
         return again
 
     def _measure(self, key: Key) -> None:
-        """What is counted over all jobs; of this one the status has the answer to its write."""
+        """Count over all jobs; of this one the status has the answer to its write."""
         raw = self.observer.cache.job(key) if key in self.memories else None
         shown = None if raw is None else ready_and_held(raw)
         if shown == self.shown.get(key):
@@ -246,7 +246,7 @@ class Reconciler:
         return sooner(decided.pause_seconds, due, UNDONE_SECONDS if undone else None)
 
     async def _think(self, phase: Callable[[S, Settings, float], T], seen: S) -> T:
-        """A pure phase's result for what was seen, at this moment; found outside of the loop."""
+        """Run a pure phase for what was seen, at this moment, outside of the loop."""
         loop, now = asyncio.get_running_loop(), time.time()
         return await loop.run_in_executor(self.planners, phase, seen, self.settings, now)
 

@@ -327,7 +327,7 @@ async def end_of_first(stop: "asyncio.Task[Any]", parts: Collection["asyncio.Tas
 
 
 async def serve(settings: Settings) -> None:
-    """Returns on SIGTERM or SIGINT; raises what ended one of its parts."""
+    """Return on SIGTERM or SIGINT; raises what ended one of its parts."""
     limiter = Limiter(per_second=settings.api_requests_per_second, burst=settings.api_burst)
     fence, metrics, nodes = Fence(), Metrics(), Nodes(region_label=settings.region_label)
 

@@ -58,7 +58,7 @@ class Settings:
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """Raises SpecError that names the variable."""
+    """Raise SpecError that names the variable."""
 
     def read(name: str, parse: Callable[[str], T]) -> T:
         text = value(environment, name).strip()

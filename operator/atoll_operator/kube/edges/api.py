@@ -154,7 +154,7 @@ class ConflictError(ApiError):
 
 
 def path(kind: str, namespace: str, name: str = "", part: str = "") -> str:
-    """The URL path of an object, its `part`, or all of its kind; cluster-wide if no namespace."""
+    """Build the URL path of an object, its `part`, or all of its kind; no namespace: of all."""
     version, plural = (KINDS | UNSEEN)[kind]
     root = "api" if version == "v1" else "apis"
     inside = ("namespaces", namespace) if namespace else ()
@@ -162,7 +162,7 @@ def path(kind: str, namespace: str, name: str = "", part: str = "") -> str:
 
 
 def namespace_of(where: str) -> str:
-    """The namespace in a URL path; empty: it leads to a cluster's objects."""
+    """Return the namespace in a URL path; empty: it leads to a cluster's objects."""
     return where.partition("/namespaces/")[2].partition("/")[0]
 
 
@@ -303,7 +303,7 @@ class Api:
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
     ) -> Object:
-        """Raises ObjectNotFoundError when the job is gone, ConflictError when it is another."""
+        """Raise ObjectNotFoundError when the job is gone, ConflictError when it is another."""
         body = {
             "apiVersion": API_VERSION,
             "kind": KIND,

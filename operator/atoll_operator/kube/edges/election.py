@@ -69,7 +69,7 @@ class Move(Enum):
 
 
 def see(before: Lease | None, raw: Mapping[str, Any] | None, now: float) -> Lease:
-    """What is known after the Lease was read at `now`; its clock restarts when it has changed."""
+    """Note the Lease as it was read at `now`; its clock restarts when it has changed."""
     before = before or Lease(at=now)
     if raw is None:
         return Lease(at=now) if before.holder == NOBODY else replace(before, version="")
@@ -92,7 +92,7 @@ def pause(took: float, left: float | None, spread: float, times: Times = TIMES) 
 def next_move(
     me: str, seen: Lease, renewed_at: float | None, now: float, times: Times = TIMES
 ) -> tuple[Move, str]:
-    """Times are monotonic seconds; `renewed_at` is of the last good renewal, None: not leading."""
+    """Decide at `now`, in monotonic seconds; `renewed_at`: the last renewal, None: not leading."""
     if renewed_at is not None:
         silent = now - renewed_at
         if seen.holder != me:
@@ -111,7 +111,7 @@ def next_move(
 
 
 def renewed(me: str, before: Lease, wall: str, times: Times = TIMES) -> dict[str, Any]:
-    """The spec that `me` writes over `before`; `wall` is the time of day in RFC 3339."""
+    """Return the spec that `me` writes over `before`; `wall` is the time of day in RFC 3339."""
     stays = before.holder == me
     transitions = int(before.spec.get("leaseTransitions") or 0)
     return {
@@ -124,7 +124,7 @@ def renewed(me: str, before: Lease, wall: str, times: Times = TIMES) -> dict[str
 
 
 def released(before: Lease, wall: str) -> dict[str, Any]:
-    """The spec that names nobody, so that another replica may take the Lease at once."""
+    """Return the spec that names nobody, so that another replica may take the Lease at once."""
     return {
         **before.spec,
         "holderIdentity": NOBODY,

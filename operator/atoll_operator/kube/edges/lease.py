@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 
 def identity() -> str:
-    """A name for this process that no other one has, with the pod's name for people to read."""
+    """Name this process as no other one, with the pod's name for people to read."""
     return f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
 
 

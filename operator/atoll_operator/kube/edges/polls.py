@@ -280,7 +280,7 @@ class Polls:
 
 
 def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:
-    """What of the answers may ask for an action or change a condition, and is not progress."""
+    """Leave out progress: what is left may ask for an action or change a condition."""
     return tuple(
         None
         if reply is None

@@ -315,7 +315,7 @@ def sources(cache: Cache, nodes: Nodes, namespaces: Sequence[str], feed: Feed) -
 
 
 def jobs(cache: Cache, namespace: str, feed: Feed, edited: Feed) -> Source:
-    """The jobs; of one whose manifest has changed `edited` is called before `feed`."""
+    """Return the jobs; of one whose manifest has changed `edited` is called before `feed`."""
     source = _cached(cache, KIND, namespace, feed)
 
     def changed(event: str, raw: Object) -> Iterable[Key]:

@@ -175,7 +175,7 @@ def _is_no_mistake(error: ApiError) -> bool:
 
 
 def pod_of(workload: Object) -> Object:
-    """A pod as its controller would make it, naming it: a policy may refuse pods without one."""
+    """Make a pod as its controller would, naming it: a policy may refuse pods without one."""
     metadata, template = workload["metadata"], copy.deepcopy(workload["spec"]["template"])
     owner = {
         "apiVersion": workload["apiVersion"],
@@ -217,7 +217,7 @@ class Applier:
     secrets: Secrets
 
     async def apply(self, plan: Plan, memory: JobMemory) -> ApplyOutcome:
-        """Raises ApiError and what the network raises; then the rest is left to the next pass."""
+        """Raise ApiError and what the network raises; then the rest is left to the next pass."""
         for gone in memory.refused.keys() - {(each.kind, each.name) for each in plan.refused}:
             del memory.refused[gone]  # the job no longer asks for it
         memory.stormed_at |= dict.fromkeys(plan.storms, plan.at)
@@ -276,7 +276,7 @@ class Applier:
         return ApplyOutcome(waits=waits, refused=news)
 
     async def _check(self, plan: Plan, memory: JobMemory) -> dict[tuple[str, str], bool]:
-        """The workloads that the API server would refuse, with whether that is news."""
+        """Return the workloads that the API server would refuse, with whether that is news."""
         wrong: dict[tuple[str, str], bool] = {}
         for group in alike(plan.children.check):
             error = await refusal(self.api, group[0])

@@ -180,7 +180,7 @@ class Secrets:
         kept: Mapping[str, Credentials],
         now: float,
     ) -> dict[str, Credentials]:
-        """The operator's certificates, by region: those that it has, and new ones where due."""
+        """Return the operator's certificates by region: those that it has, new ones where due."""
         own = {}
         for who in operators(job, owner, self.settings.serves):
             has = kept.get(who.region)
@@ -192,7 +192,7 @@ class Secrets:
     async def _stale(
         self, owner: JobOwner, names: Iterable[str], memory: CertificateMemory
     ) -> tuple[Stale, ...]:
-        """What is to be deleted; objects of others are left alone."""
+        """Return what is to be deleted; objects of others are left alone."""
         found = []
         for name in sorted(names):
             raw = await self._get(SECRET, owner, name)
@@ -237,7 +237,7 @@ class Secrets:
     async def _authorities(
         self, plan: Plan, memory: JobMemory, owner: JobOwner
     ) -> Authorities | None:
-        """The job's authorities as they should be now; None when there are none to sign with."""
+        """Return the job's authorities as they should be; None when there are none to sign with."""
         now, ca_secret = time.time(), plan.children.certificates.ca_secret
         if ca_secret:
             raw = await self._get(SECRET, owner, ca_secret)
@@ -304,7 +304,7 @@ def _authorities(
 
 
 def _from_issuer(raw: Object | None, believed: bytes, now: float) -> tuple[Authorities | None, str]:
-    """The authority that a Secret of others has, or why it cannot be used."""
+    """Return the authority that a Secret of others has, or why it cannot be used."""
     if raw is None:
         return None, "it is not there"
     try:
