@@ -1,6 +1,6 @@
 """Seconds from `kill -9` of a learner to its next merged offer, and where they go.
 
-In tests/: python -m bench.restart [--busy PROCESSES] [--json FILE]
+In tests/: python -m bench.restart [--json FILE]
 """
 
 import argparse
@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,17 +35,16 @@ def main() -> None:
     """Kill each learner of a run once, in several runs, and print medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--busy", type=int, default=0, help="processes that only burn a core each")
     parser.add_argument("--step-milliseconds", type=int, default=200, help="no step is faster")
     parser.add_argument("--steady-seconds", type=float, default=3.0, help="from a merge to a kill")
     option(parser)
     given = parser.parse_args()
     found: list[dict[str, float]] = []
     for _ in range(given.runs):
-        with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
-            for _ in range(given.busy):
-                ends.enter_context(running(["sh", "-c", "while :; do :; done"]))
-            out = ends.enter_context(training(Path(folder), given.step_milliseconds))
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            training(Path(folder), given.step_milliseconds) as out,
+        ):
             for slot in SLOTS:  # each once: the second restart of a process waits longer
                 wait_for_merge(out, slot)
                 time.sleep(given.steady_seconds)
@@ -63,34 +62,19 @@ def main() -> None:
 
 
 @contextmanager
-def running(words: list[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with us."""
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()  # a shell's background job does not hear SIGINT
-
-
-@contextmanager
-def training(folder: Path, step_milliseconds: int, more: Iterable[str] = ()) -> Iterator[Path]:
-    """`atoll run` in the background, with `more` arguments: its run folder."""
+def training(folder: Path, step_milliseconds: int) -> Iterator[Path]:
+    """`atoll run` in the background: its run folder."""
     arguments = [f"--step-milliseconds-min={step_milliseconds}"]
     regions = {slot.removesuffix("-0"): arguments for slot in SLOTS}
     file, out = folder / "bench.yaml", folder / "run"
     file.write_text(manifest(regions, steps=STEPS, sync=TINY, shards=2))
-    words: list[str | Path] = [
-        command("atoll"),
-        "run",
-        file,
-        "--out",
-        out,
-        "--output",
-        "lines",
-        *more,
-    ]
-    with running(words):
-        yield out
+    words = [*map(str, (command("atoll"), "run", file, "--out", out)), "--output", "lines"]
+    # A shell's background job does not hear SIGINT.
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield out
+        finally:
+            process.terminate()
 
 
 def killed(out: Path, slot: str) -> dict[str, float]:

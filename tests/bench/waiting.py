@@ -4,18 +4,12 @@ In tests/: python -m bench.waiting [--arm NAME]... [--fleet NAME]... [--link PER
 
 Production's rules of shard and learner in virtual time, without training: eight learners, eight
 fragments, a period of 24 ticks and an overlap of 2. `link` is the share of the overlap that a
-slice's way up and down take together. The columns:
-
-    busy      share of the time in which the least busy learner trained
-    offers    share of the offers that were merged
-    merged, overlap, late, lost     shares of the trained tokens (rule 13); lost is with a process
-    kept      merged / (1 - overlap)
-    open      ticks from the start of a round to its close
+slice's way up and down take together. What is kept is merged / (1 - overlap), as shares of the
+trained tokens (rule 13).
 """
 
 import argparse
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +21,6 @@ from atoll_protos.job.run_file import GraceLimit, Quorum, Region, RunFile, Sync
 from atoll_syncer.model.effects import Effect, MergeOffers
 from atoll_syncer.model.log import Committed, Entry
 from bench.results import Figure, option, publish
-from bench.table import show
 from sim.learner_process import LearnerProcess
 from sim.scenario import Scenario, draw
 from sim.shard_process import ShardProcess
@@ -41,7 +34,6 @@ STEP_SECONDS: Final = 2.0  # of a learner at usual speed
 DIES_AT: Final = 0.25  # of the time
 LINKS: Final = (10, 50, 90, 130)
 CLASSES: Final = ("merged", "overlap", "late", "lost")
-COLUMNS: Final = ("link", "busy", "offers", *CLASSES, "kept", "rounds", "open")
 BASE: Final = Sync(fragments=8, period=24, overlap=2)
 ARMS: Final[Mapping[str, Sync]] = {
     "lock-step": replace(BASE, quorum=Quorum.ALL, lockstep=True),
@@ -155,10 +147,9 @@ class Counts(Watcher):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One cell; see the module for the columns."""
+    """One cell. `busy`: the share of the time in which the least busy learner trained."""
 
     busy: float
-    offers_merged: float
     tokens: Mapping[str, float]
     rounds: int
     open_ticks: float
@@ -166,11 +157,6 @@ class Found:
     @property
     def kept(self) -> float:
         return self.tokens["merged"] / (1.0 - self.tokens["overlap"])
-
-    @property
-    def row(self) -> tuple[object, ...]:
-        shares = *(self.tokens[name] for name in CLASSES), f"{self.kept:.3f}"
-        return self.busy, self.offers_merged, *shares, self.rounds, self.open_ticks
 
 
 def played(sync: Sync, link: int, fleet: Fleet, ticks: int, seed: int) -> Found:
@@ -212,7 +198,6 @@ def found(world: World, victim: LearnerProcess | None) -> Found:
             counts.step_seconds[name] / (counts.stepped_at[name] - counts.began_at[name])
             for name in living
         ),
-        offers_merged=counts.merged / counts.offers,
         tokens={name: counts.tokens[name] / whole for name in CLASSES},
         rounds=counts.rounds,
         open_ticks=mean(counts.open_seconds) / STEP_SECONDS,
@@ -223,7 +208,7 @@ Cells = Mapping[tuple[str, str, int], Found]  # by fleet, arm and link
 
 
 def main() -> None:
-    """Print one table for each fleet and arm."""
+    """Play each fleet with each arm over each link."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--arm", action="append", choices=ARMS)
     parser.add_argument("--fleet", action="append", choices=FLEETS)
@@ -236,14 +221,11 @@ def main() -> None:
     cells: dict[tuple[str, str, int], Found] = {}
     for fleet in given.fleet or FLEETS:
         for arm in given.arm or ARMS:
-            rows, began = [], time.perf_counter()
             sync = replace(ARMS[arm], fragments=given.fragments)
             for link in given.link or LINKS:
                 seeds = given.seed or (1,)
                 them = [played(sync, link, FLEETS[fleet], given.ticks, seed) for seed in seeds]
-                cells[fleet, arm, link] = each = min(them, key=lambda found: found.kept)
-                rows.append((f"{link}%", *each.row))
-            show(f"{fleet}; {arm} ({time.perf_counter() - began:.0f} s)", COLUMNS, rows)
+                cells[fleet, arm, link] = min(them, key=lambda found: found.kept)
     publish(given, [*figures(cells)], about="Virtual time.")
 
 
@@ -259,9 +241,9 @@ def figures(cells: Cells) -> Iterator[Figure]:
     several = len(all_of) > 1
     for where, of in (by_arm if several else by_link).items():
         yield Figure(what=f"{where}: kept", values=[each.kept for each in of])
-        for name in ("merged",) if several else ("overlap", "late"):
-            values = [100 * each.tokens[name] for each in of]
-            yield Figure(what=f"{where}: {name}", values=values, unit="%")
+        if not several:
+            late = [100 * each.tokens["late"] for each in of]
+            yield Figure(what=f"{where}: late", values=late, unit="%")
     for where, of in (by_link | all_of).items():
         counts = [each.rounds for each in of]
         values = [min(counts), max(counts)]

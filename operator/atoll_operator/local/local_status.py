@@ -322,7 +322,7 @@ def phase(job: Job, replies: Replies) -> Phase:
             return Phase(kind=PhaseKind.FAILED, reason=STORE_LOST, message=reply.reason)
     registrar = replies[0]
     if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
-        message = f"trained to step {registrar.tick}; the model is in export"
+        message = f"trained to step {registrar.tick}; the model is in export/ of the run folder"
         if idle := without_step(job, registrar):
             message += f"; {some_of(idle)} made no step"
         return Phase(kind=PhaseKind.COMPLETE, reason="Trained", message=message)
