@@ -10,14 +10,11 @@ A module imports only what reading its arguments needs, and a verb the rest when
     join.py       learners of this machine for such a job
     tokens.py     who may bring a machine into it, and who has
     plan.py       what a job needs of networks and machines
-    status.py     how a run folder stands
-    top.py        every learner and shard as it is now
-    logs.py       what the processes of a run folder have written
+    views.py      status, top and logs: how a run or a job stands
     export.py     the model of a run as it is now
-    checkpoint.py  one more checkpoint of a run
     credentials.py  the Secret of a region in another cluster, or its files for a machine
     store.py      whether a bucket does what shards need; recorded merges computed again
-    lifecycle.py  edits, suspends, resumes and stops the run of a folder
+    lifecycle.py  edits, suspends, resumes and stops a run, and asks for a checkpoint
     detached.py        a command in the background, started and ended
     run_or_job.py      whether a name is that of a run folder or of a job
 """

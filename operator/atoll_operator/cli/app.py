@@ -10,20 +10,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from atoll_operator.cli.checkpoint import checkpoint
 from atoll_operator.cli.credentials import credentials
 from atoll_operator.cli.export import export
 from atoll_operator.cli.join import join
-from atoll_operator.cli.lifecycle import edit, resume, stop, suspend
-from atoll_operator.cli.logs import logs
+from atoll_operator.cli.lifecycle import checkpoint, edit, resume, stop, suspend
 from atoll_operator.cli.plan import plan
 from atoll_operator.cli.run import run
 from atoll_operator.cli.serve import serve
-from atoll_operator.cli.status import status
 from atoll_operator.cli.store import replay, store
 from atoll_operator.cli.tokens import tokens
-from atoll_operator.cli.top import top
 from atoll_operator.cli.validate import validate
+from atoll_operator.cli.views import logs, status, top
 from atoll_operator.local.show.live import echo
 from atoll_operator.local.show.run_summary import RunResult
 from atoll_protos.errors import AwayError, SpecError

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from atoll_operator.cli.run_or_job import Context, Namespace, Which
-from atoll_operator.cli.top import kubectl
+from atoll_operator.cli.views import kubectl
 from atoll_operator.local import run_folder
 from atoll_operator.local import run_folder as files
 from atoll_operator.local.run_files import continued_by

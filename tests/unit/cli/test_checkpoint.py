@@ -47,7 +47,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
 
     def play(happens: Callable[[], object]) -> None:
         slept = SimpleNamespace(sleep=lambda seconds: happens(), monotonic=lambda: 0.0)
-        monkeypatch.setattr("atoll_operator.cli.checkpoint.time", slept)
+        monkeypatch.setattr("atoll_operator.cli.lifecycle.time", slept)
 
     return play
 

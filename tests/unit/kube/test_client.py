@@ -43,7 +43,7 @@ def test_a_checkpoint_is_asked_for_by_an_annotation(
         CliRunner().invoke(cli.app, ["checkpoint", "tiny"], catch_exceptions=False)
     raw["spec"]["checkpoint"] = {"url": "s3://b"}
     slept = SimpleNamespace(sleep=take, monotonic=time.monotonic)
-    monkeypatch.setattr("atoll_operator.cli.checkpoint.time", slept)
+    monkeypatch.setattr("atoll_operator.cli.lifecycle.time", slept)
     assert CliRunner().invoke(cli.app, ["checkpoint", "tiny"]).output == "s3://b/step-51\n"
 
 

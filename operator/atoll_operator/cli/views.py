@@ -1,9 +1,11 @@
-"""`atoll top`: every learner and shard of a run as it is now, wherever it runs."""
+"""`atoll status`, `top` and `logs`: how a run or a job stands, and what its processes write."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +13,21 @@ from typing import Annotated
 
 import typer
 
-from atoll_operator.cli.run_or_job import Context, Namespace, Which, folder_of
-from atoll_operator.local import run_folder
-from atoll_operator.local.run_files import continued_by
+from atoll_operator.cli.run_or_job import (
+    Context,
+    FolderArgument,
+    Namespace,
+    Which,
+    folder_of,
+    run_folder,
+)
+from atoll_operator.local import last_status
+from atoll_operator.local import run_folder as files
+from atoll_operator.local.run_files import STATUS_FILE, continued_by
 from atoll_operator.local.show.run_summary import RunResult
+from atoll_operator.local.show.status_text import status_text
 from atoll_protos.errors import SpecError
+from atoll_protos.job.run_file import RunFile
 
 MODULE = "atoll_syncer.edges.status_lines"
 LOOK_SECONDS = 2.0  # shards report their numbers only when they are asked
@@ -96,7 +108,7 @@ def _cluster(job: str, namespace: str, context: str) -> Look:
 
 
 def _folder(out: Path) -> Look:
-    if not run_folder.is_run(out):
+    if not files.is_run(out):
         problem = "nothing runs in it now"
         remedy = (
             f"see atoll status {out}; `{continued_by(out)}` continues it, unless it is complete"
@@ -106,8 +118,8 @@ def _folder(out: Path) -> Look:
     from atoll_operator.local.poller import ShardLinks  # noqa: PLC0415 - needs gRPC
     from atoll_operator.local.show.live import Answer, table  # noqa: PLC0415
 
-    endpoints = run_folder.endpoints_of(out)
-    links = ShardLinks(endpoints, run_folder.observer_in(out))
+    endpoints = files.endpoints_of(out)
+    links = ShardLinks(endpoints, files.observer_in(out))
 
     def look() -> str:
         replies = zip(endpoints, links.ask(), strict=True)
@@ -117,3 +129,66 @@ def _folder(out: Path) -> Look:
         return table(answers, {}, machines=machines)
 
     return look
+
+
+def status(
+    which: FolderArgument,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="All of it, in the shape of the CRD's status.")
+    ] = False,
+) -> None:
+    """Say how a run stands: its step, losses, learners, and what is wrong with it."""
+    out = run_folder(which)
+    found = last_status.read_status(out)
+    if as_json:
+        typer.echo(json.dumps(found.to_object(), indent=2))
+        return
+    if not (out / "run.json").is_file():
+        raise SpecError(str(out), "has no run.json", "give the folder of a run")
+    age = time.time() - (out / STATUS_FILE).stat().st_mtime
+    run = RunFile.from_json((out / "run.json").read_text(encoding="utf-8"))
+    typer.echo(status_text(found, run.job, run.steps, age))
+
+
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+def _of_folder(context: typer.Context, incomplete: str) -> list[str]:
+    known = files.processes_of(Path(context.params.get("which") or ""))
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def logs(
+    which: FolderArgument,
+    process: Annotated[
+        str,
+        typer.Argument(
+            metavar="[PROCESS]",
+            help="A slot, SLOT-HOST, shard-0, or evaluator.",
+            autocompletion=_of_folder,
+        ),
+    ] = "",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue with what comes, through restarts.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Last lines of each process only.", show_default="all")
+    ] = None,
+) -> None:
+    """Show what the processes of a run have written.
+
+    The log of a learner of `atoll join` is in the state folder of its machine. Lines begin with
+    their process if there are several.
+    """
+    colours: dict[str, str] = {}
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    try:
+        for name, line in files.lines(run_folder(which), process, tail=tail, follow=follow):
+            prefix = ""
+            if name != process:
+                colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
+                prefix = f"[{name}] "
+                prefix = typer.style(prefix, fg=colour) if coloured else prefix
+            typer.echo(prefix + line)
+    except KeyboardInterrupt:
+        raise typer.Exit(RunResult.INTERRUPTED) from None
