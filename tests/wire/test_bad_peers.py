@@ -11,7 +11,6 @@ import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.job.layout import TensorSpec
-from atoll_protos.transfer.frames import Kind, encode_frame, transfer_frames
 from wire.fixtures import (
     SECONDS_MAX,
     Peer,
@@ -55,30 +54,9 @@ def corrupted(one: Peer) -> list[bytes]:
     return [head, chunk[:-1] + bytes([chunk[-1] ^ 1]), *rest]
 
 
-def truncated(one: Peer) -> list[bytes]:
-    head, chunk, *rest = one.frames(0)
-    return [head, chunk[:-4], *rest]
-
-
-def too_long(one: Peer) -> list[bytes]:
-    del one
-    head = pb.Transfer(seed=pb.Seed(slice=0), encoding=pb.F32, byte_count=1 << 40)
-    return [encode_frame(Kind.HEAD, 1, 0, head.SerializeToString())]
-
-
-def unknown_slice(one: Peer) -> list[bytes]:
-    del one
-    head = pb.Transfer(seed=pb.Seed(slice=7), encoding=pb.F32, byte_count=4)
-    return list(transfer_frames(1, head, b"\0\0\0\0"))
-
-
 BAD: dict[str, Callable[[Peer], list[bytes]]] = {
     "corrupted": corrupted,
-    "truncated": truncated,
-    "too long": too_long,
-    "unknown slice": unknown_slice,
     "not finite": lambda one: one.frames(0, value=math.nan),
-    "infinite": lambda one: one.frames(0, value=math.inf),
     "no frame": lambda one: [b"GET / HTTP/1.1\r\n" * 4],
 }
 
