@@ -16,7 +16,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import Authorities, make_authorities
 from atoll_protos.network.channels import TARGET_NAME
 from atoll_protos.network.credentials import CERTIFICATE, KEY, Credentials, JobIdentity
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from cluster.installed import Installed
 from cluster.kubectl import Kubectl, until
 from cluster.training import PORT, Job, manifest, pace
@@ -32,7 +32,7 @@ SYNCER = {"region": "us-east", "shards": 1, "tls": {"mode": "Required"}}
 def refusal(channel: grpc.Channel) -> grpc.StatusCode:
     """What Status ends with on this channel."""
     with channel, pytest.raises(grpc.RpcError) as caught:
-        client_of(Service.SYNCER, channel).Status(pb.StatusRequest(), timeout=60)
+        SyncerStub(channel).Status(pb.StatusRequest(), timeout=60)
     code: grpc.StatusCode = caught.value.code()
     return code
 

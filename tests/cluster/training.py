@@ -16,7 +16,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.network.addresses import joined
 from atoll_protos.network.channels import TARGET_NAME
 from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from cluster.kubectl import SECONDS_MAX, Kubectl, Object, until
 
 PORT = 7700
@@ -139,9 +139,7 @@ class Job:
         for address in itertools.chain(list(self.channels), self._addresses()):
             channel = self.channels.get(address) or self._open(address)
             try:
-                reply: pb.StatusReply = client_of(Service.SYNCER, channel).Status(
-                    pb.StatusRequest(), timeout=20
-                )
+                reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=20)
             except grpc.RpcError:
                 self.channels.pop(address, None)
                 channel.close()

@@ -29,11 +29,11 @@ from atoll_protos.names import PROTOCOL
 from atoll_protos.network import channels
 from atoll_protos.network.channels import TARGET_NAME, Folder, control_options
 from atoll_protos.network.credentials import ANY, Credentials, Identity, JobIdentity, Role
-from atoll_protos.network.services import Service, client_of
 from atoll_protos.transfer import codecs
 from atoll_protos.transfer.arrays import F32, Array
 from atoll_protos.transfer.codecs import Wire
 from atoll_protos.transfer.frames import transfer_frames
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from atoll_worker.job import needed_of
 from atoll_worker.transport.control_stream import Bulk, Dialler, ShardClient
 
@@ -69,7 +69,7 @@ class ShardUnderTest:
     def status(self) -> pb.StatusReply:
         """What it says of itself."""
         with grpc.insecure_channel(self.endpoint, options=channels.control_options()) as channel:
-            reply: pb.StatusReply = client_of(Service.SYNCER, channel).Status(
+            reply: pb.StatusReply = SyncerStub(channel).Status(
                 pb.StatusRequest(), timeout=SECONDS_MAX
             )
             return reply
@@ -275,7 +275,7 @@ async def peer(
     options = channels.control_options()
     async with channels.open_channel(endpoint, options, credentials) as channel:
         one = Peer(
-            stub=client_of(Service.SYNCER, channel),
+            stub=SyncerStub(channel),
             endpoint=endpoint,
             slot=slot,
             specs=specs,
@@ -408,9 +408,7 @@ def status(endpoint: str, credentials: Credentials) -> pb.StatusReply:
         ),
         options=[*control_options(), (TARGET_NAME, credentials.identity.server_name)],
     ) as channel:
-        reply: pb.StatusReply = client_of(Service.SYNCER, channel).Status(
-            pb.StatusRequest(), timeout=SECONDS_MAX
-        )
+        reply: pb.StatusReply = SyncerStub(channel).Status(pb.StatusRequest(), timeout=SECONDS_MAX)
         return reply
 
 

@@ -15,7 +15,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.kube.edges.polls import Syncers
 from atoll_protos.network.channels import TARGET_NAME, Folder, control_options
 from atoll_protos.network.credentials import Credentials, Role
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
 from atoll_syncer.edges.exporting import ExportError, ShardAddresses, take
 from wire.fixtures import (
     FORMER_RUN,
@@ -45,10 +45,10 @@ def call(endpoint: str, credentials: Credentials, name: str) -> grpc.StatusCode:
             credentials.authority, credentials.key, credentials.certificate
         )
         options = [*control_options(), (TARGET_NAME, ISSUER.owner.server_name)]
-        service, method, request = REQUESTS[name]
+        stub, method, request = REQUESTS[name]
         async with grpc.aio.secure_channel(endpoint, secret, options=options) as channel:
             try:
-                await getattr(client_of(service, channel), method)(request, timeout=SECONDS_MAX)
+                await getattr(stub(channel), method)(request, timeout=SECONDS_MAX)
             except grpc.aio.AioRpcError as error:
                 return error.code()
         return grpc.StatusCode.OK
@@ -57,13 +57,13 @@ def call(endpoint: str, credentials: Credentials, name: str) -> grpc.StatusCode:
 
 
 SUSPEND = pb.StatusRequest(intent=pb.INTENT_SUSPEND)
-REQUESTS = {  # by the name of the call, or of what it says
-    "Status": (Service.SYNCER, "Status", pb.StatusRequest()),
-    "Status with an intent": (Service.SYNCER, "Status", SUSPEND),
-    "Hello": (Service.REGISTRAR, "Hello", pb.HelloRequest()),
-    "MarkBegun": (Service.REGISTRAR, "MarkBegun", pb.MarkBegunRequest(shard=9)),
-    "ReportFinal": (Service.REGISTRAR, "ReportFinal", pb.ReportFinalRequest(shard=9)),
-    "SetOwner": (Service.REGISTRAR, "SetOwner", pb.SetOwnerRequest(slot="here-1", generation=7)),
+REQUESTS: dict[str, tuple[Any, str, Any]] = {  # by the name of the call, or of what it says
+    "Status": (SyncerStub, "Status", pb.StatusRequest()),
+    "Status with an intent": (SyncerStub, "Status", SUSPEND),
+    "Hello": (RegistrarStub, "Hello", pb.HelloRequest()),
+    "MarkBegun": (RegistrarStub, "MarkBegun", pb.MarkBegunRequest(shard=9)),
+    "ReportFinal": (RegistrarStub, "ReportFinal", pb.ReportFinalRequest(shard=9)),
+    "SetOwner": (RegistrarStub, "SetOwner", pb.SetOwnerRequest(slot="here-1", generation=7)),
 }
 ALLOWED = {
     "Status": {(role, region) for role in Role for region in ("here", "elsewhere")},
@@ -136,8 +136,8 @@ def test_probes_find_health_alone_on_a_port_of_plain_text(served: ShardUnderTest
         reply = health.Check(health_pb2.HealthCheckRequest(), timeout=SECONDS_MAX)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
         calls: Any = (
-            (client_of(Service.SYNCER, channel).Status, pb.StatusRequest()),
-            (client_of(Service.REGISTRAR, channel).SetOwner, pb.SetOwnerRequest()),
+            (SyncerStub(channel).Status, pb.StatusRequest()),
+            (RegistrarStub(channel).SetOwner, pb.SetOwnerRequest()),
         )
         for ask, request in calls:
             with pytest.raises(grpc.RpcError) as refused:

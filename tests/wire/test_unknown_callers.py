@@ -11,7 +11,7 @@ import pytest
 
 from atoll_protos.network.addresses import split
 from atoll_protos.network.channels import control_options, open_channel
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from atoll_syncer.edges.service import UNJOINED_MAX
 from wire.fixtures import ISSUER, RUN_FILE, SECONDS_MAX, ShardUnderTest, peer, tls_shard
 
@@ -36,7 +36,7 @@ async def test_sessions_without_a_join_are_bounded_for_each_certificate(
     most = UNJOINED_MAX + len(RUN_FILE.slots)
     credentials, other = ISSUER.leaf(), ISSUER.leaf(region="elsewhere")
     async with open_channel(served.endpoint, control_options(), credentials) as channel:
-        stub = client_of(Service.SYNCER, channel)
+        stub = SyncerStub(channel)
         codes = [asyncio.ensure_future(stub.Session().code()) for _ in range(most + 1)]
         done, open_ones = await asyncio.wait(
             codes, timeout=SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED

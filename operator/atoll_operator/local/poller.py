@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
 
 import grpc
 
@@ -13,7 +12,7 @@ from atoll_operator.api.status.job_status import Status
 from atoll_operator.local.local_status import NO_REPORTS, ProcessReports, RunSnapshot, status
 from atoll_protos.network.channels import control_options, details_of, open_blocking_channel
 from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CALL_SECONDS_MAX = 2.0
 WAIT_SECONDS_MAX = 10.0
@@ -122,7 +121,7 @@ def _channel(endpoint: str, folder: str) -> grpc.Channel:
 
 def _answer(channel: grpc.Channel, wait: bool, question: pb.StatusRequest) -> pb.StatusReply | str:
     """Else its words, if it has refused the question: empty, if nothing answers."""
-    stub: Any = client_of(Service.SYNCER, channel)
+    stub = SyncerStub(channel)
     try:
         seconds = WAIT_SECONDS_MAX if wait else CALL_SECONDS_MAX
         reply: pb.StatusReply = stub.Status(question, timeout=seconds, wait_for_ready=wait)

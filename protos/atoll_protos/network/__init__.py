@@ -4,5 +4,4 @@
 - listening    sockets that listen on all addresses, and plain HTTP on them
 - credentials  who a process is; certificate, key and authorities, and what is wrong with them
 - channels     gRPC channels and servers; why a shard cannot be reached; a deadline that moves
-- services     clients and handlers of the services of v1/atoll.proto
 """

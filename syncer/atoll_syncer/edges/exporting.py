@@ -34,7 +34,7 @@ from atoll_protos.network import channels
 from atoll_protos.network.addresses import endpoints_of
 from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options, details_of
 from atoll_protos.network.credentials import OutOfDateError
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 from atoll_syncer.storage.export import PARTS, Export, ExportPart
 from atoll_syncer.storage.files import StoreError, storage_errors, verify
 
@@ -89,11 +89,11 @@ async def receive(run_file: RunFile, reach: ShardAddresses, shard: int, target: 
     try:
         credentials = reach.folder.read()
         async with channels.open_channel(endpoint, control_options(), credentials) as channel:
-            call = client_of(Service.SYNCER, channel).Export(request, wait_for_ready=True)
+            call = SyncerStub(channel).Export(request, wait_for_ready=True)
             while True:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     piece = await call.read()
-                if piece is grpc.aio.EOF:
+                if not isinstance(piece, pb.ExportPiece):  # the end
                     return
                 await asyncio.to_thread(target.take, piece)
     except (SpecError, OutOfDateError) as error:

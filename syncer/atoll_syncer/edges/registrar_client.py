@@ -12,7 +12,7 @@ from atoll_protos.errors import SpecError
 from atoll_protos.network import channels
 from atoll_protos.network.channels import PLAIN_TEXT, Folder, control_options, details_of
 from atoll_protos.network.credentials import Credentials, OutOfDateError
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub
 
 CALL_SECONDS_MAX = 10.0
 
@@ -68,7 +68,7 @@ class RegistrarClient:
         if self._channel is not None and credentials == self._used:
             return
         former, self._channel = self._channel, self._open_channel(credentials)
-        self._stub, self._used = client_of(Service.REGISTRAR, self._channel), credentials
+        self._stub, self._used = RegistrarStub(self._channel), credentials
         if former is not None:
             await former.close()
 

@@ -46,13 +46,18 @@ from atoll_protos.network.channels import (
 )
 from atoll_protos.network.credentials import Identity
 from atoll_protos.network.listening import raise_file_limit
-from atoll_protos.network.services import Service, add_handlers
 from atoll_protos.transfer.frames import (
     Buffer,
     FrameError,
     transfer_frames,
 )
 from atoll_protos.transfer.gathering import Gathering
+from atoll_protos.v1.atoll_pb2_grpc import (
+    RegistrarServicer,
+    SyncerServicer,
+    add_RegistrarServicer_to_server,
+    add_SyncerServicer_to_server,
+)
 from atoll_syncer.driver import Driver
 from atoll_syncer.duties.port import SessionPort
 from atoll_syncer.edges import admission
@@ -237,7 +242,7 @@ HEALTH_CONNECTIONS = 256
 HEALTH_BYTES_MAX = 4 << 10
 
 
-class SyncerService:
+class SyncerService(SyncerServicer):
     """What learners, observers and the operator connect to."""
 
     def __init__(self, driver: Driver, identity: Identity | None = None) -> None:
@@ -248,7 +253,7 @@ class SyncerService:
         self.observers = 0
         self.said = pb.StatusRequest()  # the operator's last word on the job
 
-    async def Session(self, request_iterator: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
+    async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """One instance's control stream, from its Join to the session's end."""
         if self.open >= SESSIONS_MAX:
             await self._full(context, f"this shard has {SESSIONS_MAX} sessions, the most it serves")
@@ -335,7 +340,7 @@ class SyncerService:
         await port.ending.wait()
         await asyncio.sleep(SHUT_OUT_SECONDS_MAX if port.shut_out else END_SECONDS_MAX)
 
-    async def Status(self, request: Any, context: Any) -> pb.StatusReply:  # noqa: N802
+    async def Status(self, request: Any, context: Any) -> pb.StatusReply:
         """The shard's state; what is tried again at the store is its reason, if it has no other.
 
         What the operator says with its question is told to whoever asks next.
@@ -359,7 +364,7 @@ class SyncerService:
         reply.reason = reply.reason or "; ".join(sorted(set(self.driver.background.troubles)))
         return reply
 
-    async def Export(self, request: Any, context: Any) -> None:  # noqa: N802
+    async def Export(self, request: Any, context: Any) -> None:  # type: ignore[override]
         driver, asked = self.driver, "observing"
         observers = partial(admission.of_roles, roles=admission.OBSERVERS, asked=asked)
         await self.door.admit(context, asked, observers)
@@ -393,22 +398,22 @@ class SyncerService:
             await port.control_ready.wait()
 
 
-class RegistrarService:
+class RegistrarService(RegistrarServicer):
     """Shard 0's calls for other shards and the operator."""
 
     def __init__(self, driver: Driver, identity: Identity | None = None) -> None:
         self.driver, self.door = driver, Doorkeeper(identity, driver)
 
-    async def Hello(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def Hello(self, request: Any, context: Any) -> Any:
         return await self._of_shard("Hello", request, context)
 
-    async def MarkBegun(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def MarkBegun(self, request: Any, context: Any) -> Any:
         return await self._of_shard("MarkBegun", request, context)
 
-    async def ReportFinal(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ReportFinal(self, request: Any, context: Any) -> Any:
         return await self._of_shard("ReportFinal", request, context)
 
-    async def SetOwner(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def SetOwner(self, request: Any, context: Any) -> Any:
         of_slot = partial(admission.of_owner, slot=request.slot)
         await self.door.admit(context, "SetOwner", of_slot)
         return await self._call(request, context)
@@ -436,8 +441,8 @@ def add_services(
 ) -> SyncerService:
     """All of a shard's services but health. `identity`: the shard's own; None: plain text."""
     service = SyncerService(driver, identity)
-    add_handlers(Service.SYNCER, service, server)
-    add_handlers(Service.REGISTRAR, RegistrarService(driver, identity), server)
+    add_SyncerServicer_to_server(service, server)
+    add_RegistrarServicer_to_server(RegistrarService(driver, identity), server)
     name, _, method = BULK_METHOD.strip("/").partition("/")
     handler: Any = grpc.stream_stream_rpc_method_handler(service.bulk)
     server.add_generic_rpc_handlers(

@@ -24,7 +24,7 @@ from atoll_protos.network import channels
 from atoll_protos.network.addresses import endpoints_of
 from atoll_protos.network.channels import Folder, control_options, details_of
 from atoll_protos.network.credentials import OutOfDateError
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 ANSWER_SECONDS: Final = 3.0
 
@@ -35,7 +35,7 @@ async def ask(endpoints: Iterable[str], folder: Folder) -> list[dict[str, Any]]:
 
     async def one(shard: int, endpoint: str) -> dict[str, Any]:
         async with channels.open_channel(endpoint, control_options(), credentials) as channel:
-            stub: Any = client_of(Service.SYNCER, channel)
+            stub = SyncerStub(channel)
             try:
                 reply = await stub.Status(pb.StatusRequest(), timeout=ANSWER_SECONDS)
             except grpc.aio.AioRpcError as error:

@@ -16,7 +16,7 @@ import grpc
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.channels import control_options, open_blocking_channel
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
 
 NOBODY: Final = 65_534
 CALL_SECONDS_MAX: Final = 60.0  # an answer that is late is no refusal
@@ -24,7 +24,7 @@ CALL_SECONDS_MAX: Final = 60.0  # an answer that is late is no refusal
 
 def main(out: Path, endpoint: str, run_hash: str, slot: str) -> None:
     channel = open_blocking_channel(endpoint, control_options())
-    syncer, registrar = client_of(Service.SYNCER, channel), client_of(Service.REGISTRAR, channel)
+    syncer, registrar = SyncerStub(channel), RegistrarStub(channel)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)

@@ -1,6 +1,7 @@
 """The generated code is what the one pinned generator writes from the .proto."""
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -12,16 +13,19 @@ import pytest
 PROTOS = Path(__file__).parents[3] / "protos"
 PROTO = "atoll_protos/v1/atoll.proto"
 GENERATOR = "1.76.0"
-REMEDY = f"run python -m grpc_tools.protoc -Iprotos --python_out=protos --pyi_out=protos {PROTO}"
+KINDS = ("python", "pyi", "grpc_python", "mypy_grpc")
+OUT = " ".join(f"--{kind}_out=protos" for kind in KINDS)
+REMEDY = f"run python -m grpc_tools.protoc -Iprotos {OUT} {PROTO}"
 
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("generated")
     includes = Path(grpc_tools.__file__).parent / "_proto"
-    outputs = [f"--{kind}_out={folder}" for kind in ("python", "pyi")]
+    outputs = [f"--{kind}_out={folder}" for kind in KINDS]
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", f"-I{includes}"]
-    subprocess.run([*command, *outputs, PROTO], check=True)
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # with mypy-protobuf's
+    subprocess.run([*command, *outputs, PROTO], check=True, env={**os.environ, "PATH": programs})
     return folder / "atoll_protos/v1"
 
 
@@ -29,8 +33,9 @@ def test_the_generator_is_the_pinned_one() -> None:
     assert importlib.metadata.version("grpcio-tools") == GENERATOR
 
 
-@pytest.mark.parametrize("name", ["atoll_pb2.py", "atoll_pb2.pyi"])
-def test_the_checked_in_file_is_current(name: str, fresh: Path) -> None:
+@pytest.mark.parametrize("suffix", [".py", ".pyi", "_grpc.py", "_grpc.pyi"])
+def test_the_checked_in_file_is_current(suffix: str, fresh: Path) -> None:
+    name = f"atoll_pb2{suffix}"
     checked_in = (PROTOS / "atoll_protos/v1" / name).read_text()
     assert checked_in == (fresh / name).read_text(), f"{name} is stale; {REMEDY}"
 

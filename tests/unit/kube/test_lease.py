@@ -20,7 +20,7 @@ from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.edges.election import Fence, NotLeaderError, Times
 from atoll_operator.kube.edges.lease import Election
 from atoll_operator.kube.edges.polls import Syncers
-from atoll_protos.network.services import Service, add_handlers
+from atoll_protos.v1.atoll_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from unit.kube.api_server import ApiServer, connected, until
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
@@ -235,7 +235,7 @@ async def test_a_lease_that_is_deleted_or_has_another_version_is_kept(tmp_path: 
         assert (a.leads, b.leads) == (True, False)
 
 
-class Shard:
+class Shard(SyncerServicer):
     """Notes what it is told with each question."""
 
     def __init__(self) -> None:
@@ -250,8 +250,8 @@ class Shard:
 
 async def test_a_replica_without_a_lease_asks_shards_and_tells_nothing(clock: Clock) -> None:
     """An intent, such as to suspend, has no number: only the leader's may arrive."""
-    shard, server, fence = Shard(), grpc.aio.server(), Fence(times=TIMES)
-    add_handlers(Service.SYNCER, shard, server)
+    shard, server, fence = Shard(), grpc.aio.server(), Fence(times=TIMES)  # type: ignore[abstract]
+    add_SyncerServicer_to_server(shard, server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     syncers, word = Syncers(fence=fence), pb.StatusRequest(intent=pb.INTENT_SUSPEND, why="w")

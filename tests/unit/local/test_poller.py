@@ -12,7 +12,7 @@ from atoll_operator.api.status.reasons import STALLED_SECONDS
 from atoll_operator.local import poller
 from atoll_operator.local.poller import Poller
 from atoll_protos.network.channels import server_options
-from atoll_protos.network.services import Service, add_handlers
+from atoll_protos.v1.atoll_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from unit.local.test_local_status import job, reply, said
 
 
@@ -66,7 +66,7 @@ def test_a_shard_that_does_not_answer_is_dialled_anew(monkeypatch: pytest.Monkey
     assert dialled == [endpoint] * 3
 
 
-class _Shard:
+class _Shard(SyncerServicer):
     def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 - gRPC's name
         return reply(tick=7)
 
@@ -78,7 +78,7 @@ def test_the_last_look_waits_for_a_shard_that_came_after_the_first_one() -> None
     asked = Poller(job(), [f"127.0.0.1:{port}"])
     assert asked.poll(0.0).replies == [None]
     server = grpc.server(futures.ThreadPoolExecutor(1), options=server_options())
-    add_handlers(Service.SYNCER, _Shard(), server)
+    add_SyncerServicer_to_server(_Shard(), server)  # type: ignore[abstract]
 
     def begin() -> None:
         server.add_insecure_port(f"127.0.0.1:{port}")

@@ -25,7 +25,7 @@ from atoll_operator.machines.joined.watching import Brought, Watcher
 from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.network.channels import Folder, ServerFiles, server_options
 from atoll_protos.network.credentials import Credentials, JobIdentity, Role
-from atoll_protos.network.services import Service, add_handlers
+from atoll_protos.v1.atoll_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from unit.certificate_values import DAY, OWNER, authorities, identity, leaf
 
 ISSUERS = authorities(time.time())
@@ -224,7 +224,7 @@ def test_how_the_job_stands_follows_from_what_its_shards_say() -> None:
     assert (failed.state, failed.why) == (JobState.FAILED, "QuorumLost")
 
 
-class Shard:
+class Shard(SyncerServicer):
     """A real server with mutual TLS that answers Status alone."""
 
     def __init__(self, folder: Path) -> None:
@@ -235,7 +235,7 @@ class Shard:
         (port,) = free_ports(1)
         self.place, self.refusal = f"127.0.0.1:{port}", ""
         self.server = grpc.server(futures.ThreadPoolExecutor(1), options=server_options())
-        add_handlers(Service.SYNCER, self, self.server)
+        add_SyncerServicer_to_server(self, self.server)
         files = ServerFiles(Folder(path=str(folder)), own)
         self.server.add_secure_port(self.place, files.credentials())
 
@@ -249,7 +249,7 @@ class Shard:
 def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shard]:
     monkeypatch.setattr(poller, "CALL_SECONDS_MAX", 20.0)  # a busy machine
     (tmp_path / "shard").mkdir()
-    found = Shard(tmp_path / "shard")
+    found = Shard(tmp_path / "shard")  # type: ignore[abstract]
     found.server.start()
     yield found
     found.server.stop(None).wait()

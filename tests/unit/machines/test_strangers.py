@@ -30,7 +30,7 @@ from atoll_operator.machines.server.register import OpenSlots
 from atoll_operator.machines.server.serving import MachineServer
 from atoll_protos.errors import AwayError, SpecError
 from atoll_protos.network import channels
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import MachinesStub
 from unit.machines.served import Served, enter
 
 SECONDS_MAX = 20.0
@@ -145,7 +145,7 @@ def test_of_many_connections_some_are_closed_and_an_older_one_is_served(
         options = [*channels.control_options(), (channels.TARGET_NAME, SERVER_NAME)]
         credentials = grpc.ssl_channel_credentials(link_to(served).anchor.encode())
         older = grpc.secure_channel(served.place, credentials, options)
-        ask = client_of(Service.MACHINES, older).Enter
+        ask = MachinesStub(older).Enter
         assert ask(request(), timeout=SECONDS_MAX).HasField("refusal")
         host, port = served.place.split(":")
         silent = [socket.create_connection((host, int(port)), SECONDS_MAX) for _ in range(4)]

@@ -7,11 +7,11 @@ import grpc.aio
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.network.channels import PLAIN_TEXT
-from atoll_protos.network.services import Service, add_handlers
+from atoll_protos.v1.atoll_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from atoll_syncer.edges import status_lines
 
 
-class Shard:
+class Shard(SyncerServicer):
     """Answers one question."""
 
     async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusReply:  # noqa: N802
@@ -22,7 +22,7 @@ class Shard:
 def test_every_shard_answers_or_is_said_to_be_silent() -> None:
     async def ask() -> list[dict[str, Any]]:
         server = grpc.aio.server()
-        add_handlers(Service.SYNCER, Shard(), server)
+        add_SyncerServicer_to_server(Shard(), server)  # type: ignore[abstract]
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:

@@ -143,7 +143,7 @@ def a_session(
     def calls(*_: Any) -> Any:
         return SimpleNamespace(Session=lambda: control)
 
-    monkeypatch.setattr("atoll_worker.transport.control_stream.client_of", calls)
+    monkeypatch.setattr("atoll_worker.transport.control_stream.SyncerStub", calls)
     listener.open_channel = channel
     client = ShardClient(0, "nowhere:1", listener, channel)  # type: ignore[arg-type]
     return Session(client=client, control=control, said=said, opened=opened)

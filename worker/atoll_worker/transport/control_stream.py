@@ -34,7 +34,6 @@ from atoll_protos.network.channels import (
     details_of,
 )
 from atoll_protos.network.credentials import Credentials, CredentialsError, OutOfDateError
-from atoll_protos.network.services import Service, client_of
 from atoll_protos.transfer.frames import (
     Buffer,
     FrameError,
@@ -42,6 +41,7 @@ from atoll_protos.transfer.frames import (
     transfer_frames,
 )
 from atoll_protos.transfer.gathering import Gathering
+from atoll_protos.v1.atoll_pb2_grpc import SyncerStub
 
 CONNECT_SECONDS_MAX = 10.0
 
@@ -364,7 +364,7 @@ class ShardClient:
         self.listener.message(self.shard, pb.ToLearner(end=end))
 
     async def _session(self, channel: grpc.aio.Channel) -> None:
-        call = client_of(Service.SYNCER, channel).Session()
+        call = SyncerStub(channel).Session()
         self.listener.connected(self.shard)
         session = asyncio.get_running_loop().create_future()
         await first_to_end(

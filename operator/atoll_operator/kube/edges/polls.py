@@ -23,7 +23,6 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -45,7 +44,7 @@ from atoll_protos.network.channels import (
     probe,
 )
 from atoll_protos.network.credentials import Credentials
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import RegistrarStub, SyncerStub
 
 CALL_SECONDS_MAX = 2.0
 
@@ -105,7 +104,7 @@ class Syncers:
     ) -> pb.StatusReply | None:
         if not address:
             return None
-        stub: Any = client_of(Service.SYNCER, self._channel(address, credentials))
+        stub = SyncerStub(self._channel(address, credentials))
         if self.fence is not None and not self.fence.is_open:
             request = pb.StatusRequest()  # an intent has no generation
         try:
@@ -130,7 +129,7 @@ class Syncers:
         afterwards: generation + 1 if this one was taken, another if it was refused, None without an
         answer. `credentials`: of the operator of the slot's region. Raises NotLeaderError.
         """
-        stub: Any = client_of(Service.REGISTRAR, self._channel(address, credentials))
+        stub = RegistrarStub(self._channel(address, credentials))
         request = pb.SetOwnerRequest(slot=slot, uid=uid, generation=generation)
         if self.fence is not None:
             self.fence.check()

@@ -19,7 +19,7 @@ from atoll_protos.errors import SENTENCE_LETTERS_MAX, AwayError, SpecError, prin
 from atoll_protos.names import PROTOCOL
 from atoll_protos.network.addresses import split
 from atoll_protos.network.channels import TARGET_NAME, control_options
-from atoll_protos.network.services import Service, client_of
+from atoll_protos.v1.atoll_pb2_grpc import MachinesStub
 
 CALL_SECONDS_MAX: Final = 10.0
 DIAL_SECONDS_MAX: Final = 10.0
@@ -47,7 +47,7 @@ class ServerLink:
         with grpc.secure_channel(self.place, credentials, options=options) as channel:
             try:
                 grpc.channel_ready_future(channel).result(CALL_SECONDS_MAX)
-                call = client_of(Service.MACHINES, channel).Enter
+                call = MachinesStub(channel).Enter
                 reply: pb.EnterReply = call(request, timeout=CALL_SECONDS_MAX)
             except grpc.FutureTimeoutError as error:
                 raise AwayError(self.place, "does not answer", CHECK) from error

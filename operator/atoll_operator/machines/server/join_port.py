@@ -49,7 +49,7 @@ from atoll_protos.names import PROTOCOL
 from atoll_protos.network.addresses import split
 from atoll_protos.network.channels import SMALL_BYTES_MAX, server_options
 from atoll_protos.network.listening import raise_file_limit
-from atoll_protos.network.services import Service, add_handlers
+from atoll_protos.v1.atoll_pb2_grpc import MachinesServicer, add_MachinesServicer_to_server
 
 WRONG_MAX: Final = 10  # within the time below
 WITHIN_SECONDS: Final = 60.0
@@ -105,7 +105,7 @@ LINES_MAX: Final = 1024  # that are known; then all may be shown again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinPort:
+class JoinPort(MachinesServicer):
     """The servicer. What is a function is asked anew each time."""
 
     book: Book
@@ -270,7 +270,7 @@ async def _begun(listen: str, anchor: Authority, servicer: JoinPort) -> grpc.aio
         age_seconds=AGE_SECONDS_MAX,
     )
     server = grpc.aio.server(options=options)
-    add_handlers(Service.MACHINES, servicer, server)
+    add_MachinesServicer_to_server(servicer, server)
     credentials = grpc.ssl_server_credentials([(anchor.key, anchor.certificate)])
     try:
         server.add_secure_port(listen, credentials)
