@@ -16,11 +16,10 @@ from atoll_operator.api.job.spec import Job
 from atoll_operator.api.status.job_status import Status
 from atoll_operator.authority.job_authority import AUTHORITY_DAYS, Authorities
 from atoll_operator.client.job_client import JobClient
-from atoll_operator.kube.names import Annotation, credentials_name
+from atoll_operator.kube.names import Annotation, credentials_name, generations, machines
 from atoll_operator.kube.observed.observation import Object
 from atoll_operator.kube.plan import certificates
 from atoll_operator.kube.plan.certificates import authority_of
-from atoll_operator.kube.plan.owner import generations, machines
 from atoll_protos.errors import SpecError
 from atoll_protos.names import split_slot
 from atoll_protos.network.credentials import PART, Credentials, JobIdentity

@@ -6,11 +6,10 @@ from typing import Any
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.parsing import parse
 from atoll_operator.api.job.spec import Job
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, JobOwner
 from atoll_operator.kube.observed.objects import key_of
 from atoll_operator.kube.observed.observation import Node, Pod
 from atoll_operator.kube.plan.children import JobChildren
-from atoll_operator.kube.plan.owner import JobOwner
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.plan.replacements import Exclusions
 from atoll_operator.kube.settings import Settings

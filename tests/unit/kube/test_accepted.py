@@ -28,7 +28,11 @@ def raw(**spec: Any) -> dict[str, Any]:
 
 def kept(spec: dict[str, Any]) -> dict[str, Any]:
     name = {"name": "tiny-accepted"}
-    return {"kind": "ConfigMap", "metadata": name, "data": {accepted.SPEC: accepted.text(spec)}}
+    return {
+        "kind": "ConfigMap",
+        "metadata": name,
+        "data": {accepted.SPEC: accepted.spec_text(spec)},
+    }
 
 
 def read(found: dict[str, Any], *children: dict[str, Any]) -> Reading:

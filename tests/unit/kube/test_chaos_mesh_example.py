@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from atoll_operator.kube import names
-from atoll_operator.kube.plan.owner import JobOwner
+from atoll_operator.kube.names import JobOwner
 from atoll_protos.names import Label
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

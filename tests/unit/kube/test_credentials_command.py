@@ -11,9 +11,15 @@ from atoll_operator import cli
 from atoll_operator.api.job.parsing import from_object
 from atoll_operator.api.job.process_inputs import run_file
 from atoll_operator.authority import job_authority
-from atoll_operator.kube.names import Annotation, authority_name, credentials_name
+from atoll_operator.kube.names import (
+    Annotation,
+    JobOwner,
+    authority_name,
+    credentials_name,
+    generations,
+    machines,
+)
 from atoll_operator.kube.plan import children
-from atoll_operator.kube.plan.owner import JobOwner, generations, machines
 from atoll_operator.machines.bundle import Bundle, read
 from atoll_protos.job.run_file import Expected, ListedMachine
 from atoll_protos.network.credentials import Credentials, Role

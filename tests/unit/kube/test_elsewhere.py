@@ -9,7 +9,8 @@ from pydantic import BaseModel
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.process_inputs import field_of, run_file
 from atoll_operator.kube.observed.observation import Node, Observation, Remembered, ShardRefusal
-from atoll_operator.kube.plan import accepted, certificates, elsewhere
+from atoll_operator.kube.plan import accepted, certificates
+from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Plan
 from unit.docs.tree import ROOT
 from unit.kube.cluster_values import SETTINGS, children, job, learner, shard
@@ -209,7 +210,7 @@ def test_other_counts_than_the_homes_are_told_and_hold_nobody_up() -> None:
 def test_a_region_that_the_home_does_not_have_is_told() -> None:
     other = serving()
     other.learners.update({"us-east": 2})
-    words = elsewhere.differences(job(*CHANGES, WAY), other)
+    words = phases.differences(job(*CHANGES, WAY), other)
     assert [each.split(" in the cluster")[0] for each in words] == [
         "spec.regions gives eu-west 1 learners here and 0"
     ]
@@ -219,19 +220,19 @@ def test_counts_are_no_difference_where_they_are_equal_or_not_told() -> None:
     spec = job(*CHANGES, WAY).spec
     same = serving()
     same.steps = spec.steps or 0
-    assert elsewhere.differences(job(*CHANGES, WAY), same) == ()
+    assert phases.differences(job(*CHANGES, WAY), same) == ()
     same.learners.update({each.name: each.learners for each in spec.regions})
-    assert elsewhere.differences(job(*CHANGES, WAY), same) == ()
-    assert elsewhere.differences(job(*CHANGES, WAY), None) == ()
+    assert phases.differences(job(*CHANGES, WAY), same) == ()
+    assert phases.differences(job(*CHANGES, WAY), None) == ()
 
 
 def test_a_shard_of_an_earlier_version_is_not_judged() -> None:
     old = serving("spec.seed=7")
     old.must_equal = ""
-    assert elsewhere.mismatch(job(*CHANGES, WAY), [old]) == ""
+    assert phases.mismatch(job(*CHANGES, WAY), [old]) == ""
     broken = serving()
     broken.must_equal = "{"
-    assert "in words not known here" in elsewhere.mismatch(job(*CHANGES, WAY), [broken])
+    assert "in words not known here" in phases.mismatch(job(*CHANGES, WAY), [broken])
 
 
 def test_endpoints_in_another_order_are_told() -> None:
@@ -241,7 +242,7 @@ def test_endpoints_in_another_order_are_told() -> None:
         one = serving()
         one.shard = number
         said_by.append(one)
-    words = elsewhere.mismatch(ways, said_by)
+    words = phases.mismatch(ways, said_by)
     assert words.startswith("spec.syncer.endpoints[0], a:1, leads to shard 1")
 
 

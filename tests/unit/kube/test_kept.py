@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from atoll_operator.api.job.spec import KIND
+from atoll_operator.kube.names import JobOwner
 from atoll_operator.kube.plan import applied
+from atoll_operator.kube.plan.accepted import Renderings
 from atoll_operator.kube.plan.children import JobChildren
-from atoll_operator.kube.plan.owner import JobOwner
 from atoll_operator.kube.plan.phase import Running
-from atoll_operator.kube.plan.rendering import Renderings
 from atoll_operator.kube.plan.replacements import Exclusions
 from atoll_operator.kube.settings import Settings
 from unit.kube.cluster_values import children, job

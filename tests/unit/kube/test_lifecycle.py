@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_operator.kube.names import Annotation
+from atoll_operator.kube.names import Annotation, JobOwner, asked_checkpoint
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import Observation
 from atoll_operator.kube.plan import accepted, children
 from atoll_operator.kube.plan.actions import Plan
-from atoll_operator.kube.plan.owner import JobOwner, asked_checkpoint
 from atoll_protos.job.run_file import Expected
 from unit.kube.cluster_values import job, learner, reply
 from unit.kube.planner_side import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from atoll_operator.kube.observed.observation import Node
-from atoll_operator.kube.plan.nodes import Leases, NodeState, state_of
+from atoll_operator.kube.plan.replacements import Leases, NodeState, state_of
 from unit.kube.cluster_values import node
 
 LOSS = 20

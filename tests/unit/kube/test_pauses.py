@@ -7,8 +7,8 @@ import pytest
 
 from atoll_operator.kube.observed.objects import seconds_of
 from atoll_operator.kube.observed.observation import Observation
-from atoll_operator.kube.plan.nodes import Tally, nears_storm
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, POLL_SECONDS, STEADY_SECONDS
+from atoll_operator.kube.plan.replacements import Tally, nears_storm
 from atoll_operator.kube.plan.status import BUSY_WRITES, WRITE_SECONDS
 from unit.kube.cluster_values import job
 from unit.kube.planner_side import CHANGES, NOW, planned

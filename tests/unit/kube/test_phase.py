@@ -7,9 +7,8 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.job_status import Condition, Status
 from atoll_operator.kube.plan import phase
-from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.phase import Before
-from atoll_operator.kube.plan.replacements import Placement
+from atoll_operator.kube.plan.replacements import NodeState, Placement
 from atoll_operator.kube.plan.situation import Situation, situation_of
 from atoll_operator.kube.plan.status import problems
 from atoll_protos.exits import FINISHED, ExitCode

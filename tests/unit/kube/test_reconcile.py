@@ -13,7 +13,7 @@ import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.status.reasons import TYPES
 from atoll_operator.kube import reconcile
 from atoll_operator.kube.edges.api import ApiError, ConflictError, ObjectNotFoundError, path
-from atoll_operator.kube.plan import events, status
+from atoll_operator.kube.plan import actions, status
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS, plan
 from atoll_operator.kube.reconcile import ClusterObserver
 from atoll_protos.names import Label
@@ -306,7 +306,7 @@ def test_what_a_job_that_is_gone_or_replaced_still_owed_is_forgotten(gone: bool)
     world = World()
     world.run()
     recorder, job = world.reconciler.writer.recorder, world.job
-    lost = events.warning(job, events.NODE_LOST, "tiny-us-east-0", "its node is lost", "10:00")
+    lost = actions.warning(job, actions.NODE_LOST, "tiny-us-east-0", "its node is lost", "10:00")
     for _ in range(2):  # the second waits
         asyncio.run(recorder.tell(lost))
     assert recorder.due_seconds("job-uid")

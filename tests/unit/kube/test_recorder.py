@@ -10,8 +10,8 @@ from atoll_operator.api.status.job_status import Condition
 from atoll_operator.kube.edges.api import ApiError
 from atoll_operator.kube.effects.report import FORGET_SECONDS, TELL_SECONDS, Recorder
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.plan import events
-from atoll_operator.kube.plan.events import SETTLE_SECONDS, Event
+from atoll_operator.kube.plan import actions
+from atoll_operator.kube.plan.actions import SETTLE_SECONDS, Event
 
 JOB = {"metadata": {"name": "tiny", "namespace": "demo", "uid": "job-uid"}}
 
@@ -43,12 +43,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def lost(pod: str = "tiny-us-east-0", at: str = "10:00") -> Event:
-    return events.warning(JOB, events.NODE_LOST, pod, "its node n1 is gone", at)
+    return actions.warning(JOB, actions.NODE_LOST, pod, "its node n1 is gone", at)
 
 
 def changed(status: str, before: str, kind: str = "Degraded") -> Event:
     condition = Condition(type=kind, status=status, reason="PodsMissing", message="why")
-    return events.of_transition(JOB, condition, before, "10:00", begun=True)
+    return actions.of_transition(JOB, condition, before, "10:00", begun=True)
 
 
 def test_what_happens_again_is_the_same_object_with_a_higher_count(world: World) -> None:
@@ -64,10 +64,10 @@ def test_what_happens_again_is_the_same_object_with_a_higher_count(world: World)
 def test_pods_and_reasons_have_objects_of_their_own(world: World) -> None:
     world.tell(lost("a"))
     world.tell(lost("b"))
-    world.tell(events.warning(JOB, events.REVERTED, "Service a", "x" * 2000, "10:00"))
+    world.tell(actions.warning(JOB, actions.REVERTED, "Service a", "x" * 2000, "10:00"))
     assert len({each["metadata"]["name"] for each in world.written}) == 3
     assert all(each["involvedObject"]["uid"] == "job-uid" for each in world.written)
-    assert len(world.written[-1]["message"]) == events.MESSAGE_CHARACTERS_MAX
+    assert len(world.written[-1]["message"]) == actions.MESSAGE_CHARACTERS_MAX
 
 
 def test_what_happens_often_is_counted_and_written_once_in_a_while(world: World) -> None:
@@ -97,7 +97,7 @@ def test_a_condition_that_flaps_is_not_told(world: World) -> None:
 def test_what_follows_from_the_end_of_a_job_takes_back_what_waits(world: World) -> None:
     world.tell(changed("True", "False"))
     ended = Condition(type="Degraded", status="False", reason="Suspended", message="")
-    world.tell(events.of_transition(JOB, ended, "True", "10:01", begun=True))
+    world.tell(actions.of_transition(JOB, ended, "True", "10:01", begun=True))
     world.later(2 * SETTLE_SECONDS)
     assert not world.written
 
@@ -107,7 +107,7 @@ def test_a_condition_that_is_as_it_was_before_a_gap_is_not_told_again(world: Wor
     world.later(SETTLE_SECONDS)
     assert len(world.written) == 1
     silent = Condition(type="Degraded", status="Unknown", reason="SyncerSilent", message="")
-    world.tell(events.of_transition(JOB, silent, "True", "10:01", begun=True))
+    world.tell(actions.of_transition(JOB, silent, "True", "10:01", begun=True))
     world.tell(changed("True", "Unknown"))
     world.later(10 * SETTLE_SECONDS)
     assert len(world.written) == 1

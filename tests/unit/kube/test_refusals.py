@@ -9,9 +9,8 @@ from atoll_operator.kube.edges.api import path
 from atoll_operator.kube.observed.cache import EventFailure
 from atoll_operator.kube.observed.memory import REFUSED_SECONDS
 from atoll_operator.kube.observed.objects import rfc3339
-from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.planner import AGAIN_SECONDS
-from atoll_operator.kube.plan.replacements import Placement
+from atoll_operator.kube.plan.replacements import NodeState, Placement
 from atoll_operator.kube.plan.status import problems
 from unit.kube.cluster_values import shard
 from unit.kube.world import KEY, World, lost_learner

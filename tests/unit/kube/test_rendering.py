@@ -9,7 +9,7 @@ import pytest
 
 from atoll_operator.kube.names import LENGTH_FILE, RENDERED, RUN_FILE, Annotation
 from atoll_operator.kube.observed.objects import excluded_nodes, key_of
-from atoll_operator.kube.plan import pods, rendering
+from atoll_operator.kube.plan import accepted, pods
 from atoll_operator.kube.plan.phase import Running
 from atoll_operator.kube.plan.replacements import Exclusions
 from atoll_protos.job.run_file import RunFile
@@ -37,7 +37,7 @@ def next_pass(
     exclusions: Exclusions = Exclusions(),  # noqa: B008
 ) -> Live:
     """The children that a pass wants, which finds these."""
-    found = rendering.renderings_of(
+    found = accepted.renderings_of(
         job(*changes), generation, stored(*changes), live.values(), running
     )
     made = builder(*changes, settings=settings, running=running, renderings=found,
@@ -118,11 +118,11 @@ def test_a_shard_that_gets_an_edit_later_gets_the_version_of_the_others() -> Non
 
 def test_the_ways_for_other_clusters_are_no_edit_for_the_pods_of_the_syncers_cluster() -> None:
     ways = ("spec.syncer.endpoints=['a:1', 'b:2']", "spec.syncer.expose={type: NodePort}")
-    assert rendering.inputs(job(*ways)) == rendering.inputs(job())
-    elsewhere = rendering.inputs(job(*ways), home=False)
-    assert elsewhere != rendering.inputs(job(), home=False)
+    assert accepted.inputs(job(*ways)) == accepted.inputs(job())
+    elsewhere = accepted.inputs(job(*ways), home=False)
+    assert elsewhere != accepted.inputs(job(), home=False)
     (_, exposed) = ways
-    assert rendering.inputs(job(exposed), home=False) == rendering.inputs(job(), home=False)
+    assert accepted.inputs(job(exposed), home=False) == accepted.inputs(job(), home=False)
 
 
 def test_a_lost_node_is_excluded_from_a_kept_template_and_comes_back() -> None:

@@ -17,8 +17,8 @@ from atoll_operator.kube.observed.observation import (
     with_hosts,
 )
 from atoll_operator.kube.plan import planner
-from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.replacements import (
+    NodeState,
     Placement,
     ToReplace,
     counts,

@@ -10,8 +10,7 @@ import pytest
 from atoll_operator.authority.job_authority import Authorities, make_authorities
 from atoll_operator.kube.edges.api import ApiError, path
 from atoll_operator.kube.effects import secrets
-from atoll_operator.kube.names import TLS_FOLDER, TLS_VOLUME, Annotation
-from atoll_operator.kube.plan.owner import generations
+from atoll_operator.kube.names import TLS_FOLDER, TLS_VOLUME, Annotation, generations
 from atoll_protos.environment import Env
 from atoll_protos.job.run_file import Expected, Limit
 from atoll_protos.names import ALIVE

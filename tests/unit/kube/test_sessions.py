@@ -3,7 +3,7 @@
 import pytest
 
 from atoll_operator.kube.observed.observation import with_hosts
-from atoll_operator.kube.plan.sessions import (
+from atoll_operator.kube.plan.situation import (
     idle,
     joined,
     judge,

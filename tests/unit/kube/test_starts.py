@@ -11,10 +11,9 @@ from atoll_operator.api.status.conditions import STARTING_SECONDS_MAX, Phase, Ph
 from atoll_operator.kube.observed.objects import rfc3339
 from atoll_operator.kube.observed.observation import OLD_TEMPLATE, Observation, Pod, Remembered
 from atoll_operator.kube.plan import status
-from atoll_operator.kube.plan.events import Event
-from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.actions import Event
 from atoll_operator.kube.plan.phase import Before
-from atoll_operator.kube.plan.replacements import Placement
+from atoll_operator.kube.plan.replacements import NodeState, Placement
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status import starting
 from unit.kube.cluster_values import SETTINGS, job, learner, reply

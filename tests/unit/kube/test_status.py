@@ -11,15 +11,14 @@ from atoll_operator.api.status.job_status import Condition
 from atoll_operator.kube.observed.objects import workload
 from atoll_operator.kube.observed.observation import ChildRefusal, Observation, Remembered
 from atoll_operator.kube.plan import status
-from atoll_operator.kube.plan.nodes import NodeState
+from atoll_operator.kube.plan.actions import StatusWrite
 from atoll_operator.kube.plan.phase import Before
-from atoll_operator.kube.plan.replacements import Placement
+from atoll_operator.kube.plan.replacements import NodeState, Placement
 from atoll_operator.kube.plan.situation import Situation
 from atoll_operator.kube.plan.status import (
     BUSY_SECONDS,
     BUSY_WRITES,
     WRITE_SECONDS,
-    StatusWrite,
     problems,
     unbound_claims,
 )

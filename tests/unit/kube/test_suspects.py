@@ -9,11 +9,11 @@ from atoll_operator.kube.names import Annotation
 from atoll_operator.kube.observed import objects
 from atoll_operator.kube.observed.observation import Observation, Replaced, Workload
 from atoll_operator.kube.plan import restarts
-from atoll_operator.kube.plan.nodes import NodeState
 from atoll_operator.kube.plan.replacements import (
     HUNG_SECONDS,
     SUSPECT_SECONDS,
     SUSPECTS_MAX,
+    NodeState,
     Placement,
     exclusions,
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll_operator.kube.plan import rendering
+from atoll_operator.kube.plan import accepted
 from atoll_protos.environment import Env
 from unit.kube.test_secrets import NAMES, begun, made
 from unit.kube.world import World
@@ -73,5 +73,5 @@ def test_a_workload_tells_how_its_pods_talk_whatever_somebody_made_of_it() -> No
         "env"
     ]
     live = {**live, "kind": "Deployment"}
-    assert rendering.speaks_tls([live], "tiny") is False  # nothing else tells
-    assert rendering.speaks_tls([], "tiny") is None
+    assert accepted.speaks_tls([live], "tiny") is False  # nothing else tells
+    assert accepted.speaks_tls([], "tiny") is None

@@ -91,7 +91,7 @@ class Syncers:
     ) -> list[pb.StatusReply | None]:
         """Ask every address for its Status at the same time; None where no answer came.
 
-        `request` is what the shards are told (`plan.elsewhere`); with an intent the credentials
+        `request` is what the shards are told (`plan.phase`); with an intent the credentials
         have to be those of the operator of the syncer's region. A replica that does not lead any
         more, or does not know it yet, asks and tells nothing.
         """

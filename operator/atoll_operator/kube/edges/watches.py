@@ -29,7 +29,7 @@ An event of a job or a child asks for a pass of that job, unless the cache knew 
 knows what a pass has just written; one of a node, if what is kept of it has changed, for passes of
 the jobs that have a pod on it; a renewed Lease for none: silence is seen by the passes that running
 jobs have by the clock (`plan.planner`). After each list of Leases, and when their watch works
-again, no Lease counts as silent for the settling time (`plan.nodes.Leases`). A restarted operator
+again, no Lease counts as silent for the settling time (`replacements.Leases`). A restarted operator
 therefore waits a whole nodeLossSeconds before it declares any node lost.
 """
 
@@ -61,7 +61,7 @@ from atoll_operator.kube.observed.cache import (
 from atoll_operator.kube.observed.memory import doubled
 from atoll_operator.kube.observed.objects import node
 from atoll_operator.kube.observed.observation import Node
-from atoll_operator.kube.plan.nodes import Census, Leases
+from atoll_operator.kube.plan.replacements import Census, Leases
 from atoll_protos.names import Label
 
 WATCH_SECONDS = (240, 360)  # after which the API server ends a watch; spread at random

@@ -64,9 +64,8 @@ from atoll_operator.kube.names import TRAINING_GATE, Annotation, account_name
 from atoll_operator.kube.observed.memory import JobMemory
 from atoll_operator.kube.observed.objects import key_of, rfc3339
 from atoll_operator.kube.observed.observation import WORKLOADS, Object, Replacement
-from atoll_operator.kube.plan.actions import Deletion, Plan, PodReplacement, SlotOwner
+from atoll_operator.kube.plan.actions import Deletion, Mark, Plan, PodReplacement, SlotOwner
 from atoll_operator.kube.plan.applied import alike, drift, obstacle
-from atoll_operator.kube.plan.status import Mark
 from atoll_protos.names import Label
 
 NO_OWNER = ""

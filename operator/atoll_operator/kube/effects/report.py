@@ -22,8 +22,7 @@ from atoll_operator.api.status.reasons import UNKNOWN
 from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, ObjectNotFoundError
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.observed.memory import JobMemory
-from atoll_operator.kube.plan.actions import Plan
-from atoll_operator.kube.plan.events import SETTLE_SECONDS, Event
+from atoll_operator.kube.plan.actions import SETTLE_SECONDS, Event, Plan
 from atoll_operator.kube.plan.replacements import works_again
 
 TELL_SECONDS = 30.0  # between two writes of one Event

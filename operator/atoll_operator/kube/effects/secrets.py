@@ -31,7 +31,7 @@ from atoll_operator.authority.job_authority import (
 )
 from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, path
 from atoll_operator.kube.metrics import Metrics
-from atoll_operator.kube.names import LEARNER_ROLE, authority_name, credentials_name
+from atoll_operator.kube.names import LEARNER_ROLE, JobOwner, authority_name, credentials_name
 from atoll_operator.kube.observed.memory import CertificateMemory, JobMemory
 from atoll_operator.kube.observed.objects import key_of, written_at
 from atoll_operator.kube.observed.observation import Certificates, Object, SecretSeen, Stale
@@ -47,7 +47,6 @@ from atoll_operator.kube.plan.certificates import (
     operators,
     wanted,
 )
-from atoll_operator.kube.plan.owner import JobOwner
 from atoll_operator.kube.settings import Settings
 from atoll_protos.errors import SpecError
 from atoll_protos.network import credentials

@@ -284,7 +284,7 @@ def _details(waits: Raw) -> str:
 
 
 def node(raw: Raw, region_label: str) -> Node:
-    """A Node from the API server's object; `plan.nodes.Leases` adds what its Lease shows."""
+    """A Node from the API server's object; `plan.replacements.Leases` adds what its Lease shows."""
     conditions = raw.get("status", {}).get("conditions") or []
     state: Raw = next((each for each in conditions if each["type"] == "Ready"), {})
     ready = state.get("status") == "True"

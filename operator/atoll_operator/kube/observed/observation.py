@@ -341,6 +341,14 @@ class Observation:
         return Status.read(self.raw.get("status"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """UIDs of pods by what the syncer shows."""
+
+    dead: frozenset[str]  # the session or the shard is dead, or another pod serves the shard
+    unseen: frozenset[str]  # the syncer cannot be asked, or knows nothing of such pods
+
+
 def serves(pod: Pod) -> bool:
     """Whether it is a shard's pod that is Ready and goes on."""
     return pod.role == SHARD_ROLE and pod.ready and not pod.terminating

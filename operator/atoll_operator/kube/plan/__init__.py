@@ -7,19 +7,13 @@ the top:
     planner        the plan of one pass: what else must be looked at, all parts, when the next comes
     applied        children that are applied, reverted, deleted or refused, and what drifted
     restarts       pods that are deleted with their grace, and how a template reaches running pods
-    actions        what a pass does and reports, as values: the Plan
     status         what the status has, which learners start, and whether it is worth a write
-    events         Events of a job
-    situation      phase and placement of a job, on which all else rests
+    actions        what a pass does and says, as values: the Plan, Events
+    situation      phase and placement of a job, on which all else rests; sessions, owners of slots
     children       the objects that a job owns, from a situation
-    rendering      which live pod templates stay, and until when
+    accepted       the manifest that a job runs with, and which live pod templates stay
     pods           the pod templates of shards, learners and evaluators; regions' overrides
     certificates   which certificates it has, and what is to be made of them
-    replacements   pods that are made again elsewhere; learners that crash, nodes left out
-    sessions       whose session is dead, and who owns a slot (SetOwner)
-    nodes          lost nodes and storms
-    accepted       the manifest that a job runs with, and whose state a new job takes up
-    elsewhere      a job whose syncer lives in another cluster
-    phase          suspended, running, complete or failed
-    owner          what all children have from the job: labels, selectors, metadata
+    replacements   lost nodes and storms; pods that are made again elsewhere, learners that crash
+    phase          suspended, running, complete or failed, at home and in other clusters
 """

@@ -2,7 +2,7 @@
 
 A child is applied when it is not there, or differs in a field from what would be applied (`drift`).
 When somebody else has changed it that is a *revert*: told in an Event, and of one child done once
-in REVERT_SECONDS (`memory`), so that two controllers never write in turns without end.
+in REVERT_SECONDS (`JobMemory`), so that two controllers never write in turns without end.
 
 Of a job without any pod nothing is applied while a certificate is missing that cannot be made in
 this pass: no pod could start, and each would hold its node's accelerators. The API server tries a
@@ -29,7 +29,7 @@ What the API server stores may look different from what was sent, and is equal a
     null            says nothing: the field is left to the cluster
 
 What else differs in the answer to an apply is `settled`: it is no drift as long as the live object
-has that same value (`memory`).
+has that same value (`JobMemory`).
 
 Whose an object is that has the name of a child: this job's, or another's, which is left alone.
 
@@ -46,7 +46,7 @@ from typing import Any
 
 from atoll_operator.api.job.spec import KIND
 from atoll_operator.api.status.conditions import PhaseKind
-from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation
+from atoll_operator.kube.names import LEARNER_ROLE, SHARD_ROLE, Annotation, JobOwner
 from atoll_operator.kube.observed.objects import (
     controller,
     is_of,
@@ -62,11 +62,10 @@ from atoll_operator.kube.observed.observation import (
     Observation,
     Raw,
 )
-from atoll_operator.kube.plan import elsewhere, events, pods, rendering, restarts
+from atoll_operator.kube.plan import accepted, actions, pods, restarts
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.actions import Changes, Deletion, Revert
 from atoll_operator.kube.plan.children import JobChildren
-from atoll_operator.kube.plan.owner import JobOwner
 from atoll_operator.kube.plan.replacements import exclusions
 from atoll_operator.kube.plan.situation import Situation
 from atoll_protos.names import Label
@@ -339,7 +338,7 @@ def compare(
     settled: Mapping[tuple[str, str, str], Settled],
 ) -> list[Compared]:
     """All children as they are wanted, beside what there is of them, and how that differs."""
-    renderings = rendering.renderings_of(
+    renderings = accepted.renderings_of(
         bare.job,
         generation,
         bare.manifest,
@@ -362,7 +361,7 @@ def compare(
 def _revert(case: Situation, key: Key, differs: Sequence[Drift]) -> Revert:
     text, subject = _in_words(differs), " ".join(key)
     message = f"{subject} was changed: {text}; edit the job, not what it owns"
-    event = events.warning(case.seen.raw, events.REVERTED, subject, message, rfc3339(case.now))
+    event = actions.warning(case.seen.raw, actions.REVERTED, subject, message, rfc3339(case.now))
     return Revert(key=key, text=text, event=event)
 
 
@@ -436,14 +435,14 @@ def _keeps_shards(case: Situation) -> bool:
     if not exist:
         return False
     if case.phase.kind.over:
-        has_others = elsewhere.has_other_clusters(job, settings)
-        return has_others and elsewhere.lingers(seen.status, case.now)
+        has_others = phases.has_other_clusters(job, settings)
+        return has_others and phases.lingers(seen.status, case.now)
     if case.phase.kind is not PhaseKind.SUSPENDED:
         return False
     if any(pod.role == LEARNER_ROLE for pod in seen.pods):
         return True
     ephemeral = not job.spec.syncer.storage.outlives_pods
-    return (ephemeral and restarts.has_run(seen)) or elsewhere.awaits_others(
+    return (ephemeral and restarts.has_run(seen)) or phases.awaits_others(
         job, settings, seen.registrar, seen.remembered.suspended_seconds
     )
 

@@ -28,6 +28,7 @@ from atoll_operator.kube.names import (
     EVALUATOR_ROLE,
     LEARNER_ROLE,
     SHARD_ROLE,
+    JobOwner,
     authority_name,
     credentials_name,
     leaf_name,
@@ -39,7 +40,6 @@ from atoll_operator.kube.observed.observation import (
     Raw,
     Stale,
 )
-from atoll_operator.kube.plan.owner import JobOwner
 from atoll_operator.kube.plan.phase import Before
 from atoll_protos.names import Label
 from atoll_protos.network.credentials import (

@@ -8,7 +8,7 @@ object, pod and selector has the job's UID as a label, so that what a former job
 has left is not taken for this job's. Suspending or finishing a job sets replicas to 0.
 
 `Annotation.APPLIED` is the hash of a whole object: a live object that carries it and differs all
-the same was changed by somebody else (`drift`). `Annotation.TEMPLATE` is the hash of a role's pod
+the same was changed by somebody else (`applied`). `Annotation.TEMPLATE` is the hash of a role's pod
 template without what may change under running pods (the run file's name, excluded nodes): a pod
 that carries another one is old, and `rollout` restarts it.
 
@@ -34,9 +34,11 @@ from atoll_operator.api.job.process_inputs import expected, length, run_file
 from atoll_operator.api.job.spec import Job
 from atoll_operator.kube import names
 from atoll_operator.kube.names import (
+    INSTANCE,
     LEARNER_ROLE,
     SHARD_PORT,
     SHARD_ROLE,
+    JobOwner,
     learners_budget_name,
     shard_name,
     shards_budget_name,
@@ -44,9 +46,8 @@ from atoll_operator.kube.names import (
 from atoll_operator.kube.observed.objects import NOTHING, excluded_nodes, key_of
 from atoll_operator.kube.observed.observation import Node, Object, Raw
 from atoll_operator.kube.plan import accepted, certificates, pods
-from atoll_operator.kube.plan.owner import INSTANCE, JobOwner
+from atoll_operator.kube.plan.accepted import Renderings, digest, same_but_for_length
 from atoll_operator.kube.plan.phase import Running
-from atoll_operator.kube.plan.rendering import Renderings, digest, same_but_for_length
 from atoll_operator.kube.plan.replacements import Exclusions
 from atoll_operator.kube.settings import Settings
 from atoll_protos.job.run_file import RunFile
@@ -85,8 +86,8 @@ def slots_map(owner: JobOwner, job: Job, generation: int) -> Object:
 
 
 def accepted_map(owner: JobOwner, manifest: Mapping[str, Any], rendered: str) -> Object:
-    """The manifest in force (`accepted`), and for what templates are rendered (`rendering`)."""
-    data = {accepted.SPEC: accepted.text(manifest), names.RENDERED: rendered}
+    """The manifest in force (`accepted`), and for what templates are rendered."""
+    data = {accepted.SPEC: accepted.spec_text(manifest), names.RENDERED: rendered}
     labels = owner.labels("manifest")
     return owner.child("ConfigMap", "v1", names.accepted_name(owner.name), labels, data=data)
 
@@ -349,7 +350,7 @@ class JobChildren:
 
         `marks` tell its pods from those of others. Parallel, because learners do not wait for one
         another to start, and hosts for each other in vain. OnDelete, because the operator decides
-        which pods restart for a new template and when (`rollout`). The template's hash has the run
+        which pods restart for a new template and when (`restarts`). The template's hash has the run
         hash in place of the run file's name, which changes with the number of learners.
         """
         labels = self.owner.labels(names.LEARNER_ROLE, **marks)

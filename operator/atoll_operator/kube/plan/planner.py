@@ -16,7 +16,7 @@ alone brings: an answer is waited for, a silence grows, something new is on tria
 a deadline passes. A job that trains as it should has none of the middle two: it is *steady*, and
 gets a pass when its progress is due and at the latest every STEADY_SECONDS, for an event that was
 lost. Silence is not seen later for it: an overdue Lease counts as doubtful, and ends the
-steadiness, 10 s before it can count as lost (`nodes`).
+steadiness, 10 s before it can count as lost (`replacements`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from atoll_operator.api.job.fields import TlsMode
 from atoll_operator.api.job.spec import KIND, Job
 from atoll_operator.api.status import job_status
 from atoll_operator.api.status.conditions import PhaseKind
-from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY, SHARD_ROLE
+from atoll_operator.kube.names import LEARNER_ROLE, MANAGED_BY, SHARD_ROLE, JobOwner
 from atoll_operator.kube.observed import objects, observation
 from atoll_operator.kube.observed.objects import rfc3339, seconds_of
 from atoll_operator.kube.observed.observation import (
@@ -39,25 +39,15 @@ from atoll_operator.kube.observed.observation import (
     with_hosts,
     workload_name,
 )
-from atoll_operator.kube.plan import (
-    accepted,
-    applied,
-    elsewhere,
-    events,
-    restarts,
-    sessions,
-    status,
-)
-from atoll_operator.kube.plan.actions import Deletion, Plan, PodReplacement, SlotOwner
+from atoll_operator.kube.plan import accepted, actions, applied, restarts, situation, status
+from atoll_operator.kube.plan import phase as phases
+from atoll_operator.kube.plan.accepted import speaks_tls
+from atoll_operator.kube.plan.actions import Deletion, Plan, PodReplacement, SlotOwner, StatusWrite
 from atoll_operator.kube.plan.certificates import leaf_names, needed
-from atoll_operator.kube.plan.nodes import NodeState, nears_storm, states_of
-from atoll_operator.kube.plan.owner import JobOwner
 from atoll_operator.kube.plan.pods import container_names
-from atoll_operator.kube.plan.rendering import speaks_tls
-from atoll_operator.kube.plan.replacements import is_excluded
-from atoll_operator.kube.plan.sessions import shard_addresses
-from atoll_operator.kube.plan.situation import Situation, before_of, situation_of
-from atoll_operator.kube.plan.status import BUSY_WRITES, WRITE_SECONDS, StatusWrite
+from atoll_operator.kube.plan.replacements import NodeState, is_excluded, nears_storm, states_of
+from atoll_operator.kube.plan.situation import Situation, before_of, shard_addresses, situation_of
+from atoll_operator.kube.plan.status import BUSY_WRITES, WRITE_SECONDS
 from atoll_operator.kube.settings import Settings
 from atoll_protos.exits import ExitCode
 
@@ -124,7 +114,7 @@ def inquire(shown: Shown, settings: Settings, now: float) -> Inquiry:
     seen = replace(seen, workloads=observation.by_name(parsed))
     over = before_of(seen, now).over
     addresses = shard_addresses(job, seen.pods, settings.serves)
-    if over and not elsewhere.lingers(seen.status, now):
+    if over and not phases.lingers(seen.status, now):
         addresses = dict.fromkeys(addresses, "")  # all is known
     required = job.spec.syncer.tls.mode is TlsMode.REQUIRED
     tls = required if seen.tls is None else seen.tls
@@ -263,7 +253,7 @@ def _all_train(case: Situation) -> bool:
     """Whether every shard serves, every learner trains, and each pod is the one that is wanted."""
     seen, job = case.seen, case.job
     slots = job_status.training(seen.replies) or []
-    if not sessions.all_serve(seen.replies) or len(slots) != job.spec.learners:
+    if not situation.all_serve(seen.replies) or len(slots) != job.spec.learners:
         return False
     trains = with_hosts(frozenset(slot.uid for slot in slots), seen.pods)
     counts = dict.fromkeys(seen.workloads, 0)
@@ -338,7 +328,7 @@ def plan(seen: Observation, settings: Settings, now: float) -> Plan:
         namespace=seen.namespace,
         job=job.name,
         registrar_address=seen.remembered.registrar_address,
-        intent=elsewhere.intent(case.phase) if case.home else pb.StatusRequest(),
+        intent=phases.intent(case.phase) if case.home else pb.StatusRequest(),
         storms=placement.storms,
         children=children,
         refused=refused,
@@ -391,7 +381,7 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
         node = (seen.nodes or {}).get(pod.node)
         retire = None
         if pod.role == LEARNER_ROLE and seen.remembered.registrar_address:
-            retire = sessions.to_retire(pod, seen.registrar)
+            retire = situation.to_retire(pod, seen.registrar)
         found.append(
             PodReplacement(
                 pod=pod,
@@ -400,9 +390,9 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
                 retire_generation=retire,
                 silent_seconds=seen.lease_ages.get(pod.node, 0.0),
                 key=key,
-                event=events.warning(
+                event=actions.warning(
                     seen.raw,
-                    events.NODE_LOST,
+                    actions.NODE_LOST,
                     pod.name,
                     f"{pod.name} is {place}: {each.reason}",
                     rfc3339(case.now),
@@ -422,7 +412,7 @@ def _owners(case: Situation) -> tuple[SlotOwner, ...]:
     """Successors that wait to be named owner of their slot; not pods about to be replaced."""
     seen = case.seen
     replaced = {each.pod.uid for each in case.placement.replace}
-    waiting = sessions.to_name(seen.pods, seen.registrar, seen.remembered.absent_seconds)
+    waiting = situation.to_name(seen.pods, seen.registrar, seen.remembered.absent_seconds)
     return tuple(
         SlotOwner(pod=pod.name, slot=pod.slot, uid=pod.uid, generation=generation)
         for pod, generation in waiting

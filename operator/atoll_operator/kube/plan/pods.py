@@ -16,7 +16,7 @@ requires, unless the placement is Anywhere. Lost nodes are excluded by `matchFie
 name, which every node has, rather than by its hostname label, which may differ from the name.
 
 Whatever this module writes goes into the hash of the role's template. Running pods do not see a
-change of it before their user edits the job (`rendering`).
+change of it before their user edits the job (`accepted`).
 
 The pod template of a learner of several hosts, which is a StatefulSet of its own.
 

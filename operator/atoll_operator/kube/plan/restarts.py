@@ -15,7 +15,7 @@ Learners' StatefulSets have the update strategy OnDelete: the operator deletes o
        order that has some, as many as the quorum can spare, and one if it can spare none: otherwise
        such a job would keep its old template for ever. A region of which a StatefulSet is not
        observed yet may have some, so those after it wait. Of a job in several clusters each takes
-       at most its own share (`budgets.share`); one that has none takes one while all learners
+       at most its own share (`children.share`); one that has none takes one while all learners
        train.
 
 All old pods of a learner of several hosts go at once: hosts of two templates may train nothing.
@@ -53,7 +53,7 @@ from atoll_operator.kube.observed.observation import (
     serves,
     workload_name,
 )
-from atoll_operator.kube.plan import certificates, children, events, sessions
+from atoll_operator.kube.plan import actions, certificates, children, situation
 from atoll_operator.kube.plan.actions import Deletion
 from atoll_operator.kube.plan.phase import said_by
 from atoll_operator.kube.plan.replacements import BACK_OFF, hung, keeps_off, stranded
@@ -143,9 +143,9 @@ def next_to_restart(roll: Rollout) -> tuple[Pod, ...]:
     seen, spec = roll.case.seen, roll.case.job.spec
     old = {slot: found for slot in roll.learners if (found := roll.old(slot))}
     pods = [pod for found in roll.learners.values() for pod in found]
-    idle = sessions.idle(pods, seen.replies, seen.remembered.absent_seconds)
+    idle = situation.idle(pods, seen.replies, seen.remembered.absent_seconds)
     free = [slot for slot in old if slot in idle or _costs_nothing(slot, roll)]
-    if free or not sessions.all_serve(seen.replies) or _on_trial(roll):
+    if free or not situation.all_serve(seen.replies) or _on_trial(roll):
         return tuple(pod for slot in free for pod in old[slot])
     training, share = len(roll.training), children.share(roll.case.job, roll.case.settings.serves)
     if not share and training < spec.learners and spec.learners > spec.quorum:
@@ -297,8 +297,8 @@ def _of_pod(
     event = None
     if told:
         message = f"{pod.name} is made again: {reason}"
-        event = events.warning(
-            case.seen.raw, events.LEARNER_RESTARTED, pod.name, message, rfc3339(case.now)
+        event = actions.warning(
+            case.seen.raw, actions.LEARNER_RESTARTED, pod.name, message, rfc3339(case.now)
         )
     return Deletion(kind="Pod", name=pod.name, uid=pod.uid, reason=reason, key=key, event=event)
 

@@ -1,7 +1,7 @@
 """What the status of a job says after a pass, and whether that is worth a write.
 
 What cannot be seen is Unknown or absent, never the last value. An answer older than
-REPLY_SECONDS_MAX (`memory`) counts as none. The one exception is a job that is over: its pods and
+REPLY_SECONDS_MAX counts as none. The one exception is a job that is over: its pods and
 shards are gone by intent, so the last counts stay.
 
 Nothing new is not written. A change of a condition's status or reason, or of a count, is written at
@@ -18,7 +18,7 @@ shard serves. While that cannot be seen pods stay as they are marked.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import atoll_protos.v1.atoll_pb2 as pb
@@ -62,10 +62,10 @@ from atoll_operator.kube.observed.observation import (
     texts_of,
     with_hosts,
 )
-from atoll_operator.kube.plan import children, elsewhere, events, sessions
+from atoll_operator.kube.plan import actions, children, situation
 from atoll_operator.kube.plan import phase as phases
 from atoll_operator.kube.plan.accepted import INVALID
-from atoll_operator.kube.plan.events import Event
+from atoll_operator.kube.plan.actions import Mark, StatusWrite
 from atoll_operator.kube.plan.phase import export_url, last_words, said_by
 from atoll_operator.kube.plan.replacements import Placement
 from atoll_operator.kube.plan.situation import Situation, retry_of
@@ -175,16 +175,6 @@ UNREACHABLE_SECONDS = 10.0  # of silence, after which a Ready pod's shard cannot
 BUSY_WRITES = 10  # within a minute: then even changes of conditions are written more seldom
 BUSY_SECONDS = 5.0
 LEFT_ELSEWHERE_SECONDS = 60.0  # for which one that was told to end there may be rolled
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusWrite:
-    """A status to write, and what to say once it is written."""
-
-    status: Object
-    changed: tuple[Condition, ...] = ()  # conditions whose status has changed
-    events: tuple[Event, ...] = ()  # one for each of them, and for a run that is lost
-    urgent: bool = True  # more than progress
 
 
 def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
@@ -313,12 +303,10 @@ def _facts(case: Situation) -> Facts:
         live=None if live is None else len(live),
         missing=job_status.missing(job, seen.replies),
         starting=starting(case),
-        away=elsewhere.away(
-            job, case.settings, job_status.missing(job, seen.replies), seen.registrar
-        )
+        away=phases.away(job, case.settings, job_status.missing(job, seen.replies), seen.registrar)
         if case.home
         else (),
-        held_elsewhere=sessions.held_elsewhere(left, seen.registrar, case.now),
+        held_elsewhere=situation.held_elsewhere(left, seen.registrar, case.now),
         quorum=job.spec.learners_needed,
         losses=tuple(losses),
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),
@@ -326,7 +314,7 @@ def _facts(case: Situation) -> Facts:
         drift=_drift(case) if case.home else (),  # elsewhere the home's length counts
         other_counts=job_status.unlisted(job, seen.replies)
         if case.home
-        else elsewhere.differences(job, next(iter(seen.replies), None)),
+        else phases.differences(job, next(iter(seen.replies), None)),
         stale_endpoints=children.stale(job, seen.nodes, _endpoints(case) or ())
         if case.home
         else (),
@@ -530,15 +518,15 @@ def _write(
     before = {each.type: each.status for each in known}
     begun = conditions.has_begun(known)
     said = [
-        events.of_transition(seen.raw, each, before.get(each.type, ""), rfc3339(now), begun=begun)
+        actions.of_transition(seen.raw, each, before.get(each.type, ""), rfc3339(now), begun=begun)
         for each in changed
     ]
     held = next((each for each in found if each.reason == NODE_LOSS_HELD), None)
     if held is not None and all(each.reason != NODE_LOSS_HELD for each in known):
-        said.append(events.warning(seen.raw, NODE_LOSS_HELD, "", held.message, rfc3339(now)))
+        said.append(actions.warning(seen.raw, NODE_LOSS_HELD, "", held.message, rfc3339(now)))
     if old.run and new.run and new.run != old.run:
         step = new.progress.step if new.progress else None
-        said.append(events.run_lost(seen.raw, old.run, new.run, step, rfc3339(now)))
+        said.append(actions.run_lost(seen.raw, old.run, new.run, step, rfc3339(now)))
     return StatusWrite(status=new.to_object(), changed=changed, events=tuple(said), urgent=urgent)
 
 
@@ -563,15 +551,6 @@ def _lasting(status: Status) -> Status:
 
 
 IDLE_SECONDS = 10.0  # learners join again within seconds after a restart of the registrar
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """That a pod's learner is in training, or that it is not any more."""
-
-    pod: str  # name
-    uid: str
-    trains: bool
 
 
 def marks(
