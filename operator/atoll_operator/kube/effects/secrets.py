@@ -33,13 +33,14 @@ from atoll_operator.kube.edges.api import Api, ApiError, ConflictError, path
 from atoll_operator.kube.metrics import Metrics
 from atoll_operator.kube.names import LEARNER_ROLE, JobOwner, authority_name, credentials_name
 from atoll_operator.kube.observed.memory import CertificateMemory, JobMemory
-from atoll_operator.kube.observed.objects import key_of, written_at
+from atoll_operator.kube.observed.objects import written_at
 from atoll_operator.kube.observed.observation import Certificates, Object, SecretSeen, Stale
 from atoll_operator.kube.plan import certificates
 from atoll_operator.kube.plan.actions import Plan
 from atoll_operator.kube.plan.applied import obstacle
 from atoll_operator.kube.plan.certificates import (
     SECRET,
+    TLS_TYPE,
     Leaf,
     authority_of,
     credentials_of,
@@ -49,10 +50,9 @@ from atoll_operator.kube.plan.certificates import (
 )
 from atoll_operator.kube.settings import Settings
 from atoll_protos.errors import SpecError
-from atoll_protos.network import credentials
 from atoll_protos.network.credentials import AUTHORITY as CA
 from atoll_protos.network.credentials import CERTIFICATE as CRT
-from atoll_protos.network.credentials import KEY, Credentials
+from atoll_protos.network.credentials import KEY, JobIdentity
 
 READ_SECONDS_MAX = 300.0  # between two readings of a job at rest
 BROUGHT_SECONDS_MAX = 30.0  # where people bring them
@@ -61,7 +61,6 @@ AGAIN_SECONDS = 10.0  # after a reading that has failed
 HURRY_SECONDS = 10.0  # between two readings while a pod cannot start
 NEVER = float("inf")
 MISSING_SECONDS = 3.0  # while what others make is not there
-TLS_TYPE = "kubernetes.io/tls"
 AUTHORITY_ROLE = "authority"  # in the labels of its Secret
 
 log = structlog.get_logger()
@@ -108,11 +107,11 @@ class Secrets:
         memory.read_at, memory.generations = now, owner.generations
         others = bool(job.spec.syncer.tls.ca_secret) or not home  # make what is read first
         try:
-            if not home:
-                seen = await self._look_brought(job, owner, regions, memory)
-            else:
+            if home:
                 seen = await self._look(job, owner, leaves, memory)
-            stale = await self._stale(owner, gone, memory) if home else ()
+                stale = await self._stale(owner, gone, memory)
+            else:
+                seen, stale = await self._look_brought(job, owner, regions, memory), ()
             memory.seen = Certificates(secrets={each.name: each for each in seen}, stale=stale)
         except ApiError as error:
             memory.next_at = now + AGAIN_SECONDS
@@ -134,7 +133,7 @@ class Secrets:
         own, seen, now = {}, [], time.time()
         for region in regions:
             name = credentials_name(job.name, region)
-            raw = await self._get(SECRET, owner, name)
+            raw = await self._get(owner, name)
             found = certificates.judged(raw, job.name, region, now)
             seen.append(_seen(name, raw, reason=found.fault, due_at=found.due_at))
             if found.operator is not None:
@@ -146,10 +145,10 @@ class Secrets:
         self, job: Job, owner: JobOwner, leaves: Sequence[Leaf], memory: CertificateMemory
     ) -> list[SecretSeen]:
         now, name, ca_secret = time.time(), authority_of(job), job.spec.syncer.tls.ca_secret
-        there = {leaf.secret: await self._get(SECRET, owner, leaf.secret) for leaf in leaves}
+        there = {leaf.secret: await self._get(owner, leaf.secret) for leaf in leaves}
         mounted = (files_of(raw or {}).get(CA) for raw in there.values())
         memory.believed = memory.believed or next(filter(None, mounted), b"")
-        raw = await self._get(SECRET, owner, name)
+        raw = await self._get(owner, name)
         if ca_secret:
             barred, (found, reason) = "", _from_issuer(raw, memory.believed, now)
             soon = found is not None and expires_soon(found, now)
@@ -161,7 +160,12 @@ class Secrets:
             seen = [_seen(name, raw, obstacle=barred, reason=reason)]
         if found is not None:
             memory.believed = found.bundle
-            memory.own = self._own(job, owner, found, memory.own, now)
+            kept, memory.own = memory.own, {}  # by region: those that it has, new ones where due
+            for who in operators(job, owner, self.settings.serves):
+                has = kept.get(who.region)
+                if has is None or renewal(found, has, who, now):
+                    has = issue(found, who, now, self.settings.certificate_seconds)
+                memory.own[who.region] = has
         for leaf in leaves:
             raw = there[leaf.secret]
             barred = _obstacle(raw, owner, leaf.secret, leaf.identity.role)
@@ -171,38 +175,21 @@ class Secrets:
             seen.append(_seen(leaf.secret, raw, obstacle=barred, reason=reason))
         return seen
 
-    def _own(
-        self,
-        job: Job,
-        owner: JobOwner,
-        found: Authorities,
-        kept: Mapping[str, Credentials],
-        now: float,
-    ) -> dict[str, Credentials]:
-        """Return the operator's certificates by region: those that it has, new ones where due."""
-        own = {}
-        for who in operators(job, owner, self.settings.serves):
-            has = kept.get(who.region)
-            if has is None or renewal(found, has, who, now):
-                has = issue(found, who, now, self.settings.certificate_seconds)
-            own[who.region] = has
-        return own
-
     async def _stale(
         self, owner: JobOwner, names: Iterable[str], memory: CertificateMemory
     ) -> tuple[Stale, ...]:
         """Return what is to be deleted; objects of others are left alone."""
         found = []
         for name in sorted(names):
-            raw = await self._get(SECRET, owner, name)
+            raw = await self._get(owner, name)
             if raw is None or _obstacle(raw, owner, name, LEARNER_ROLE):
                 memory.names.discard(name)
             else:
                 found.append(Stale(name=name, uid=raw["metadata"]["uid"]))
         return tuple(found)
 
-    async def _get(self, kind: str, owner: JobOwner, name: str) -> Object | None:
-        return await self.api.get(path(kind, owner.namespace, name))
+    async def _get(self, owner: JobOwner, name: str) -> Object | None:
+        return await self.api.get(path(SECRET, owner.namespace, name))
 
     # ------------------------------------------------------------ writing
 
@@ -239,10 +226,10 @@ class Secrets:
         """Return the job's authorities as they should be; None when there are none to sign with."""
         now, ca_secret = time.time(), plan.children.certificates.ca_secret
         if ca_secret:
-            raw = await self._get(SECRET, owner, ca_secret)
+            raw = await self._get(owner, ca_secret)
             return _from_issuer(raw, memory.certificates.believed, now)[0]
         name = authority_name(owner.name)
-        raw = await self._get(SECRET, owner, name)
+        raw = await self._get(owner, name)
         if _obstacle(raw, owner, name, AUTHORITY_ROLE):
             return None
         _, wanted, said = _authorities(raw, owner, now)
@@ -258,29 +245,22 @@ class Secrets:
         return wanted if await self._write(plan, memory, child, said) else None
 
     async def _write(self, plan: Plan, memory: JobMemory, child: Object, reason: str) -> bool:
-        """Write one object; False when it was refused, or is not what was read any more."""
-        kind, name = key_of(child)
+        """Write one Secret; False when it was refused, or is not what was read any more."""
+        name = child["metadata"]["name"]
         try:
-            if kind == SECRET and "uid" not in child["metadata"]:
-                await self.api.create(child)
-            else:
-                await self.api.apply(child)
+            await (self.api.apply if "uid" in child["metadata"] else self.api.create)(child)
         except ConflictError:
             return False  # another operator was faster, or somebody has just changed it
         except ApiError as error:
             if error.may_pass:
                 raise
-            memory.refuse((kind, name), "", error.message, plan.at, error.status)
-            log.warning("refused", job=plan.job, kind=kind, name=name, error=str(error))
+            memory.refuse((SECRET, name), "", error.message, plan.at, error.status)
+            log.warning("refused", job=plan.job, kind=SECRET, name=name, error=str(error))
             return False
-        memory.refused.pop((kind, name), None)
-        self.metrics.writes.labels(kind).inc()
-        log.info("applied", job=plan.job, kind=kind, name=name, reason=reason)
+        memory.refused.pop((SECRET, name), None)
+        self.metrics.writes.labels(SECRET).inc()
+        log.info("applied", job=plan.job, kind=SECRET, name=name, reason=reason)
         return True
-
-
-def owner_of(owner: JobOwner) -> credentials.JobIdentity:
-    return credentials.JobIdentity(namespace=owner.namespace, job=owner.name, uid=owner.uid)
 
 
 def _secret(owner: JobOwner, name: str, role: str, files: Mapping[str, bytes]) -> Object:
@@ -292,7 +272,7 @@ def _authorities(
     raw: Object | None, owner: JobOwner, now: float
 ) -> tuple[Authorities | None, Authorities, str]:
     """Those of a job that its Secret has, if it can be used, and those that it should have, why."""
-    who = owner_of(owner)
+    who = JobIdentity(namespace=owner.namespace, job=owner.name, uid=owner.uid)
     if raw is None:
         return None, make_authorities(who, now), "it is not there"
     try:
