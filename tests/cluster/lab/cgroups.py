@@ -53,12 +53,6 @@ def make_parent() -> None:
                 (folder / name).write_text(str(value))
 
 
-def thaw_all() -> None:
-    """Let frozen processes run: on v1 they do not even die before."""
-    for state in ROOT.glob(f"freezer/{CGROUP}/**/freezer.state"):
-        state.write_text("THAWED")
-
-
 def remove(below: str = CGROUP, seconds_max: float = SECONDS_MAX) -> None:
     """Remove a group with all below it, of which every process has been killed."""
     deadline = time.monotonic() + seconds_max

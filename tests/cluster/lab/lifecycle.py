@@ -144,7 +144,6 @@ def refuse_of_another_checkout() -> None:
 def down() -> None:
     """Remove everything that any `up` has left, however it ended; nothing to do is fine."""
     (run_folder() / "finished").unlink(missing_ok=True)
-    cgroups.thaw_all()
     kill_all()
     cgroups.remove()
     network.tear_down()
