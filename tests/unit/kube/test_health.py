@@ -1,20 +1,26 @@
 """What the probes say: they fail for what a restart heals, and never because nothing happens."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import aiohttp
 import pytest
+from prometheus_client import CollectorRegistry
 
 from atoll_operator.kube.observed.cache import Sight
 from atoll_operator.kube.serve import (
     BROKEN_SECONDS_MAX,
+    CONNECTIONS_MAX,
     ELECTION_SECONDS_MAX,
     PASS_SECONDS_MAX,
     WATCH_SECONDS_MAX,
     Signs,
     is_live,
     is_ready,
+    serve_http,
 )
+from atoll_operator.local.startable import free_ports
 
 NODES = "/api/v1/nodes"
 NOW = 10_000.0
@@ -68,3 +74,25 @@ def test_a_part_that_hangs_is_not_live_and_what_cannot_be_seen_is_not_ready(
 ) -> None:
     for problems, said in ((is_live(signs(**more)), dead), (is_ready(signs(**more)), unready)):
         assert problems == ([said] if said else [])
+
+
+async def test_requests_that_never_end_keep_no_probe_from_an_answer_and_are_ended() -> None:
+    (port,) = free_ports(1)
+    runner = await serve_http(port, signs, CollectorRegistry())
+    hanging = []
+    try:
+        for _ in range(3 * CONNECTIONS_MAX):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /livez")
+            hanging.append((reader, writer))
+        async with (
+            aiohttp.ClientSession() as client,
+            client.get(f"http://127.0.0.1:{port}/readyz") as reply,
+        ):
+            assert reply.status == 200
+        for reader, _ in hanging[: 2 * CONNECTIONS_MAX]:
+            assert await asyncio.wait_for(reader.read(), 60.0) == b""
+    finally:
+        for _, writer in hanging:
+            writer.close()
+        await runner.cleanup()
