@@ -8,6 +8,7 @@ programs. Only `transfer.arrays` imports numpy, which the operator's image has n
 - transfer/        values as bytes, and bytes as frames of a stream
 - network/         certificates, channels and addresses
 - errors           errors of the user: field, problem, remedy; a peer's strings
+- bounds           what each field of a message keeps to, whoever sends it
 - documents        values of files and of the log as JSON, and back
 - names            slots, the registrar's shard, labels
 - environment      the tables of environment variables

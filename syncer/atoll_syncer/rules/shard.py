@@ -171,7 +171,7 @@ class Shard:
         state, sender = self.state, self.state.sessions.open.get(session)
         if sender is None:
             return []
-        if objection := validation.of_message(state, sender, message):
+        if objection := validation.of_message(state, message):
             return [end_session(session, pb.BAD_MESSAGE, objection)]
         kind = message.WhichOneof("kind")
         match kind:

@@ -1,206 +1,104 @@
-"""What others say is checked here, field by field, before any other rule looks at it (rule 38).
+"""What others send is checked here before any other rule uses it (rule 38).
 
-Each function answers with an objection in words; empty when the message can be true. A counter is
-below 2^53, so that every sum of counters fits the fields in which it travels and is kept. What is
-plausible and yet untrue is another matter: rule 22 says how far a claim to hold a version is
-believed, and rule 39 how far a claim about the clock is.
+`atoll_protos.bounds` has the table of what each field keeps to; here is what depends on the state.
+Each function returns an objection in words; empty when the message can be true. What is plausible
+and yet untrue is another matter: rule 22 says how far a claim to hold a version is believed, and
+rule 39 how far a claim about the clock is.
 """
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos import bounds
+from atoll_protos.bounds import AHEAD_MAX, above, first
 from atoll_protos.errors import SpecError
 from atoll_protos.job.run_file import Fragments
-from atoll_protos.names import COUNTER_MAX, PROTOCOL, split_slot
-from atoll_syncer.model.roster import Session
+from atoll_protos.names import PROTOCOL, split_slot
 from atoll_syncer.model.state import ShardState
 
-AHEAD_MAX: Final = 1_000_000  # of epochs and incarnations, above what is known here
-SECONDS_MAX: Final = 1e9
-LETTERS_MAX: Final = 512  # of a name, a digest, an id
-TEXT_LETTERS_MAX: Final = 10_000  # of a reason in words
 SLICES_MAX: Final = 4_096  # that a Join may name while no layout is known
-SLOTS_MAX: Final = 20_000  # that a Hello or a lineage may name
 PART_FILE: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
-
-
-# ------------------------------------------------------------ sessions
 
 
 def of_join(state: ShardState, join: pb.Join) -> str:
     """Of this protocol and run file only: others are refused for that, and nothing is read."""
     if join.protocol != PROTOCOL or join.run_hash != state.run_file.hash:
         return ""
-    taken = state.history.taken.get(join.slot)
-    incarnations = max(taken.incarnation if taken else 0, state.history.named.get(join.slot, 0))
     mine = state.number
     epoch = join.epochs_seen[mine] if len(join.epochs_seen) > mine else 0
-    names = (join.run_hash, join.layout_digest, join.slot, join.uid, join.instance, join.run)
     return (
-        _of_names((*names, join.frozen_digest, join.proof))
-        or _of_counters(join, "t_m", "cursor")
-        or _most("tick_seen", join.tick_seen, state.ending.length.ticks_max)
-        or _most("epochs_seen", len(join.epochs_seen), state.run_file.shards)
-        or _most("epochs_seen", max(join.epochs_seen, default=0), COUNTER_MAX)
-        or _most("epochs_seen", epoch, max(state.term.epoch, state.history.epoch) + AHEAD_MAX)
-        or _most("incarnation", join.incarnation, incarnations + AHEAD_MAX)
-        or _of_slices(state, [each.slice for each in join.held])
-        or next(filter(None, (_of_version(state, each.version) for each in join.held)), "")
+        bounds.objection(join)
+        or above("tick_seen", join.tick_seen, state.ending.length.ticks_max)
+        or above("epochs_seen", len(join.epochs_seen), state.run_file.shards)
+        or above("epochs_seen", epoch, max(state.term.epoch, state.history.epoch) + AHEAD_MAX)
+        or _of_incarnations(state, join.slot, join.incarnation)
+        or _of_slices(state, [held.slice for held in join.held])
+        or _of_versions(state, (held.version.number for held in join.held))
     )
 
 
-def of_message(state: ShardState, sender: Session, message: pb.ToShard) -> str:
-    """A control message after the Join. A Model is looked at where its layout is made (seeding)."""
-    match message.WhichOneof("kind"):
-        case "report":
-            return of_report(state, message.report)
-        case "leave":
-            return _of_text([message.leave.reason], TEXT_LETTERS_MAX)
-        case "evaluation":
-            evaluation = message.evaluation
-            return _of_counters(evaluation, "tick", "tokens") or _of_seconds(evaluation, "seconds")
-        case "model":
-            table = message.model
-            words = (t for each in table.tensors for t in (each.name, each.dtype, each.merge))
-            return _of_names([table.layout_digest, *words])
-    return ""
-
-
-def of_report(state: ShardState, report: pb.Report) -> str:
-    """The loss is for people and may be anything: a learner that diverges says so."""
+def of_message(state: ShardState, message: pb.ToShard) -> str:
+    """A control message after the Join. A Model is judged where its layout is made (seeding)."""
+    report = message.report
     return (
-        _of_counters(report, "t_m", "tokens", "cursor", "tick_seen", "reached")
-        or _most("late", report.late, report.tokens)
-        or _of_counters(report.settled, "overlap", "late")
-        or _of_seconds(report, "step_seconds", "publish_seconds", "busy_share", "blocked_seconds")
-        or _of_text([report.trouble], TEXT_LETTERS_MAX)
-        or _most("epochs_seen", len(report.epochs_seen), state.run_file.shards)
-        or _of_slices(state, [each.slice for each in report.slices])
-        or next(filter(None, (_of_progress(state, each) for each in report.slices)), "")
+        bounds.objection(message)
+        or above("late", report.late, report.tokens)
+        or above("epochs_seen", len(report.epochs_seen), state.run_file.shards)
+        or _of_slices(state, [progress.slice for progress in report.slices])
+        or _of_versions(state, (progress.held for progress in report.slices))
     )
-
-
-def _of_progress(state: ShardState, progress: pb.SliceProgress) -> str:
-    return (
-        _most("held", progress.held, state.ending.length.ticks_max)
-        or _of_counters(progress.since, "steps", "tokens")
-        or _of_names([progress.digest])
-    )
-
-
-# ------------------------------------------------------------ transfers
 
 
 def of_transfer(state: ShardState, transfer: pb.Transfer) -> str:
-    """The head of one; its slice, its permission and its size are looked at in transfers."""
-    match transfer.WhichOneof("kind"):
-        case "offer":
-            offer = transfer.offer
-            return (
-                _of_counters(offer, "base", "capture", "t_m", "cursor")
-                or _of_counters(offer.counters, "steps", "tokens")
-                or _of_names([offer.base_digest])
-            )
-        case "held":
-            return _of_version(state, transfer.held.version.version) or _of_lineage(
-                state, transfer.held.lineage
-            )
-    return ""
+    """The head of one; its slice, its permission and its size are judged in sessions."""
+    held = transfer.held
+    return (
+        bounds.objection(transfer)
+        or _of_versions(state, [held.version.version.number])
+        or _of_lineage(state, held.lineage)
+    )
 
 
 def _of_lineage(state: ShardState, lineage: Sequence[pb.SlotMerged]) -> str:
     """What a held version is said to hold of every slot: it becomes part of an entry."""
-    slots = [each.slot for each in lineage]
-    if len(slots) > SLOTS_MAX or len(set(slots)) < len(slots):
-        return f"a lineage of {len(slots)} slots, {len(set(slots))} different ones"
-    for each in lineage:
-        taken = state.history.taken.get(each.slot)
-        known = max(taken.incarnation if taken else 0, state.history.named.get(each.slot, 0))
-        objection = (
-            of_slot(state, each.slot)
-            or _of_counters(each, "base", "capture", "cursor")
-            or _of_trained(each.trained)
-            or _most(f"incarnation of {each.slot}", each.incarnation, known + AHEAD_MAX)
-            or _most(f"incarnation of {each.slot}", each.trained.incarnation, known + AHEAD_MAX)
-        )
-        if objection:
-            return objection
-    return ""
-
-
-def _of_trained(trained: pb.Trained) -> str:
-    return (
-        _of_counters(trained, "before", "now", "said", "parent")
-        or _of_counters(trained.settled, "merged", "overlap", "late")
-        or _of_counters(trained.settled_before, "merged", "overlap", "late")
+    if len({merged.slot for merged in lineage}) < len(lineage):
+        return "a slot is named twice"
+    return first(
+        of_slot(state, merged.slot)
+        or _of_incarnations(state, merged.slot, merged.incarnation, merged.trained.incarnation)
+        for merged in lineage
     )
-
-
-def _of_version(state: ShardState, version: pb.Version) -> str:
-    return (
-        _most("version", version.number, state.ending.length.ticks_max)
-        or _of_counters(version, "epoch")
-        or _of_names((version.run, version.digest))
-    )
-
-
-# ------------------------------------------------------------ calls
 
 
 def of_call(state: ShardState, request: Any) -> str:
+    objection = bounds.objection(request)
     match request:
         case pb.HelloRequest():
-            return _of_shard(state, request.shard) or _of_hello(state, request)
+            return objection or _of_shard(state, request.shard) or _of_hello(state, request)
         case pb.MarkBegunRequest():
-            return _of_shard(state, request.shard) or _of_names([request.run])
+            return objection or _of_shard(state, request.shard)
+        case pb.ReportFinalRequest() if PART_FILE.fullmatch(request.file) is None:
+            return f"file {request.file!r} is no plain relative path"
         case pb.ReportFinalRequest():
-            is_plain = PART_FILE.fullmatch(request.file) is not None
-            return (
-                _of_shard(state, request.shard)
-                or _of_names((request.file, request.file_digest))
-                or ("" if is_plain else f"file {request.file!r} is no plain relative path")
-            )
+            return objection or _of_shard(state, request.shard)
         case pb.SetOwnerRequest():
-            return (
-                of_slot(state, request.slot)
-                or _of_counters(request, "generation")
-                or _of_names([request.uid])
-            )
+            return objection or of_slot(state, request.slot)
     return f"{type(request).__name__} is no call of the registrar"
 
 
 def _of_hello(state: ShardState, request: pb.HelloRequest) -> str:
     if request.run_hash != state.run_file.hash:
         return "spec.sync, seed or syncer.shards differ from the registrar's"
-    if objection := (
-        _of_names([request.run])
-        or _of_text([request.checkpoint], TEXT_LETTERS_MAX)
-        or _of_counters(request, "tick")
-        or _of_counters(request.length, "revision", "steps", "tokens")
-        or _most("end", max(request.length.ends, default=0), COUNTER_MAX)
-        or _most("slots", max(len(request.taken), len(request.named)), SLOTS_MAX)
-        or _of_names(each.run for each in request.named)
-        or next(filter(None, (of_slot(state, each.slot) for each in request.named)), "")
-    ):
-        return objection
-    for each in request.taken:
-        taken = state.history.taken.get(each.slot)
-        known = taken.incarnation if taken else 0
-        objection = (
-            of_slot(state, each.slot)
-            or _of_names((each.uid, each.instance))
-            or _most(f"incarnation of {each.slot}", each.incarnation, known + AHEAD_MAX)
-        )
-        if objection:
-            return objection
-    return ""
+    return first(of_slot(state, named.slot) for named in request.named) or first(
+        of_slot(state, taken.slot) or _of_incarnations(state, taken.slot, taken.incarnation)
+        for taken in request.taken
+    )
 
 
 def _of_shard(state: ShardState, shard: int) -> str:
-    return _most("shard", shard, state.run_file.shards - 1)
+    return above("shard", shard, state.run_file.shards - 1)
 
 
 def of_slot(state: ShardState, slot: str) -> str:
@@ -211,37 +109,14 @@ def of_slot(state: ShardState, slot: str) -> str:
     return "" if state.run_file.has_region(region) else f"slot {slot}: region {region} is unknown"
 
 
-# ------------------------------------------------------------ fields
+def _of_incarnations(state: ShardState, slot: str, *incarnations: int) -> str:
+    taken = state.history.taken.get(slot)
+    known = max(taken.incarnation if taken else 0, state.history.named.get(slot, 0))
+    return above(f"incarnation of {slot}", max(incarnations), known + AHEAD_MAX)
 
 
-def _of_counters(message: Any, *names: str) -> str:
-    found = (_most(name, getattr(message, name), COUNTER_MAX) for name in names)
-    return next(filter(None, found), "")
-
-
-def _most(name: str, value: int, most: int) -> str:
-    return f"{name} {value} is above {most}" if value > most else ""
-
-
-def _of_seconds(message: Any, *names: str) -> str:
-    for name in names:
-        value = getattr(message, name)
-        if not (math.isfinite(value) and 0 <= value <= SECONDS_MAX):
-            return f"{name} {value} is not within 0..{SECONDS_MAX:.0f}"
-    return ""
-
-
-def _of_names(names: Iterable[str]) -> str:
-    """Names, digests and ids go into words and logs as they are."""
-    known = list(names)
-    if not all(map(str.isprintable, known)):
-        return "a name with characters that cannot be printed"
-    return _of_text(known, LETTERS_MAX)
-
-
-def _of_text(texts: Iterable[str], most: int) -> str:
-    longest = max(map(len, texts), default=0)
-    return f"a text of {longest} letters; the most is {most}" if longest > most else ""
+def _of_versions(state: ShardState, numbers: Iterable[int]) -> str:
+    return above("version", max(numbers, default=0), state.ending.length.ticks_max)
 
 
 def _of_slices(state: ShardState, slices: Sequence[int]) -> str:

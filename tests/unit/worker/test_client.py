@@ -15,6 +15,7 @@ import structlog.testing
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.authority.job_authority import issue, make_authorities
+from atoll_protos.bounds import TEXT_LETTERS_MAX
 from atoll_protos.errors import SpecError
 from atoll_protos.network.channels import (
     Folder,
@@ -24,7 +25,6 @@ from atoll_protos.network.channels import (
     control_options,
 )
 from atoll_protos.network.credentials import Identity, JobIdentity, OutOfDateError, Role
-from atoll_worker.rules.validation import TEXT_LETTERS_MAX
 from atoll_worker.transport import transport
 from atoll_worker.transport.control_stream import (
     Bulk,
