@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from torch.utils.data import DataLoader
 
 from atoll import Learner, SpecError
@@ -297,18 +297,6 @@ def test_a_schedule_of_the_trainers_steps_ends_with_the_job(
     fit(module, tmp_path, max_epochs=1000)
     assert [tick for tick, _ in module.rates] == [*range(9)]
     assert "configure_optimizers" not in vars(module)
-
-
-def test_a_schedule_that_needs_a_metric_is_refused(tmp_path: Path, alone: Alone) -> None:
-    class Plateau(Module):
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
-            metric = {"monitor": "val_loss", "interval": "step"}
-            return [optimizer], [{"scheduler": ReduceLROnPlateau(optimizer), **metric}]
-
-    alone(4)
-    with pytest.raises(SpecError, match="metric"):
-        fit(Plateau(), tmp_path)
 
 
 def test_the_model_inside_a_module_can_be_what_is_exchanged(tmp_path: Path, alone: Alone) -> None:

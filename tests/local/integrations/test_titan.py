@@ -98,17 +98,6 @@ def test_learners_of_two_ranks_train_together_and_save_and_export_the_same(
         check_saved(python, tmp_path / "export", saved / slot)
 
 
-def test_a_learner_with_tensor_parallelism_trains_with_one_with_fsdp(
-    python: Path, tmp_path: Path
-) -> None:
-    tensor = [*SHORT, "--dump_folder", str(tmp_path / "saved")]
-    tensor += ["--parallelism.tensor_parallel_degree", str(RANKS)]
-    regions = f"[{{name: fsdp}}, {{name: tensor, podOverrides: {{args: {tensor}}}}}]"
-    out = train(python, tmp_path, "--set", f"spec.regions={regions}", *PERIOD)
-    assert participants(out) == {"fsdp-0", "tensor-0"}
-    assert {line["tokens"] for line in steps_of(out, "tensor-0")} == {BATCH * LENGTH}
-
-
 SHAPES = {
     "replicas of shards": (
         *("--parallelism.data_parallel_replicate_degree", "2"),

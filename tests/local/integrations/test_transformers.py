@@ -187,15 +187,6 @@ def test_a_slot_that_is_not_the_first_saves_in_its_own_folder_and_no_checkpoints
     assert not list(tmp_path.rglob("checkpoint-*"))
 
 
-def test_a_schedule_that_needs_a_metric_is_refused(tmp_path: Path, alone: Alone) -> None:
-    alone(4)
-    trainer, _ = trainer_of(
-        tmp_path, lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps", eval_steps=2
-    )
-    with pytest.raises(SpecError, match="metric"):
-        trainer.train()
-
-
 def test_early_stopping_is_left_out_with_a_warning(tmp_path: Path, alone: Alone) -> None:
     alone(6)
     trainer, _ = trainer_of(

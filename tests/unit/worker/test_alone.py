@@ -139,14 +139,6 @@ def test_a_rank_whose_loop_ends_before_the_job_does_leaves_early() -> None:
     assert (ranks.left, ranks.early) == ([True, True, False], [True, False, False])
 
 
-def test_steps_after_the_end_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATOLL_STEPS", "2")
-    with atoll.Learner(tiny_model()) as learner:
-        for _ in range(5):
-            done = learner.step(tokens=1)
-        assert (done.tick, learner.own_steps, learner.cursor) == (2, 2, 2)
-
-
 def test_open_and_close_are_the_two_ends_of_the_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOLL_STEPS", "2")
     model = tiny_model()
@@ -212,9 +204,3 @@ def test_a_script_that_never_closes_ends_well() -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("atoll: no job has started this process")
     assert done.stderr.count("\n") == 1
-
-
-def test_a_model_that_cannot_travel_is_refused_alone_as_in_a_job() -> None:
-    model = tiny_model().requires_grad_(False)
-    with pytest.raises(SpecError), atoll.Learner(model):
-        pass

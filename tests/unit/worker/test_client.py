@@ -228,21 +228,6 @@ async def test_a_shard_that_answers_nothing_is_left_all_the_same(
     assert listener.reasons == ["hung up"]
 
 
-async def test_a_shard_that_is_gone_is_waited_for_no_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    listener = Listener()
-
-    session = a_session(monkeypatch, listener)
-    await session.begin()
-    leaving = asyncio.create_task(session.client.leave(SECONDS_MAX))
-    await turns()
-    assert not leaving.done()
-    session.opened[0].answer.set()  # the end of any stream
-    await turns()
-    assert leaving.done()
-
-
 @pytest.mark.parametrize("dialled", [False, True])
 async def test_a_shard_without_a_session_delays_no_leaving(
     dialled: bool, monkeypatch: pytest.MonkeyPatch

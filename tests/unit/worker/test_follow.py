@@ -62,17 +62,6 @@ def test_a_data_state_is_followed_too(made: tuple[nn.Linear, SGD, Learner]) -> N
     assert learner.cursor == 3
 
 
-def test_accumulated_micro_batches_are_one_step(made: tuple[nn.Linear, SGD, Learner]) -> None:
-    model, optimizer, learner = made
-    learner.follow(optimizer, tokens=8)
-    for micro_batch in range(8):
-        model(torch.ones(1, 3)).sum().backward()
-        if micro_batch % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
-    assert learner.own_steps == 2
-
-
 @pytest.mark.parametrize("fused", [False, True])
 def test_steps_that_a_grad_scaler_skips_count_for_nothing(fused: bool) -> None:
     model = tiny_model()
@@ -114,19 +103,6 @@ def test_muon_and_adamw_together_are_one_step_by_the_last_of_them() -> None:
         assert rates == pytest.approx([0.95e-3, 0.95e-3])
         with pytest.raises(SpecError, match=r"follow: an optimizer is followed already"):
             learner.follow(muon, tokens=4)
-
-
-def test_lightnings_wrapper_of_an_optimizer_is_followed(
-    made: tuple[nn.Linear, SGD, Learner],
-) -> None:
-    from lightning.pytorch.core.optimizer import (  # noqa: PLC0415  it takes seconds
-        LightningOptimizer,
-    )
-
-    model, optimizer, learner = made
-    learner.follow(LightningOptimizer(optimizer), tokens=4)
-    learn(model, optimizer)
-    assert learner.own_steps == 1
 
 
 def test_accelerates_optimizer_is_followed_through_its_wrapper() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from atoll_protos.errors import SpecError
 from atoll_worker.model import parameters
-from atoll_worker.model.parameters import FrozenDigest, frozen_digest
+from atoll_worker.model.parameters import frozen_digest
 from unit.worker.quantised import Quantised
 
 
@@ -110,11 +110,6 @@ def test_what_a_parameter_is_made_of_is_in_it_or_its_name_is_given(
         assert bool(found.warning) == bool(unread)
         digests.add(found.digest)
     assert len(digests) == different
-
-
-def test_the_warning_names_what_cannot_be_read() -> None:
-    found = FrozenDigest(digest="", unread=("one", "two"))
-    assert found.warning.endswith("their values cannot be read: one, two")
 
 
 def test_of_several_ranks_the_lowest_that_has_a_parameter_sums_it() -> None:

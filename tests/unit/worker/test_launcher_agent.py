@@ -97,12 +97,6 @@ def test_a_rank_that_is_killed_is_named_as_cause(
     assert [(each.get(RANK_ENDED), each.get("rank")) for each in told] == [(1, None), (None, 1)]
 
 
-def test_a_broken_gpu_is_not_tried_again_in_place(tmp_path: Path) -> None:
-    script = f"cd {tmp_path}; echo start >> $RANK; [ $RANK = 1 ] && exit 74; exec sleep 600"
-    assert launch(script, "--max-restarts", "5") == 74
-    assert (tmp_path / "1").read_text() == "start\n"
-
-
 def test_what_may_pass_begins_again_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(Env.INSTANCE, "first")
     script = f"cd {tmp_path}; echo $ATOLL_INSTANCE >> $RANK; [ $RANK = 0 ] || exit 75"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atoll_worker.launcher.launch import ends_launcher, first_cause, in_words
+from atoll_worker.launcher.launch import ends_launcher, first_cause
 from atoll_worker.launcher.meeting import LocalRanks, OneHost
 
 
@@ -54,8 +54,3 @@ class Host(OneHost):
 )
 def test_a_host_ends_with_its_own_failure_alone(code: int, began_here: bool, ends: bool) -> None:
     assert ends_launcher(code, Host(began_here)) is ends
-
-
-def test_ends_are_told_in_words() -> None:
-    words = [in_words(code) for code in (64, -9, -36)]
-    assert words == ["exit code 64", "SIGKILL", "signal 36"]

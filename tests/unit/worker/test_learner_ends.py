@@ -95,15 +95,6 @@ def test_it_leaves_also_where_nobody_reads_its_output(monkeypatch: pytest.Monkey
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_second_sigterm_does_not_end_a_process_that_leaves() -> None:
-    termination = Termination()
-    termination.install()
-    with termination.leaving():
-        signal.raise_signal(signal.SIGTERM)
-    assert not termination.requested
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
 class Others:
     """The other ranks of a learner as its head sees them; a collective fails because of `lost`."""
 

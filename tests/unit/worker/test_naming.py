@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from atoll_worker.model.parameters import cleaner, travelling
+from atoll_worker.model.parameters import travelling
 
 
 class Net(nn.Module):
@@ -48,9 +48,3 @@ def test_a_learner_with_a_wrapper_has_the_names_of_one_without(wrap: object) -> 
     wrapped = wrap(Net())  # type: ignore[operator]
     assert [place.spec.name for place in travelling(wrapped)] == names
     assert set(names) == bare.state_dict().keys()
-
-
-def test_a_users_own_attribute_stays() -> None:
-    clean = cleaner(Net())
-    assert clean("module.weight") == "module.weight"
-    assert clean("net.0.weight") == "net.0.weight"

@@ -62,11 +62,3 @@ def test_an_error_after_another_rank_has_left_early_stays_and_names_it(group: Gr
     assert group.loss(error) is None
     (note,) = error.__notes__
     assert note.startswith("atoll: rank 1 left the Learner")
-
-
-def test_a_step_that_waits_for_other_ranks_is_known_to_wait(group: Group) -> None:
-    with group.stepping():
-        assert group.lifeline.waits_since is not None
-    assert group.lifeline.waits_since is None
-    with group.guarded():  # what may take long on a rank that is well
-        assert group.lifeline.waits_since is None

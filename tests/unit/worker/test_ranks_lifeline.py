@@ -40,15 +40,6 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     theirs.close()
 
 
-def test_a_rank_that_has_ended_is_named_to_the_training_thread(pair: Pair) -> None:
-    line, other, ended = pair
-    line.start()
-    assert line.words(0.0) == ""
-    other.close()
-    assert line.words(SECONDS_MAX) == "rank 1 has ended"
-    assert not ended.is_set()
-
-
 @pytest.mark.parametrize(
     ("said", "leaves", "lost"),
     [

@@ -167,17 +167,6 @@ def test_shards_that_do_not_tile_are_refused_by_name(boxes: list[Box | None]) ->
     assert boxes[0] is None or f"(4, 4) ([0:{boxes[0].sizes[0]}, 0:4] on rank 0" in words
 
 
-def test_512_ranks_give_their_blocks() -> None:
-    ranks, model = 512, [spec(f"h.{number}", 4096, 64, merge="mean") for number in range(8)]
-    said = [
-        [Held(each, box_of(each.shape, [ranks], [0], rank)) for each in model]
-        for rank in range(ranks)
-    ]
-    table = union(said)
-    plans = [plan_of(table, owned, HEAD) for owned in build_layout(table.specs, 32, 1).slices]
-    assert sum(len(each.own) + sum(map(len, each.up)) for each in plans) == ranks * len(model)
-
-
 def test_a_rank_may_hold_nothing_but_not_all_of_them() -> None:
     weight = Held(spec("weight", 4), whole((4,)))
     table = union([(), (weight,)])

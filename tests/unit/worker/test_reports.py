@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from atoll_worker.link.messages import Finished
 from atoll_worker.rules.learner_state import HangUp, TelemetryRecord
 from unit.worker.learner_side import learner_side
 
@@ -78,11 +77,6 @@ def test_a_learner_counts_its_position_from_the_ticks_of_all_shards_rule_8() -> 
     assert side.messages("report")[-1][1].reached == 11
     side.play("tick 1 40; step")
     assert side.messages("report")[-1][1].reached == 40
-
-
-def test_who_finishes_names_all_slices_to_be_adopted_again_rule_27() -> None:
-    side = learner_side().play("begin; final 0 0; final 1 0")
-    assert side.take(Finished) == [Finished(again=tuple(side.exchange.state.slices))]
 
 
 def test_steps_and_the_end_leave_lines_of_telemetry() -> None:

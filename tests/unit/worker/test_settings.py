@@ -35,6 +35,7 @@ def test_the_environment_is_enough(environment: dict[str, str]) -> None:
     assert job.endpoints == ("one:1", "two:2")
     assert (job.slot, job.uid, job.telemetry_folder) == ("here-0", "pod", "/t")
     assert job.instance.startswith("pod-")
+    assert (job.lanes, read({**environment, "ATOLL_LANES": "256"}).lanes) == (1, 256)
     assert read({**environment, "ATOLL_INSTANCE": "mine"}).instance == "mine"
     assert read(environment).instance != read(environment).instance  # of two starts
 
@@ -62,6 +63,7 @@ def test_an_observer_needs_no_slot(environment: dict[str, str]) -> None:
         ("ATOLL_ENDPOINTS", "one:1", "names 1 endpoints for 2 shards"),
         ("ATOLL_SLOT", "Here", "'Here' is no slot"),
         ("ATOLL_SLOT", "there-0", "region there, which the run file does not name"),
+        *(("ATOLL_LANES", lanes, "from 1 to 256") for lanes in ("0", "257", "-1", "9" * 5000)),
     ],
 )
 def test_a_wrong_variable_is_named(

@@ -2,18 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import atoll_protos.v1.atoll_pb2 as pb
-from atoll_protos.errors import SpecError
-from atoll_protos.job.run_file import Region, RunFile
 from atoll_protos.network.channels import LANE_METADATA
 from atoll_protos.transfer.frames import Whole
 from atoll_protos.transfer.gathering import Gathering
-from atoll_worker.job import read_job
 from atoll_worker.transport.control_stream import Bulk, Outgoing, Payload
 
 SIZE = 1003
@@ -117,26 +113,3 @@ def test_all_lanes_say_the_same_of_the_data_state_of_an_offer_rule_28() -> None:
     _, wholes = sent(3, offer(1, b"state"), offer(2, b"state"), offer(3, b"other"))
     said = [(w.head.offer.data_state, w.head.offer.same_data_state) for w in wholes]
     assert said == [(b"state", False), (b"", True), (b"other", False)]
-
-
-@pytest.mark.parametrize(("given", "lanes"), [(None, 1), ("", 1), ("1", 1), ("256", 256)])
-def test_the_number_of_lanes_is_that_of_the_environment(
-    given: str | None, lanes: int, tmp_path: Path
-) -> None:
-    assert of_environment(given, tmp_path) == lanes
-
-
-@pytest.mark.parametrize("given", ["0", "257", "-1", "two", "9" * 5000])
-def test_another_number_of_lanes_is_refused_by_name(given: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"ATOLL_LANES.*from 1 to 256"):
-        of_environment(given, tmp_path)
-
-
-def of_environment(given: str | None, folder: Path) -> int:
-    run_file = RunFile(job="j", regions=(Region(name="a", learners=1),), steps=1, shards=1)
-    path = folder / "run.json"
-    path.write_text(run_file.to_json())
-    environment = {"ATOLL_RUN_FILE": str(path), "ATOLL_ENDPOINTS": "x:1", "ATOLL_SLOT": "a-0"}
-    if given is not None:
-        environment["ATOLL_LANES"] = given
-    return read_job(environment=environment).lanes
