@@ -23,7 +23,7 @@ from sim.simulate import logs_into
 from sim.world import World as SimulatedWorld
 from unit.kube.world import World, lost_learner
 from unit.syncer.shard_side import begun, step_all
-from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
+from unit.worker.fixtures import entered, learner_of, model_and_optimizer
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("operator", "syncer", "worker", "protos")

@@ -23,8 +23,8 @@ from unit.syncer.peer_side import messages
 from unit.syncer.shard_side import KEY as JOB_KEY
 from unit.syncer.shard_side import RUN, run_file, side
 from unit.syncer.test_fuzz import STEPS, nothing_is_broken, the_log_starts
-from unit.worker.learner_side import learner_side
-from unit.worker.rig import COUNT, Rig
+from unit.worker.fake_driver import learner_side
+from unit.worker.fake_ends import COUNT, Rig
 
 VERSION: Final = pb.SliceVersion(slice=0, version=pb.Version(run=RUN, number=1, epoch=1))
 PUBLISH: Final = pb.Publish(version=VERSION, tick=1)

@@ -7,7 +7,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_syncer.rules.status import status
 from unit.syncer.shard_side import begun, side
-from unit.worker.learner_side import learner_side
+from unit.worker.fake_driver import learner_side
 
 FORGED: Final = "it fails\nmachine eu has entered \x1b]0;owned\x07" + "x" * 5000
 

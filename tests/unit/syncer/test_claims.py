@@ -18,7 +18,7 @@ from atoll_worker.rules import validation
 from unit.syncer.peer_side import messages
 from unit.syncer.shard_side import RUN, Side, side, version
 from unit.syncer.test_fuzz import ALWAYS_THE_SAME, STEPS, restarted, the_log_starts, train, training
-from unit.worker.learner_side import learner_side
+from unit.worker.fake_driver import learner_side
 
 NUMBERS = st.sampled_from(
     (0, 1, 2, 3, 5, 30, 900, 1_010, 1_011, 1_012, 1_017, 10**4, STEPS, 5 * 10**6, 6 * 10**6)

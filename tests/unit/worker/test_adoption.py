@@ -4,7 +4,7 @@ import pytest
 
 from atoll_worker.link.messages import Adopt
 from atoll_worker.rules.learner_state import PlaceValue
-from unit.worker.learner_side import learner_side
+from unit.worker.fake_driver import learner_side
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from atoll_protos.environment import VARIABLES
 from atoll_protos.errors import SpecError
 from atoll_worker import job, learner
 from atoll_worker.training import replica
-from unit.worker.alone import learn, tiny_model, train
+from unit.worker.fixtures import learn, tiny_model, train
 
 torch.set_num_threads(1)
 

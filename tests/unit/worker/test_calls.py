@@ -5,7 +5,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Capture
 from atoll_worker.rules.learner_state import SendMessage, SendOffer, TelemetryRecord
-from unit.worker.learner_side import learner_side
+from unit.worker.fake_driver import learner_side
 
 BASE_3 = "value 0/0 3; step; step; "
 

@@ -34,7 +34,7 @@ from atoll_worker.transport.control_stream import (
     ShardClient,
     once,
 )
-from unit.worker.rig import Rig
+from unit.worker.fake_ends import Rig
 
 SECONDS_MAX = 60.0
 SHARDS = 8

@@ -24,7 +24,7 @@ from dataclasses import replace
 import torch
 from atoll_protos import logs
 from atoll_worker.training import device_check
-from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
+from unit.worker.fixtures import entered, learner_of, model_and_optimizer
 logs.configure()
 device_check.devices_of = lambda models: ["cuda:0"]
 learner = learner_of(*model_and_optimizer())

@@ -2,7 +2,7 @@
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Adopt, Finished
-from unit.worker.learner_side import learner_side
+from unit.worker.fake_driver import learner_side
 
 
 def test_an_observer_dials_all_shards_at_once_without_an_incarnation() -> None:

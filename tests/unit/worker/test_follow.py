@@ -11,7 +11,7 @@ from torch.optim import SGD, AdamW, Muon
 
 from atoll_protos.errors import SpecError
 from atoll_worker.learner import Learner
-from unit.worker.alone import learn, tiny_model
+from unit.worker.fixtures import learn, tiny_model
 
 torch.set_num_threads(1)
 

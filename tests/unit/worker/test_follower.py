@@ -12,7 +12,7 @@ from atoll_worker.link.messages import Adopt, Capture, Finished, Message
 from atoll_worker.model.parameters import travelling
 from atoll_worker.model.staging import Pairs
 from atoll_worker.training.replica import Replica, state_of
-from unit.worker.link_side import BOUNDARY
+from unit.worker.fixtures import BOUNDARY
 
 
 @dataclass

@@ -9,7 +9,7 @@ from torch import nn
 from atoll_protos.errors import SpecError
 from atoll_worker.model import parameters
 from atoll_worker.model.parameters import frozen_digest
-from unit.worker.quantised import Quantised
+from unit.worker.fixtures import Quantised
 
 
 class Model(nn.Module):

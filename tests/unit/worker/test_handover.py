@@ -7,7 +7,7 @@ import pytest
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Finished, JobLength
 from atoll_worker.rules import joining
-from unit.worker.learner_side import LearnerSide, learner_side, told
+from unit.worker.fake_driver import LearnerSide, learner_side, told
 
 HANDED = "pace 3; step; again"  # over, at position 4 where H is 4
 

@@ -11,7 +11,7 @@ from atoll_protos.job.layout import Layout, TensorSpec
 from atoll_worker.link.messages import Fail, Start
 from atoll_worker.rules.joining import backoff_seconds, difference
 from atoll_worker.rules.learner_state import SendHeld
-from unit.worker.learner_side import RUN, learner_side
+from unit.worker.fake_driver import RUN, learner_side
 
 Known: TypeAlias = tuple[int, bytes | None]  # a cursor and its data state
 

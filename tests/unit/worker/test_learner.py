@@ -13,7 +13,7 @@ from atoll_worker.errors import TransportLostError
 from atoll_worker.link.messages import Adopt, Capture, Finished, Proceed, Tick
 from atoll_worker.training import replica
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
-from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer, train_for_ever
+from unit.worker.fixtures import entered, learner_of, model_and_optimizer, train_for_ever
 
 torch.set_num_threads(1)
 

@@ -23,7 +23,7 @@ from atoll_worker.training import replica
 from atoll_worker.training.boundary import BoundaryWork
 from atoll_worker.training.replica import Replica
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, Gate, playing
-from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer, train_for_ever
+from unit.worker.fixtures import entered, learner_of, model_and_optimizer, train_for_ever
 
 torch.set_num_threads(1)
 

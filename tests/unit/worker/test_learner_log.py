@@ -11,9 +11,9 @@ from atoll_worker.link.messages import LoggedValues
 from atoll_worker.model.staging import Scalar
 from atoll_worker.rules.learner_state import TelemetryRecord
 from atoll_worker.training.logged_values import CHARACTERS_MAX, NAMES_MAX, Logged
+from unit.worker.fake_driver import learner_side
 from unit.worker.fake_transport import job_of
-from unit.worker.learner_side import learner_side
-from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
+from unit.worker.fixtures import entered, learner_of, model_and_optimizer
 
 
 def test_numbers_and_tensors_that_are_logged_reach_the_transport_in_their_order() -> None:

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR
 from atoll_protos.errors import SpecError
 from atoll_worker.learner import Learner
 from atoll_worker.link.messages import JobLength, Tick
-from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
+from unit.worker.fixtures import entered, learner_of, model_and_optimizer
 
 
 def test_learning_rates_follow_the_jobs_tick_and_not_the_own_steps() -> None:

@@ -8,7 +8,7 @@ from atoll_protos.errors import SpecError
 from atoll_worker.link.messages import Capture, Proceed
 from atoll_worker.training import boundary
 from unit.worker.fake_transport import LOCKSTEP, FakeTransport, playing
-from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
+from unit.worker.fixtures import entered, learner_of, model_and_optimizer
 
 
 def test_a_data_state_goes_with_the_capture_of_its_step_and_comes_back_on_entering() -> None:

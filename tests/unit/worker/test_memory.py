@@ -10,7 +10,7 @@ from atoll_protos.transfer.codecs import Wire
 from atoll_worker.link import shared_memory
 from atoll_worker.link.shared_memory import ALIGN_BYTES
 from atoll_worker.model.parameters import from_bytes
-from unit.worker.link_side import both_ends
+from unit.worker.fixtures import both_ends
 
 LAYOUT = build_layout(
     [TensorSpec(name=f"t{i}", shape=(i + 1, 7), dtype="float32", merge="rda") for i in range(6)],

@@ -10,7 +10,7 @@ from torch.optim import optimizer as optimizer_module
 from atoll_worker.learner import Learner
 from atoll_worker.script import refusals
 from atoll_worker.script.refusals import CALLS_SURE, StepWatch
-from unit.worker.alone import learn, tiny_model
+from unit.worker.fixtures import learn, tiny_model
 
 Watched = Callable[..., StepWatch]
 

@@ -19,7 +19,7 @@ from atoll_protos.transfer.codecs import (
 )
 from atoll_worker.link.shared_memory import SharedMemory, memory_plan
 from atoll_worker.transport.carrier import Numbers
-from unit.worker.link_side import both_ends
+from unit.worker.fixtures import both_ends
 
 COUNT = 64
 DIFFERENCE = pb.Publish(difference=True)

@@ -6,7 +6,7 @@ import pytest
 
 from atoll_protos.errors import SpecError
 from atoll_worker import job
-from unit.worker.tiny_learner import entered, learner_of, model_and_optimizer
+from unit.worker.fixtures import entered, learner_of, model_and_optimizer
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from atoll_protos.job.layout import TensorSpec
 from atoll_worker.link import messages
 from atoll_worker.link.messages import Boundary, Finished, LoggedValues, Start
 from atoll_worker.ranks.redistribution import Box, Held
-from unit.worker.link_side import BOUNDARY, CONFIGURE
+from unit.worker.fixtures import BOUNDARY, CONFIGURE
 
 SPEC = TensorSpec(name='a"\n\udcff', shape=(), dtype="float32", merge="rda")
 

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from atoll_protos.errors import SpecError
 from atoll_worker.script.optimizers import Schedules
-from unit.worker.alone import learn, tiny_model
+from unit.worker.fixtures import learn, tiny_model
 
 torch.set_num_threads(1)
 

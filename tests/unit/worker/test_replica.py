@@ -29,7 +29,7 @@ from atoll_worker.model.tickets import Ticket
 from atoll_worker.training import replica as process
 from atoll_worker.training.replica import Replica, state_of
 from unit.worker.fake_transport import RUN_FILE
-from unit.worker.link_side import BOUNDARY, owner_of
+from unit.worker.fixtures import BOUNDARY, owner_of
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from atoll_worker.rules.learner_state import HangUp, TelemetryRecord
-from unit.worker.learner_side import learner_side
+from unit.worker.fake_driver import learner_side
 
 
 @pytest.mark.parametrize(

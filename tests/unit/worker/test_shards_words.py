@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_worker.link.messages import Fail
 from atoll_worker.rules.learner_state import Dial, HangUp, SendMessage, SendOffer
-from unit.worker.learner_side import RUN, learner_side
+from unit.worker.fake_driver import RUN, learner_side
 
 HONEST, LIAR = 0, 1
 EXTREMES = [0, 1, 2, 3, 1 << 20, 1 << 31, (1 << 32) - 1, (1 << 53) - 1, 1 << 53, (1 << 64) - 1]

@@ -12,7 +12,7 @@ from atoll_worker.link import shared_memory
 from atoll_worker.link import socket as links
 from atoll_worker.link.messages import Fail, Leaving, Proceed, Tick
 from atoll_worker.link.socket import Link, LinkError, TransportEnd
-from unit.worker.link_side import CONFIGURE, RUN_FILE, TENSORS
+from unit.worker.fixtures import CONFIGURE, TENSORS
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def transport_end() -> tuple[Link, TransportEnd]:
     link = Link(ours)
     link.send(CONFIGURE)
     link.send(Leaving(reason="at once"))
-    plan = shared_memory.memory_plan(build_layout(TENSORS, 2, 1), RUN_FILE.sync)
+    plan = shared_memory.memory_plan(build_layout(TENSORS, 2, 1), CONFIGURE.run_file.sync)
     descriptor = shared_memory.create()
     shared_memory.resize(descriptor, plan)
     try:

@@ -30,10 +30,10 @@ from atoll_worker.transport.carrier import Values
 from atoll_worker.transport.control_stream import Outgoing
 from atoll_worker.transport.transport import LOOKED_AT_EACH
 from atoll_worker.transport_process import until_a_bug
-from unit.worker import link_side
-from unit.worker.rig import COUNT, KEY, OFFER, Rig, full
+from unit.worker import fixtures
+from unit.worker.fake_ends import COUNT, KEY, OFFER, Rig, full
 
-BOUNDARY = replace(link_side.BOUNDARY, captured=(KEY,))
+BOUNDARY = replace(fixtures.BOUNDARY, captured=(KEY,))
 
 
 def test_an_offer_is_the_base_less_the_capture_rule_16() -> None:

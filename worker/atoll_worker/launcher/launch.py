@@ -49,7 +49,6 @@ from atoll_worker.launcher.probes import begun
 
 log = structlog.get_logger()
 
-
 USAGE: Final = "atoll-worker launch [OPTIONS of torchrun] -- SCRIPT.py|COMMAND [ARGUMENTS]"
 THREADS: Final = "OMP_NUM_THREADS"
 INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # else that of the host's name

@@ -22,17 +22,9 @@ from atoll_protos.names import STARTED_PATH
 from atoll_protos.network.listening import listening_socket, serve_http
 
 ANSWER: Final = b"the launcher runs\n"
-
-
 LATE: Final = b"the launcher has not started yet\n"
-
-
 REQUEST_SECONDS_MAX: Final = 5.0
-
-
 START_SECONDS_MAX: Final = 20.0  # before "not yet"; less than a startup probe waits
-
-
 PORT_MAX: Final = 65_535
 
 

@@ -5,23 +5,14 @@ same model, in the order of the names, and from it the layout of fragments and s
 the rule names, complex and unsaved buffers stay; the plain mean of embeddings and of heads tied to
 them is as published (arXiv 2604.21428).
 
-Names of a model's tensors as its own state dict has them, without those of wrappers.
+Names are those of the bare model's state dict. A wrapper (torch.compile, activation checkpointing,
+FSDP, DistributedDataParallel) keeps the user's module in an attribute of its own, which would
+become a part of every name: a learner with activation checkpointing could not join one without.
 
-A wrapper (torch.compile, activation checkpointing, FSDP, DistributedDataParallel) keeps the user's
-module in an attribute of its own, which would become a part of every name: a learner with
-activation checkpointing could not join one without, and an export would not load into the bare
-model. Other prefixes are names of the user's, such as the `net.` of a LightningModule.
-
-The digest of the frozen parameters: nothing would ever make them equal in all learners (rule 3).
-
-Every Join carries it. Of a model on several ranks the lowest rank that has a parameter, its
-*giver*, sums it, so that the digest does not depend on how the model is cut. Those who hold shards
-put a parameter together (`full_tensor`) in the order of the names, so at most one is whole at a
-time. Buffers are not in it: counters differ by right.
-
-Checksums of tensors, whatever they are made of and wherever they lie.
-
-Of a quantised parameter the tensors that it is made of are read.
+Every Join carries a digest of the frozen parameters, which nothing would ever make equal in all
+learners (rule 3). Of a model on several ranks the lowest rank that has a parameter, its *giver*,
+sums it, so that the digest does not depend on how the model is cut. Ranks put a parameter together
+(`full_tensor`) in the order of the names, so at most one is whole at a time.
 """
 
 import ctypes

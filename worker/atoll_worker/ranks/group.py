@@ -4,8 +4,6 @@ A rank that has lost another one gets an error of torch from its next collective
 where the other is only stopped (lifeline.py). Here it becomes a LearnerError (75): all ranks start
 again, and are the learner's next incarnation (rule 30).
 
-The data states of a learner's ranks as the one data state that the job keeps, and back.
-
 Each rank has a data loader of its own, with a place of its own. Where a slice is captured, what the
 ranks have given for that step comes to the head, which offers it as one (rules 28 and 35).
 

@@ -141,10 +141,6 @@ class Lifeline:
     found: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
 
-    @property
-    def listens(self) -> str:
-        return LOOPBACK if self.head == LOOPBACK else ""
-
     def start(self) -> None:
         if self.streams:
             threading.Thread(target=self._run, name="atoll-lifeline", daemon=True).start()

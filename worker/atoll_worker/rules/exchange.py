@@ -25,7 +25,7 @@ It can rely on this: at most one Adopt and one Capture per slice are outstanding
 candidates per slice are kept, no offer is sent without its credit, and nothing but a Join is sent
 to a shard that has not welcomed this process.
 
-Published values: candidates, adoption at a step boundary, new bases (rules 13, 15, 17, 21, 22).
+Published values (rules 13, 15, 17, 21, 22):
 
     started(): it fits -> arrived(): newer than all known -> waiting
     adopt(): PlaceValue, Adopt -> adopting -> adopted(): the Boundary names it -> Promote
@@ -33,15 +33,12 @@ Published values: candidates, adoption at a step boundary, new bases (rules 13, 
 A slice has at most two candidates, the one that is being adopted and the newest after it, so the
 memory is bounded however fast a shard publishes.
 
-What the shards are told of this learner: after every step, every 2 s, and at the end (rule 7).
+A learner reports after every step, every 2 s, and at the end (rule 7). Reports without a boundary
+let a shard tell a learner whose training thread is stuck from one that is gone. An observer reports
+nothing, so no shard waits for it or counts it.
 
-Reports without a boundary let a shard tell a learner whose training thread is stuck from one that
-is gone. An observer reports nothing, so no shard waits for it or counts it.
-
-Shards that say nothing (rule 44): the process may stand, or its node be gone.
-
-A shard says its tick every second. Only time in which this process ran itself counts: when a look
-comes late, it has stood, and what the shards have said meanwhile is still to be read.
+A session in which nothing comes from a shard is left (rule 44). Only time in which this process
+itself ran counts: when a look comes late, what has come meanwhile is still to be read.
 """
 
 from collections.abc import Sequence
@@ -198,10 +195,6 @@ SILENT_SECONDS: Final = (3.0, 24.0)  # until a session is left, and at most, whe
 LATE_SECONDS: Final = 1.0  # so late is no look of a process that runs
 
 
-def note_heard(known: KnownShard, now: float) -> None:
-    known.heard_at = now
-
-
 def welcomed(known: KnownShard, epoch: int, now: float) -> None:
     """Where the term that was left answers again, the shard was only slow: it gets more time."""
     least, most = SILENT_SECONDS
@@ -261,7 +254,7 @@ class Exchange:
     def message(self, shard: int, message: pb.ToLearner, now: float) -> list[Effect]:
         """Before its Welcome every kind but that and End is ignored."""
         known = self.state.shards[shard]
-        note_heard(known, now)
+        known.heard_at = now
         if not known.open:
             return []
         if objection := validation.of_message(self.state, shard, message):
@@ -275,7 +268,7 @@ class Exchange:
 
     def heard(self, shard: int, now: float) -> None:
         """Bytes of a value have come."""
-        note_heard(self.state.shards[shard], now)
+        self.state.shards[shard].heard_at = now
 
     def publish_started(self, shard: int, publish: pb.Publish, now: float) -> bool:
         if not self.state.shards[shard].open or validation.of_publish(self.state, shard, publish):

@@ -18,10 +18,8 @@ does not know it yet. After a loss a shard may give the number of the version th
 another value (the same number with another digest): the slice is then *orphaned*, neither reported
 nor offered until a newer version is adopted.
 
-Captures and offers: how a learner hands its work over (rules 10, 13 and 15).
-
-An offer is formed from a *capture*, a copy of the slice at one step boundary; the training process
-makes it on command.
+An offer (rules 10, 13 and 15) is formed from a *capture*, a copy of the slice at one step boundary;
+the training process makes it on command.
 
 **Where no learner waits** (Decoupled DiLoCo, arXiv 2604.21428), a shard's Call is the credit for
 exactly one offer: of the capture of the newest boundary, or else of the next one. Slices that come

@@ -1,9 +1,7 @@
 """What a learner is not made for: refused before anything starts, or warned of while it trains.
 
-Tells whoever calls `step()` at the wrong places so, once, with the line of the script.
-
-A script that never calls it trains alone without a word, and one that calls it for each micro-batch
-ends with a fraction of its training. A hook on all optimizers of torch that step the model tells of
+A script that never calls `step()` trains alone, and one that calls it for each micro-batch ends
+with a fraction of its training. A hook on all optimizers of torch that step the model finds
 UNCOUNTED_MAX steps of one without a `step()`, IDLE_MAX calls of `step()` in a row without a step of
 any (GradScaler skips a few at most), and IDLE_SHARE such calls of the first CALLS_MIN.
 """

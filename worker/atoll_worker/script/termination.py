@@ -11,10 +11,8 @@ Once the job is *over* for this process the first SIGTERM changes nothing any mo
 complete job are removed while the first slot's script may still save the model. Whoever sent it
 kills the process after its grace. One that comes REPEAT_SECONDS later ends the process at once.
 
-Why a learner leaves the job, and what the kubelet is told of it.
-
-Kubernetes keeps the last words of a container that has ended, and the operator reads them. Of one
-that an error has ended it takes the end of the log, which says more than we could.
+Kubernetes keeps the termination message of a container, and the operator reads it. Of one that an
+error has ended it takes the end of the log, which says more than we could.
 """
 
 import contextlib

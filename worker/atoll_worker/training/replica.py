@@ -24,7 +24,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -238,7 +238,7 @@ def opened_owner(job: Job, layout: Layout, device: torch.device) -> Iterator[Tra
         undo.pop_all()
 
 
-def configuration(job: Job, layout: Layout) -> messages.Configure:
+def configuration(job: Job, layout: Layout, frozen_digest: str) -> messages.Configure:
     return messages.Configure(
         run_file=job.run_file,
         layout=layout,
@@ -249,6 +249,7 @@ def configuration(job: Job, layout: Layout) -> messages.Configure:
         tls_folder=job.tls_folder,
         telemetry_folder=job.telemetry_folder,
         observer=not job.slot,
+        frozen_digest=frozen_digest,
         lanes=job.lanes,
     )
 
@@ -411,11 +412,7 @@ def open_replica(
         )
         if not observer:
             replica.capture_seed()
-        told = replace(
-            configuration(job, layout),
-            frozen_digest=frozen.digest if frozen else "",
-        )
-        owner.send(told)
+        owner.send(configuration(job, layout, frozen.digest if frozen else ""))
         if frozen is not None and frozen.warning:
             replica.warn(frozen.warning)
     return replica

@@ -264,15 +264,6 @@ class Carrier:
             self.values.arrived(shard, whole.head, whole.payload)
             self.feed(self.exchange.published(shard, whole.head.publish, self.now()))
 
-    def place(self, shard: int, fragment: int, number: int) -> None:
-        self.values.place(shard, fragment, number)
-
-    def promote(self, shard: int, fragment: int, number: int) -> None:
-        self.values.promote(shard, fragment, number)
-
-    def discard(self, shard: int, fragment: int, number: int) -> None:
-        self.values.discard(shard, fragment, number)
-
     # ------------------------------------------------------------ values that go
 
     def offer(self, shard: int, offer: pb.Offer) -> None:

@@ -276,12 +276,12 @@ class Transport:
             case SendHeld(shard, held):
                 self.carrier.held(shard, held)
             case PlaceValue(shard, fragment, number):
-                self.carrier.place(shard, fragment, number)
+                self.values.place(shard, fragment, number)
             case Promote(shard, fragment, number):
-                self.carrier.promote(shard, fragment, number)
+                self.values.promote(shard, fragment, number)
                 self._look_now_and_then((shard, fragment))
             case Discard(shard, fragment, number):
-                self.carrier.discard(shard, fragment, number)
+                self.values.discard(shard, fragment, number)
             case TelemetryRecord(fields) if not self.end.configure.observer:
                 state = self.exchange.state
                 known = {"run": state.run, "slot": self.end.configure.slot}

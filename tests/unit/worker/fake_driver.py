@@ -33,7 +33,7 @@ from atoll_worker.rules.learner_state import (
     SendOffer,
     SendSeed,
 )
-from unit.worker.link_side import CONFIGURE
+from unit.worker.fixtures import CONFIGURE
 
 RUN = "run-1"
 Kind = TypeVar("Kind")
