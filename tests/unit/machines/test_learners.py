@@ -64,11 +64,6 @@ def test_a_script_that_is_not_here_is_refused_before_a_slot_is_taken() -> None:
         check_command(Wanted(command=("python", "-c", "0"), gpus=3), 2)
 
 
-def test_more_gpus_than_there_are_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="2 with 3 each, and this machine has 4"):
-        planned(tmp_path, MACHINE, Wanted(gpus=3))
-
-
 def test_a_host_that_is_left_out_is_the_one_that_is_dialled() -> None:
     assert dialled([":7701", "198.51.100.1:7702"], "house.example:7700") == (
         "house.example:7701",

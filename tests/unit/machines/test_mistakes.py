@@ -172,13 +172,6 @@ def test_a_copy_of_a_state_folder_says_that_its_learner_does_not_train(tmp_path:
     assert said == ["tick 5", "tick 5", f"us-0 does not train here: {held}", "tick 5"]
 
 
-def test_a_token_has_an_end(served: Served) -> None:
-    for hours in ("inf", "1e15"):
-        asked = CliRunner().invoke(cli.app, ["tokens", str(served.out), "--hours", hours])
-        assert asked.exit_code == 2
-        assert "--hours" in asked.output
-
-
 @pytest.mark.parametrize(
     ("listen", "words"),
     [
