@@ -18,7 +18,7 @@ effects comes out. The driver is the other half. It has ten duties:
    their own (`Tidying`): neither the next entry nor a Welcome waits for that.
 7. Calls to the registrar (`Ask`) are repeated until it answers, calls of others are answered.
 8. Time: `Shard.tick_time` is fed when `Shard.deadline` is reached, and the gauges follow.
-9. Once a second the heartbeat is renewed and the end of the log is looked at (duties/beating).
+9. Once a second the heartbeat is renewed and the end of the log is looked at (duties/storing).
 10. Once the term has begun, the values are read back, slice after slice (duties/storing).
 
 Why the effects of an entry wait for `appended` (rule 19): everything that others hear of an entry
@@ -46,11 +46,10 @@ from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import Layout, from_model
 from atoll_protos.network.channels import Deadline
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
-from atoll_syncer.duties.beating import Beating
 from atoll_syncer.duties.checkpointing import Checkpointing, Restoring
 from atoll_syncer.duties.port import Machine, SessionPort
 from atoll_syncer.duties.recording import MergeRecorder, Recording
-from atoll_syncer.duties.storing import Keeping, LogQueue, ReadingBack, Tidying
+from atoll_syncer.duties.storing import Beating, Keeping, LogQueue, ReadingBack, Tidying
 from atoll_syncer.model.effects import (
     Accept,
     Append,

@@ -3,8 +3,7 @@
 `pyproject.toml` checks that imports go downwards in this list:
 
     checkpointing  parts of checkpoints, and the removal of older ones; a run begins with one
-    storing        values are read back and removed, records wait for the log, snapshots, the export
-    beating        renews the heartbeat, and ends a process that has the shard no more
+    storing        records wait for the log, values are read back, snapshots, the export, heartbeats
     recording      the event tape, and what merges are made from, for a replay
     port           what a process is given, and what one session is to be sent, and its lanes
     background     its tasks and threads, and retries of the store

@@ -1,4 +1,4 @@
-"""Takes a shard's parts of checkpoints, beside its work (rule 42).
+"""Takes a shard's parts of checkpoints, beside its work; begins a run with one (rules 42, 43).
 
     an entry's tick has passed a multiple of `every`, or the step that somebody has asked for
                                                      --> the history is noted, its objects stay
@@ -6,21 +6,18 @@
     then every few seconds: is it whole?             --> what is older is removed
     thread RENDER, of shard 0: its model
 
-It decides nothing, and training never waits for it: between two objects the thread does other work.
-What fails is logged, counted, shown in the Status, and tried again until the next one is due; a
-full disk gets no second try, since what has to stay would keep it full.
+Training never waits for it: between two objects the thread does other work. What fails is logged,
+counted, shown in the Status, and tried again until the next one is due; a full disk gets no second
+try, since what has to stay would keep it full.
 
 The next one waits until this one is whole: where copying takes longer than `every`, shards that
 each took what is newest would take no step together. A shard leaves an attempt that is not whole
 only for a newer step of which another shard, started again or cut short, has a part; it takes
 exactly that one. So of two steps that shards begin side by side the newer becomes whole.
 
-A run begins with a checkpoint: what its parts say, then the values of this shard (rule 43).
-
-Also the version before a damaged one, which this shard's own store has (rule 22).
-
-What is damaged ends the process for good, with the reason. A learner whose model is not that of the
-checkpoint is refused, and the next one is asked.
+Restoring reads a checkpoint's parts, or the version before a damaged one in the shard's own store
+(rule 22). What is damaged ends the process for good, with the reason. A learner whose model is not
+that of the checkpoint is refused, and the next one is asked.
 """
 
 import asyncio

@@ -1,39 +1,32 @@
-"""What waits for the log of a shard: records, and replies that may not overtake them (rule 19).
+"""What a shard does with its store beside its rules.
 
-All records that wait, up to the next reply, become durable as one entry of the log: a create takes
-35 to 110 ms in an object store, and a hundred admissions must not take a hundred of them. What
-follows from a record follows afterwards, one record after the other, in their order.
+LogQueue: records become durable, and replies may not overtake them (rule 19). All records that
+wait, up to the next reply, are one entry of the log: a create takes 35 to 110 ms in an object
+store, and a hundred admissions must not take a hundred of them. One queue and one thread, because
+entry n+1 may be created only by a process that knows entry n. When the position is taken, another
+process has followed this one: `work` ends, and nothing that still waits can become durable.
 
-One queue and one thread, because entry n+1 may be created only by a process that knows entry n.
-When the position is taken, another process has followed this one: `work` ends, and nothing that
-still waits can become durable.
+ReadingBack: values of slices come back, the one that is due next first (rule 45). A store that
+cannot be reached is asked again: only what it calls gone or damaged is lost.
 
-Reads a shard's values back, beside its work (rule 45).
+Keeping: data states and the export, bytes that mean nothing to the rules, written before the entry
+that names them.
 
-Slice after slice in the thread READ, the one that is due next first; the rules hear of each. A
-store that cannot be reached is asked again: only what it says is gone or damaged is lost.
+Tidying: snapshots of the log, and the removal of objects and files that nobody needs (rules 19,
+23). Each kind is tried again for itself: a full disk takes no snapshot, and must have its old
+objects removed all the same. Only the first record of a term also removes objects that no entry
+names: later, one of a merge under way has no entry yet. The next process fills the event tape from
+entries, so a snapshot waits while lines of the tape wait for their disk, up to PATIENCE_ENTRIES.
 
-What a shard keeps beside the versions of its slices: data states, and the export.
-
-They are bytes that mean nothing to the rules, whose names stand in the log: written before the
-entry that names them, in MERGE, after what it belongs to.
-
-Keeps a shard's store small, beside its work: snapshots of the log, and what nobody needs.
-
-    after a commit     objects that no slice's newest two versions name are removed (rule 19)
-    every so many      a snapshot of the log is written, and the entries before it are removed
-    every few minutes  temporary files of killed writers are removed
-
-What fails is tried again later, each thing for itself: a full disk takes no snapshot, and must have
-its old objects removed all the same (rule 23). Only the first record of a term also removes objects
-that no entry names: later, one of a merge under way has no entry yet.
-
-The next process fills the event tape from entries, so a snapshot waits while lines of the tape wait
-for their disk; beyond PATIENCE_ENTRIES the tape drops lines by itself (storage/tape).
+Beating: the owner of a shard renews its heartbeat, and ends when it has the shard no more (rule
+20). In a thread of its own: an entry waits for no heartbeat. Each beat names the time to the next
+one, which is longer than the period where the store takes longer, so that a newcomer waits longer
+too.
 """
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import groupby
@@ -42,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
+from atoll_protos.exits import ExitCode
 from atoll_protos.job.layout import Layout
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.duties.port import Machine
@@ -52,9 +46,10 @@ from atoll_syncer.model.state import ShardState
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import versions
 from atoll_syncer.storage.export import ExportPart, encode_part
-from atoll_syncer.storage.files import StoreCorrupt, StoreError, StoreMissing
+from atoll_syncer.storage.files import StoreCorrupt, StoreEmptied, StoreError, StoreMissing
 from atoll_syncer.storage.journal import (
     DeposedError,
+    Heartbeat,
     Journal,
     LogSnapshot,
     collect,
@@ -343,3 +338,75 @@ class Tidying:
         """In the thread. The tape goes to the disk first: entries that it lacks must stay."""
         self._machine.tape.sync()
         write(self._machine.store, taken, self._machine.journal.clock())
+
+
+GOODBYE_SECONDS: Final = 2.0
+
+
+class Beating:
+    """`end` ends the process; `deposed` is called when another one has followed."""
+
+    def __init__(
+        self,
+        state: ShardState,
+        machine: Machine,
+        background: Background,
+        end: Callable[[ExitCode, str], None],
+        deposed: Callable[[], None],
+    ) -> None:
+        self._state, self._machine, self._background = state, machine, background
+        self._end, self._deposed = end, deposed
+        self._beats = itertools.count(1)
+        self._period = machine.store.heartbeat_seconds
+        self._ended = False
+
+    async def work(self) -> None:
+        """A beat that fails is left out.
+
+        In a store that somebody has emptied this process would add to a log that no other can read.
+        So it ends, and the next one takes back from the learners what is gone (rule 22).
+        """
+        period, began_at = self._period, self._machine.clock()
+        while not self._ended:
+            try:
+                if await self._in_thread(period, released=False):
+                    self._deposed()
+                    return
+            except StoreEmptied as error:
+                self._end(ExitCode.TRY_AGAIN, str(error))
+                return
+            except StoreError as error:
+                log.warning("no heartbeat", trouble=str(error))
+            await asyncio.sleep(self._period)
+            now = self._machine.clock()
+            period, began_at = max(self._period, now - began_at), now
+
+    async def goodbye(self) -> None:
+        """The last beat: who follows takes over at once. No entry may follow."""
+        self._ended = True
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                await self._in_thread(self._period, released=True)
+        except (TimeoutError, StoreError) as error:
+            log.warning("no goodbye: who follows waits", trouble=str(error))
+
+    async def _in_thread(self, period: float, *, released: bool) -> bool:
+        """Beat, unless another process has followed: returns whether one has."""
+        journal, state = self._machine.journal, self._state
+        beat = Heartbeat(
+            pod=state.pod,
+            instance=state.instance,
+            epoch=state.history.epoch,
+            count=next(self._beats),
+            period=period,
+            time=journal.clock(),
+            released=released,
+        )
+
+        def work() -> bool:
+            if journal.is_deposed():
+                return True
+            journal.beat(beat)
+            return False
+
+        return await self._background.run(Thread.BEAT, work)

@@ -1,12 +1,9 @@
 """Who may call what: decided from the identity in a peer's certificate (rule 37).
 
-gRPC has verified the certificate before: it is in date, and an authority of ours has issued it.
-Functions here take the identity and what is asked for, and return None or a `CallRefusal`. They do
-no I/O, and a shard that serves plain text asks nothing of them.
-
-Who calls: looks at the certificate of each call's peer before the rules see anything of it.
-
-`admission` has the rules. In plain text there is nobody to look at, and all is let through.
+gRPC has verified the certificate before: it is in date, and an authority of ours has issued it. The
+functions take the identity and what is asked for, return None or a `CallRefusal`, and do no I/O.
+`Doorkeeper` asks them for each call before the rules see anything of it. In plain text nobody is
+asked, and all is let through.
 """
 
 import time

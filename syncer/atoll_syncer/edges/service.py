@@ -1,24 +1,16 @@
-"""The gRPC edge of a shard: Session streams, Status, and the registrar's calls (rules 24, 37).
+"""The gRPC edge of a shard: Session and Bulk streams, Status, and the registrar's calls.
 
     learner --Session--> _read    --> Shard.message
             <----------- _write   <-- SessionPort.control, in order
-
-Memory of a slow receiver is bounded: of unsent ticks only the newest stays, and of each slice only
-the fact that the receiver lacks it. The number of sessions is bounded too: RESOURCE_EXHAUSTED
-refuses a Join, and never ends a session.
-
-The Bulk streams of a shard's sessions: transfers in frames, both ways (rules 10, 24 and 34).
-
     learner --lane k--> _receive --> Gathering --> Shard.transfer_started   (a first stripe)
                                                --> Driver.transferred       (all stripes are here)
             <-all lanes- _publish <-- SessionPort.lacking, one transfer at a time
 
-A transfer under way in which nothing comes for STALLED_SECONDS ends its session, else a peer that
-answers pings could hold a slice for ever.
-
-Memory of a slow receiver is bounded: of each slice a session remembers only that the receiver lacks
-it. What is sent is looked up when the streams are free (`Shard.publish`), so it is the newest.
-Memory of a slow sender is bounded by one buffer (frames.Gathering).
+Memory is bounded (rules 10, 24, 34): of unsent ticks only the newest stays, and of each slice only
+the fact that the receiver lacks it; what is sent is looked up when the streams are free, so it is
+the newest. A slow sender has one buffer (Gathering), and a transfer in which nothing comes for
+STALLED_SECONDS ends its session, else a peer that answers pings could hold a slice for ever.
+RESOURCE_EXHAUSTED refuses a Join beyond the number of sessions, and never ends a session.
 """
 
 import asyncio

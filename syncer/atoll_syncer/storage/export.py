@@ -7,14 +7,9 @@
 Each step may be repeated after a crash and then writes the same files. The index comes last, so a
 reader that finds it finds the whole model. Parts are removed after that.
 
-An export below a URL of a bucket: made in a folder of this machine, and sent (rule 27).
-
-    shard n:    its final bases --> URL/parts/<run>-shard-<n>.safetensors
-    registrar:  all parts --> SCRATCH/final-<run>: there storage/export makes the model
-                its files --> URL, the index last; then the parts and the folder go
-
-A file that was sent leaves the folder, so after a crash or trouble the next call continues. What is
-read or sent is never in memory as a whole.
+For a bucket the registrar makes the model in a folder of this machine, SCRATCH/final-<run>. A file
+that was sent leaves it, so after a crash or trouble the next call continues. What is read or sent
+is never in memory as a whole.
 """
 
 import errno
@@ -23,9 +18,9 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -315,10 +310,9 @@ class BucketExport:
         """Raises StoreUnavailable where it cannot be made or sent, long before it is needed."""
         Export(self.folder).check()
         name = f"atoll-{secrets.token_hex(8)}.tmp"
-        with missing_is_away():
-            self._store.write(name, b"a probe")
-            self._store.read(name)
-            self._store.delete(name)
+        self._store.write(name, b"a probe")
+        self._store.read(name)
+        self._store.delete(name)
 
     def write_part(self, run: str, shard: int, bases: Mapping[int, Array]) -> ExportPart:
         """Send bases of a shard, by fragment; the same call sends the same object again."""
@@ -326,8 +320,7 @@ class BucketExport:
         for part in parts:
             digest.update(part)
         sent = ExportPart(file=part_name(run, shard), digest=digest.hexdigest())
-        with missing_is_away():
-            self._store.send(pieces(parts, PIECE_BYTES), sent.file)
+        self._store.send(pieces(parts, PIECE_BYTES), sent.file)
         return sent
 
     def assemble(
@@ -361,16 +354,19 @@ class BucketExport:
             list(threads.map(partial(self._fetch_one, folder), missing))
 
     def _fetch_one(self, folder: Path, name: str) -> None:
-        with missing_is_away(), whole_file(folder / name) as file:
-            for piece in self._store.pieces(name):
-                file.write(piece)
+        """What should be there and is not, may be there again: try again."""
+        try:
+            with whole_file(folder / name) as file:
+                for piece in self._store.pieces(name):
+                    file.write(piece)
+        except StoreMissing as missing:
+            raise StoreUnavailable(missing.path, missing.reason, AWAY) from missing
 
     def _send(self, folder: Path) -> set[str]:
         """Send the files of a folder, which leave it, the index last; returns what it names."""
         index = read_index(folder)
         for path in files_in_order(folder):
-            with missing_is_away():
-                self._store.send(path, path.relative_to(folder).as_posix())
+            self._store.send(path, path.relative_to(folder).as_posix())
             path.unlink()
         return {INDEX, *index["weight_map"].values()}
 
@@ -382,12 +378,3 @@ class BucketExport:
     def _delete(self, names: Iterable[str]) -> None:
         for name in names:
             self._store.delete(name)
-
-
-@contextmanager
-def missing_is_away() -> Iterator[None]:
-    """What should be there and is not, may be there again: try again."""
-    try:
-        yield
-    except StoreMissing as missing:
-        raise StoreUnavailable(missing.path, missing.reason, AWAY) from missing

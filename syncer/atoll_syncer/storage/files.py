@@ -1,9 +1,4 @@
-"""Files that appear whole: written under a temporary name, hashed, synced, then renamed.
-
-Unlike an entry of the log, such a file may be replaced: two writers of one name write the same
-bytes, since the content is a function of the run. So rename(2) is enough here.
-
-Durable names and bytes: conditional create, and objects named by their digest (rule 19).
+"""Durable names and bytes: conditional create, and objects named by their digest (rule 19).
 
 A store gives three guarantees, and the protocol rests on them:
 
@@ -12,20 +7,15 @@ A store gives three guarantees, and the protocol rests on them:
 - When `create` or `put` returns, the bytes and the name survive a power cut.
 - An object's name is its sha256, so writing it twice is harmless and damage is always noticed.
 
-On a file system `FileStore` does it in this order: write a temporary file, fsync it, link(2) it to
-its name, fsync the folder. Why link(2), and not the simpler ways?
+`FileStore` writes a temporary file, fsyncs it, gives it its name by link(2), and fsyncs the folder,
+without which the name could be lost: also when the name was there, since its maker may have been
+killed before. open(O_CREAT | O_EXCL) would show the name before its content; rename(2) replaces a
+name, so two makers would both succeed. link(2) fails if the name is there. A network file system
+that lost its answer may report EEXIST for our own link: comparing inodes shows it. On an object
+store conditional PUTs give the same guarantees (storage/object_store).
 
-- open(O_CREAT | O_EXCL) shows the name before its content. A process that dies in between leaves
-  an empty entry that exists, and an entry that exists counts.
-- rename(2) replaces a name that is there, so two makers would both succeed. renameat2 with
-  RENAME_NOREPLACE is not available on every network file system.
-- link(2) fails if the name is there, and what it names is whole and synced already. A network
-  file system that lost its answer may report EEXIST for our own link; comparing inodes tells.
-
-Without the fsync of the folder the name itself could be lost. It is done also when the name was
-there: its maker may have been killed before it came to its own fsync.
-
-On an object store the same guarantees come from conditional PUTs (storage/object_store).
+A `whole_file` may be replaced: two writers of one name write the same bytes. So rename(2) is
+enough.
 """
 
 import errno

@@ -2,70 +2,49 @@
 
 Entry number s is the file `log/<s>.json`, and it is created only if no file has that name. It holds
 all records that waited for it, in their order; they count together, or none does. A process creates
-entry s+1 only after it has read or created entry s. These two facts order all
-processes of a shard: whatever each of them believes, only one of them creates entry s+1, and that
-one knew every entry before it. The other finds the name taken, learns that it is deposed, and can
-never write again. Entries that a snapshot holds are removed; below stands why that
-breaks neither fact, and what the second half of an append is for.
+entry s+1 only after it has read or created entry s. These two facts order all processes of a shard:
+only one of them creates entry s+1, and that one knew every entry before it. The other finds the
+name taken, learns that it is deposed, and can never write again.
 
-What is damaged is never believed (rule 22). Every entry has a checksum (`checksums`), names that
-of the entry before it, and must fit into the log. `read` goes on after an entry that is damaged, or
-gone while a later one is there: it tells the history (`History.lose`), which knows from then on
-which slices to take back from learners. Nobody can append at the position of such an entry, because
-a reader goes on to the end of the log.
-
-A create may fail without an answer: the store took the entry, and the reply was lost. So `append`
-keeps the bytes of the entry that it tries. If the name is taken by the very same bytes, an earlier
-try got through; the bytes name the process, so no other can have written the same ones.
-
-The heartbeat is one more file, replaced once a second. It is only a sign of life that a newcomer
-waits for (storage/takeover); nothing is safe or unsafe because of it. It and `is_deposed` may be
-used beside the thread that appends.
-
-JSON documents with a checksum, one line each: damage to any byte is noticed (rule 19).
+Each file is a line of JSON with the xxh3_64 of all that follows it, so damage to any byte is
+noticed:
 
     {"check": "89b2c1d0a4f3e657", "seq": 12, "run": ...}
 
-`check` is the xxh3_64 of all bytes after its own quotation mark.
+An entry also names the checksum of the one before it, and must fit into the log (rule 22). `read`
+goes on after an entry that is damaged, or gone while a later one is there, and informs the history
+(`History.lose`), which knows then which slices to take back from learners. A reader goes on to the
+end of the log, so nobody appends at the position of such an entry.
 
-Snapshots of a shard's log, and the removal of the entries that they make unneeded (rule 19).
+A create may fail without an answer: the store took the entry, and the reply was lost. So `append`
+keeps the bytes that it tries. The very same bytes under the name are those of an earlier try, since
+they name the process.
 
-Without them a start reads every entry since the job's first minute. A snapshot is the file
-`snapshots/<s>.json`: the history (model/history) that entries 1 to s add up to, with a checksum.
-A start reads the newest one and the entries after it. Where entries cost little and a look much, in
-an object store, no entry is removed, and all that is said here of removal is of files alone.
+A snapshot, `snapshots/<s>.json`, is the history that entries 1 to s add up to. A start reads the
+newest one and the entries after it. The owner writes one after every SNAPSHOT_ENTRIES entries, and
+at once after a start that found damage, in the thread TIDY, for which no entry waits. The newest
+two and all entries after the older one are kept: if the newest is damaged, these give the same
+history. In an object store, where entries cost little and a look much, no entry is removed.
 
-When. The owner of the shard takes one after every SNAPSHOT_ENTRIES entries, and at once after a
-start that found an entry damaged or gone, so that no later start has to look at the damage. It
-copies the history at entry s in its event loop, which takes microseconds, and writes the copy in
-the thread TIDY. No entry waits for that, and a kill in between leaves the log as it was.
-
-What is kept. The newest two snapshots and all entries after the older one: when the newest
-snapshot is damaged, the one before it and the entries after it give the same history. All other
-entries are removed.
-
-Why a removed entry does not break the fence (rule 20). The fence is that entry s+1 can be created
-once, by a process that has read entry s. When entry s+1 is removed, its name is free again, and a
-process that was deposed long ago, or a newcomer that slept, may create it with success. So a
-create is only the first half of an append. The second half (`Journal.append`) lists the snapshots:
-if one of position s+1 or above is there, the process is deposed, whatever the create said. That
-is enough, because of the order of things:
+Why a removed entry does not break the fence (rule 20): its name is free again, and a process that
+was deposed long ago, or a newcomer that slept, may create it. So a create is only half of an
+append. The other half lists the snapshots: if one of position s+1 or above is there, the process is
+deposed.
 
     snapshot of position t durable  -->  entries up to an older snapshot removed
                                               |
     entry s+1 created where one was removed --+-->  the list shows a snapshot, s+1 <= t
 
-An entry is removed only below a durable snapshot. A create that succeeds because of the removal
-comes after it, and so does the look at the list. On the other hand, a create on a position that
-was never taken finds no snapshot at or above it: only who has read the entry can write one. (If
-another process reads it, follows, and writes a snapshot between create and look, the entry counts
-and its process is deposed all the same; it exits as after a lost answer.) What a deposed process
-left below a snapshot goes with the next removal. A reader that listed the log before may take it
-for history; the true entry behind it names another checksum, so the reader begins again with the
-newest snapshot.
+A create on a position that was never taken finds no such snapshot: only who has read the entry can
+write one. (If another process reads it, follows, and writes a snapshot between create and look, the
+entry counts and its process is deposed all the same, as after a lost answer.) A reader that listed
+the log before may take what a deposed process left below a snapshot for history; the true entry
+behind it names another checksum, so the reader begins again with the newest snapshot. Any process
+may remove entries at any time: it removes only what two durable snapshots hold.
 
-Any process may remove what is described above at any time, also a deposed one that wakes up late:
-it sees two snapshots that are durable, and removes only what both of them hold.
+The heartbeat is one more file, replaced once a second: a sign of life that a newcomer waits for
+(storage/takeover). No safety rests on it. It and `is_deposed` may be used beside the thread that
+appends.
 """
 
 import json

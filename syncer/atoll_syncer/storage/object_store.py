@@ -4,27 +4,21 @@
 Four things are not as on a file system:
 
 - An answer can be lost, and obstore asks again by itself: the second try finds the name taken by
-  our own bytes. The log compares bytes (storage/journal), and each entry's name its process, so
-  two processes never write equal ones.
+  our own bytes. Each entry of the log names its process, so two never write equal ones.
 - S3 answers "taken" (409) when a conditional PUT meets another request, though nothing may be
   stored. What is taken and not there is trouble: the caller tries again.
 - A bucket that is gone, and credentials that see nothing, can answer as if a name were missing. So
-  a name is missing only while MARK is there, which `open` has made; else the store is away, which
-  is never a loss (rules 22, 23).
+  of a store that `open` was called for a name is missing only while MARK is there; else the store
+  is away, which is never a loss (rules 22, 23).
 - A server that ignores the condition would give one shard to two processes. `open` lets several
   creators race for a name and refuses a server on which not exactly one of them wins.
 
-Entries of the log are never deleted here. So the name of an entry is taken for ever, and nothing
-has to be looked at after a create (storage/journal says what deletion costs). And what a list of
-them shows never changes, so several are read at once: a log may have grown by a thousand entries.
-
-What a process that was killed had sent of an object has no name. The bucket's own rule for
-unfinished uploads removes it (docs/object-stores.md).
-
-Buckets of S3, Google Cloud Storage and Azure, by obstore: how they are opened, how they fail.
+Entries of the log are never deleted here: the name of an entry is taken for ever, no look follows a
+create (storage/journal), and several entries are read at once, since a list of them never changes.
 
 Credentials are the process's: its environment, or what the cloud gives a pod (workload identity).
 A refusal of them is trouble like any other, never a loss: a role may reach its pod minutes late.
+The bucket's own rule removes unfinished uploads of killed processes (docs/object-stores.md).
 """
 
 import hashlib
@@ -350,13 +344,12 @@ class ObjectStore:
             with bucket_errors(where):
                 yield
         except StoreMissing as missing:
-            if not self._mark:
-                raise
             with bucket_errors(where):
                 try:
                     self._look_for_mark()
                 except FileNotFoundError:
-                    raise emptied(self.url) from missing
+                    if self._mark:
+                        raise emptied(self.url) from missing
             raise
 
     def _look_for_mark(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from atoll_syncer.model.log import Taken, TermBegun
-from atoll_syncer.storage.files import FileStore, StoreMissing, object_name
+from atoll_syncer.storage.files import FileStore, object_name
 from atoll_syncer.storage.journal import DeposedError, Journal
 from local.stores.conftest import SERVERS
 from local.stores.opened import AnyStore, object_store
@@ -34,12 +34,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> AnyStore:
     return found
 
 
-def test_of_two_creates_the_first_counts(store: AnyStore) -> None:
-    assert store.create("log/1.json", b"first")
-    assert not store.create("log/1.json", b"second")
-    assert store.read("log/1.json") == b"first"
-
-
 def test_of_many_creators_of_a_name_one_wins_and_its_bytes_are_there(store: AnyStore) -> None:
     barrier = threading.Barrier(CREATORS)
 
@@ -53,12 +47,6 @@ def test_of_many_creators_of_a_name_one_wins_and_its_bytes_are_there(store: AnyS
             assert won.count(True) == 1, (race, won)
             found = store.read(f"log/{race:03d}.json")
             assert found == f"{won.index(True):04d}".encode() * 64, race
-
-
-def test_a_name_is_replaced_as_often_as_one_likes(store: AnyStore) -> None:
-    for count in range(5):
-        store.replace("heartbeat.json", str(count).encode())
-        assert store.read("heartbeat.json") == str(count).encode()
 
 
 def test_a_large_object_goes_up_and_down_in_parts(store: AnyStore) -> None:
@@ -92,26 +80,6 @@ def test_more_names_come_than_one_answer_holds(store: AnyStore) -> None:
         assert all(threads.map(lambda name: store.create(name, b"x"), made))
     assert store.names("log/") == made
     assert store.names("log/", after=made[49]) == made[50:]
-
-
-def test_what_is_not_there_is_missing_and_deleted_already(store: AnyStore) -> None:
-    store.delete("log/1.json")
-    with pytest.raises(StoreMissing, match=r"log/1\.json: there is no such name"):
-        store.read("log/1.json")
-    assert store.create("log/1.json", b"x")
-    store.delete("log/1.json")
-    store.delete("log/1.json")
-    with pytest.raises(StoreMissing):
-        store.read("log/1.json")
-    assert store.create("log/1.json", b"y")
-
-
-def test_a_store_is_opened_again_as_it_is(store: AnyStore) -> None:
-    store.create("log/1.json", b"x")
-    store.open()
-    store.tidy()
-    assert store.names("log/") == ["log/1.json"]
-    assert store.read("log/1.json") == b"x"
 
 
 def test_a_journal_whose_position_is_taken_is_deposed(store: AnyStore) -> None:

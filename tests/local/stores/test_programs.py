@@ -50,14 +50,3 @@ def test_a_way_on_which_the_condition_is_lost_is_refused_by_its_flag(
     assert "Traceback" not in refused.stderr
     assert checked.returncode == ExitCode.BAD_INPUT
     assert "NO   of several creators of one name exactly one succeeds: 8 of 8" in checked.stdout
-
-
-def test_who_is_refused_is_told_what_to_give(
-    behind: Place, proxy: FaultProxy, tmp_path: Path
-) -> None:
-    proxy.answer(403, "", count=1000)
-    away, checked = shard(behind, tmp_path), check(behind)
-    for each in (away, checked):
-        assert each.returncode == ExitCode.TRY_AGAIN, each.stderr
-        assert "403" in each.stderr
-        assert "give the shards' pods credentials" in each.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from atoll_protos.exits import ExitCode
 from atoll_syncer.duties.background import Thread
-from atoll_syncer.duties.beating import Beating
+from atoll_syncer.duties.storing import Beating
 from atoll_syncer.model.log import Begun, TermBegun
 from atoll_syncer.storage.files import MARK, FileStore, StoreUnavailable
 from atoll_syncer.storage.journal import Journal

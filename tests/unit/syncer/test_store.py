@@ -1,10 +1,7 @@
 import errno
 import fcntl
 import hashlib
-import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -188,41 +185,3 @@ def test_of_processes_that_race_for_a_name_exactly_one_wins(store: FileStore) ->
     for number, wins in enumerate(won):
         for n in wins:
             assert store.read(f"log/{int(n):016d}.json") == str(number).encode() * 1000
-
-
-WRITER = """
-import hashlib, json, sys
-from pathlib import Path
-from atoll_syncer.storage.files import FileStore
-store = FileStore(Path(sys.argv[1]))
-store.open()
-n = len(store.names("log/"))
-print("ready", flush=True)
-while True:
-    body = str(n) * 20000
-    entry = {"seq": n, "body": body, "object": store.put([body.encode()], 1)}
-    assert store.create(f"log/{n:016d}.json", json.dumps(entry).encode())
-    n += 1
-"""
-
-
-def test_a_killed_writer_never_shows_half_an_entry(store: FileStore) -> None:
-    dice = random.Random(7)
-    for attempt in range(1, 13):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(store.root)], stdout=subprocess.PIPE
-        )
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        # Where the kill falls is the test; on a busy machine a write takes longer.
-        time.sleep(dice.uniform(0.0, 0.03 * attempt))
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
-        names = store.names("log/")
-        assert names == [f"log/{n:016d}.json" for n in range(len(names))]
-        for number, name in enumerate(names):
-            entry = json.loads(store.read(name))
-            assert entry["body"] == str(number) * 20000
-            assert store.read(entry["object"]) == entry["body"].encode()
-    assert names
