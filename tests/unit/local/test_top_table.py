@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator import cli
-from atoll_operator.client import job_client as shards
+from atoll_operator.client import job_client
 from atoll_operator.local import poller as local_shards
 from atoll_operator.local.local_status import MACHINES_FILE, MachinesFile, ShownMachine, to_json
 from atoll_operator.local.show.live import Answer, table
@@ -84,9 +84,9 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "code").write_text("0")
     (tmp_path / "errors").write_text("")
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    found = shards.Shards(namespace="team", pod="tiny-syncer-0-x", container="shard")
-    monkeypatch.setattr(shards, "shards_of", lambda *_: found)
-    monkeypatch.setattr(shards, "nodes_of", lambda *_: {"us-east-0": "node-1"})
+    found = job_client.Shards(namespace="team", pod="tiny-syncer-0-x", container="shard")
+    monkeypatch.setattr(job_client, "shards_of", lambda *_: found)
+    monkeypatch.setattr(job_client, "nodes_of", lambda *_: {"us-east-0": "node-1"})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
