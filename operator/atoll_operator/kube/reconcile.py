@@ -11,23 +11,22 @@ The reconciler is *level-triggered*: an event says only "look at this job again"
 is lost, doubled or late does no harm, and a pass that fails half-way is run again: every effect is
 idempotent. `edges.queue` decides when a pass runs, `plan.planner` when the clock brings the next.
 
+A pass asks the API server nothing (`cache`). While a watch that fills the cache is broken nothing
+is judged (NotSeenError), and what cannot be seen any more becomes Unknown when it is
+READ_SECONDS_MAX old (`blind`). Answers of shards from before the last effects are not judged either
+(NotAskedError, `edges.polls`). While nodes and Leases cannot be watched a pass continues without
+them, and no node counts as lost.
+
 When a pass fails, what is known is reported all the same: a planned status is written although an
 effect failed, and a job that could not be judged, for a broken watch or for an exception of the
 reading or the plan, gets conditions that are Unknown and say why. A child that is refused does not
 fail the pass (`apply`).
 
 What a pass thinks about it thinks in one of PLANNERS threads, and the event loop goes on: a large
-job holds up neither the Lease nor a probe, and two of them hold up others for as long as the first
-takes. Values alone go in and come out.
+job holds up neither the Lease nor a probe. Values alone go in and come out.
 
 There are no finalizers, which would block `kubectl delete` while the operator is away
 (docs/decisions.md). The operator never writes the spec of a job, a Node or a taint.
-
-A pass reads nothing at the API server but Secrets (`cache`). While a watch that fills the cache is
-broken nothing is judged (NotSeenError), and what cannot be seen any more becomes Unknown when it is
-READ_SECONDS_MAX old (`blind`). Answers of shards from before the last effects are not judged either
-(NotAskedError, `edges.polls`). While nodes and Leases cannot be watched a pass continues without
-them, and no node counts as lost.
 """
 
 import asyncio

@@ -45,7 +45,7 @@ def applied(*changes: str) -> list[dict[str, Any]]:
 
 def workloads_of(live: list[dict[str, Any]]) -> dict[str, Workload]:
     found = [each for each in live if each["kind"] in ("StatefulSet", "Deployment")]
-    return observation.by_name([objects.workload(each) for each in found])
+    return {child["metadata"]["name"]: objects.workload(child) for child in found}
 
 
 def seen(*changes: str, pods: tuple[Pod, ...] = (), **more: Any) -> Observation:
@@ -59,13 +59,11 @@ def seen(*changes: str, pods: tuple[Pod, ...] = (), **more: Any) -> Observation:
         "accepted": stored(*CHANGES, *changes),
         "children": tuple(live),
         "pods": pods,
-        "workloads": observation.by_name(
-            [
-                objects.workload(each)
-                for each in live
-                if each["kind"] in ("StatefulSet", "Deployment")
-            ]
-        ),
+        "workloads": {
+            child["metadata"]["name"]: objects.workload(child)
+            for child in live
+            if child["kind"] in observation.WORKLOADS
+        },
         "nodes": {name: node(name) for name in ("n1", "n2", "n3")},
         "remembered": remembered,
     }

@@ -284,6 +284,14 @@ class SeenJob:
     endpoints: Sequence[str] | None = None  # of shards that are exposed, once all are known
     idle: bool = False  # nothing runs, and nothing should run
 
+    @property
+    def registrar(self) -> pb.StatusReply | None:
+        return self.replies[0] if self.replies else None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.registrar is not None and self.registrar.state == pb.SHARD_COMPLETE
+
 
 def reads(reply: pb.StatusReply) -> bool:
     return reply.state in SERVING and reply.unread > 0
@@ -345,7 +353,7 @@ def status_of(view: SeenJob) -> Status:
     ready = sum(reply.state in SERVING and not reads(reply) for reply in answers)
     progress = _progress(view, live)
     runs = [reply.run for reply in answers if reply.run]
-    if _is_complete(view):
+    if view.is_complete:
         live = []  # who has yet to leave does not train
     return Status(
         learners_desired=spec.learners,
@@ -363,25 +371,15 @@ def status_of(view: SeenJob) -> Status:
             endpoints=None if view.endpoints is None else list(view.endpoints),
         ),
         run=runs[0] if runs else None,
-        checkpoint=_checkpoint(view),
+        checkpoint=(view.registrar and view.registrar.checkpoint) or None,
         learners_live=None if live is None else len(live),
         progress=progress,
     )
 
 
-def _checkpoint(view: SeenJob) -> str | None:
-    registrar = view.replies[0] if view.replies else None
-    return (registrar.checkpoint or None) if registrar is not None else None
-
-
-def _is_complete(view: SeenJob) -> bool:
-    registrar = view.replies[0] if view.replies else None
-    return registrar is not None and registrar.state == pb.SHARD_COMPLETE
-
-
 def _region(view: SeenJob, region: RegionSpec) -> RegionStatus:
     name, own, served = region.name, set(region.slots), region.name in view.ready
-    registrar = view.replies[0] if view.replies else None
+    registrar = view.registrar
     states = [each.state for each in registrar.slots if each.slot in own] if registrar else []
     live = [each for each in training(view.replies) or () if each.slot in own]
     return RegionStatus(
@@ -389,14 +387,13 @@ def _region(view: SeenJob, region: RegionSpec) -> RegionStatus:
         learners=region.learners,
         ready=view.ready[name] if served else None,
         replaced=view.replaced.get(name, 0) if served else None,
-        live=0 if _is_complete(view) else len(live) if registrar else None,
+        live=0 if view.is_complete else len(live) if registrar else None,
         lost=states.count(pb.SLOT_LOST) if registrar else None,
     )
 
 
 def _progress(view: SeenJob, live: Sequence[pb.SlotStatus] | None) -> ProgressStatus | None:
-    known = [reply for reply in view.replies if reply is not None]
-    registrar = view.replies[0] if view.replies else None
+    known, registrar = [reply for reply in view.replies if reply is not None], view.registrar
     if registrar is None or len(known) < len(view.replies) or live is None:
         return None
     spec = view.job.spec

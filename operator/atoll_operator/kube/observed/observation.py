@@ -6,7 +6,7 @@ clocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -361,10 +361,6 @@ def is_followed(pod: Pod, pods: Iterable[Pod]) -> bool:
     )
 
 
-def with_region(found: Pod, region: str) -> Pod:
-    return found if found.region else replace(found, region=region)
-
-
 def workload_name(job: str, pod: Pod) -> str:
     if pod.role == LEARNER_ROLE:
         return hosts_set(job, pod.slot) if pod.has_own_set else learner_set(job, pod.region)
@@ -390,8 +386,3 @@ def with_hosts(uids: frozenset[str], pods: Iterable[Pod]) -> frozenset[str]:
     several = [pod for pod in pods if pod.has_own_set]
     slots = {pod.slot for pod in several if pod.is_head and pod.uid in uids}
     return uids | {pod.uid for pod in several if pod.slot in slots and not pod.is_head}
-
-
-def by_name(found: Sequence[Workload]) -> dict[str, Workload]:
-    """By name, in which the workloads of one job differ."""
-    return {each.name: each for each in found}

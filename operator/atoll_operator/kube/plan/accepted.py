@@ -46,8 +46,7 @@ from atoll_operator.api.job import parsing
 from atoll_operator.api.job.parsing import from_object
 from atoll_operator.api.job.spec import Job
 from atoll_operator.kube import names
-from atoll_operator.kube.names import ACCEPTED_SPEC, accepted_name, shard_name
-from atoll_operator.kube.observed import objects
+from atoll_operator.kube.names import ACCEPTED_SPEC, shard_name
 from atoll_operator.kube.observed.objects import RESTARTED_AT, document, key_of, run_files
 from atoll_operator.kube.observed.observation import WORKLOADS, Object, Raw
 from atoll_operator.kube.plan import pods
@@ -171,22 +170,17 @@ def _last(
     raw: Object, children: Iterable[Object], serves: Callable[[str], bool]
 ) -> tuple[Mapping[str, Any], Job] | None:
     """The manifest that was accepted last, if there is one that this version can honour."""
-    name = accepted_name(raw["metadata"]["name"])
-    for each in children:
-        if key_of(each) != ("ConfigMap", name):
-            continue
-        spec = objects.document((each.get("data") or {}).get(SPEC))
-        present = raw.get("spec")
-        suspend = present.get("suspend") if isinstance(present, dict) else None
-        if isinstance(suspend, bool):
-            spec["suspend"] = suspend
-        try:
-            job = _job(raw["metadata"], spec)
-        except SpecError:
-            return None
-        refused = parsing.on_a_cluster(job) or _unreachable(job, serves)
-        return (spec, job) if refused is None else None
-    return None
+    spec = document(_accepted(children, raw["metadata"]["name"]).get(SPEC))
+    present = raw.get("spec")
+    suspend = present.get("suspend") if isinstance(present, dict) else None
+    if isinstance(suspend, bool):
+        spec["suspend"] = suspend
+    try:
+        job = _job(raw["metadata"], spec)
+    except SpecError:
+        return None
+    refused = parsing.on_a_cluster(job) or _unreachable(job, serves)
+    return (spec, job) if refused is None else None
 
 
 def spec_text(spec: Mapping[str, Any]) -> str:

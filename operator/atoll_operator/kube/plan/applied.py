@@ -2,22 +2,16 @@
 
 A child is applied when it is not there, or differs in a field from what would be applied (`drift`).
 When somebody else has changed it that is a *revert*: told in an Event, and of one child done once
-in REVERT_SECONDS (`JobMemory`), so that two controllers never write in turns without end.
+in REVERT_SECONDS, so that two controllers never write in turns without end. A live child is applied
+with its UID, so that an object that has taken its place is never hit.
 
 Of a job without any pod nothing is applied while a certificate is missing that cannot be made in
 this pass: no pod could start, and each would hold its node's accelerators. The API server tries a
 new template before it is applied. Of a new job nothing is made while one is refused; of a
 job that runs, that workload stays as it is, and the others take their edits.
 
-A live child is applied with its UID, so that an object that has taken its place is never hit.
-
-Drift: where a live object differs from what the operator would apply to it.
-
-The comparison is of values, field by field: every field that would be applied is in the live object
-with that value; other fields are others'. The hash that was last applied says nothing of what has
-become of the object, and `managedFields` who wrote a field last, but not what it holds.
-
-What the API server stores may look different from what was sent, and is equal all the same:
+Drift compares values: every field that would be applied is in the live object with that value;
+other fields are others'. What the API server stores may look different and be equal all the same:
 
     absent          nothing, as null, "", false, 0, [] and {} are left out of many fields;
                     an `emptyDir: {}` is kept, and tells one source of a volume from another
@@ -29,15 +23,13 @@ What the API server stores may look different from what was sent, and is equal a
     null            says nothing: the field is left to the cluster
 
 What else differs in the answer to an apply is `settled`: it is no drift as long as the live object
-has that same value (`JobMemory`).
+has that same value.
 
-Whose an object is that has the name of a child: this job's, or another's, which is left alone.
-
-Names of children hold no hash, so a user's object, another job's or a former job's may have one.
-Ours (`objects.is_of`) is what the job controls, and what carries the job's UID as a label and has
-no controller: somebody has taken our owner reference away, and it is set again. A claim outlives
-its job on purpose, so one without a controller belongs to every job of the name that its label
-says. Anything else is never applied to, adopted or deleted; the condition Accepted names it.
+Names of children hold no hash, so an object of others may have one. Ours (`objects.is_of`) is what
+the job controls, and what carries its UID as a label and has no controller: then our owner
+reference is set again. A claim outlives its job on purpose, so one without a controller belongs to
+every job of the name that its label says. Anything else is never applied to, adopted or deleted;
+the condition Accepted names it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -10,18 +10,14 @@ has left is not taken for this job's. Suspending or finishing a job sets replica
 `Annotation.APPLIED` is the hash of a whole object: a live object that carries it and differs all
 the same was changed by somebody else (`applied`). `Annotation.TEMPLATE` is the hash of a role's pod
 template without what may change under running pods (the run file's name, excluded nodes): a pod
-that carries another one is old, and `rollout` restarts it.
-
-The budgets of a job: how many of its pods a drain may evict, and an edit restart, at a time.
+that carries another one is old, and restarts (`restarts`).
 
 The learners that the quorum can spare are divided among the regions in turn, and each cluster has
 the shares of those that it serves: so clusters that drain or roll at the same time, without a word
 of each other, stay above the quorum together.
 
-How other clusters reach the shards: their Services, and the addresses to be copied.
-
-All shards show the same node, and it stays the one that was shown before, as long as it is Ready:
-what a person has copied stays right. Addresses are shown once those of all shards are known.
+Other clusters reach all shards at one node, which stays the one that was shown before as long as it
+is Ready: what a person has copied stays right.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

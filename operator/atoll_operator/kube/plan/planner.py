@@ -1,22 +1,17 @@
 """The plan of one pass: from an observation to everything that is to be done and said.
 
-`plan` reads nothing but its arguments and changes none of them, so the same observation always
-gives the same plan. Everything is decided in one place from one observation, because the parts
-depend on each other: a pod that is being replaced must not be named owner, and a shard that moves
-must not be held back by a rollout.
+`plan` reads nothing but its arguments and changes none of them. Everything is decided in one place
+from one observation, because the parts depend on each other: a pod that is being replaced must not
+be named owner, and a shard that moves must not be held back by a rollout.
 
 To add a decision: a function of values in one of the modules of this package, its inputs as fields
 of `Observation`, its result as a field of `Plan`, a line in `apply` that does it, and a test in
 tests/unit/kube/test_planner.py.
 
-How long until a job's next pass, if no event asks for one earlier.
-
-Whatever changes brings a pass by itself. A pass that nothing has asked for is needed for what time
-alone brings: an answer is waited for, a silence grows, something new is on trial, progress is due,
-a deadline passes. A job that trains as it should has none of the middle two: it is *steady*, and
-gets a pass when its progress is due and at the latest every STEADY_SECONDS, for an event that was
-lost. Silence is not seen later for it: an overdue Lease counts as doubtful, and ends the
-steadiness, 10 s before it can count as lost (`replacements`).
+Whatever changes brings a pass by itself; one that nothing has asked for is needed for what time
+alone brings. A job that trains as it should (*steady*) gets a pass when its progress is due and at
+the latest every STEADY_SECONDS, for an event that was lost. Silence is not seen later for it: an
+overdue Lease counts as doubtful, and ends the steadiness, 10 s before it can count as lost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +106,7 @@ def inquire(shown: Shown, settings: Settings, now: float) -> Inquiry:
         )
         for each in workloads
     ]
-    seen = replace(seen, workloads=observation.by_name(parsed))
+    seen = replace(seen, workloads={each.name: each for each in parsed})
     over = before_of(seen, now).over
     addresses = shard_addresses(job, seen.pods, settings.serves)
     if over and not phases.lingers(seen.status, now):

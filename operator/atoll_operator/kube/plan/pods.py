@@ -18,18 +18,15 @@ name, which every node has, rather than by its hostname label, which may differ 
 Whatever this module writes goes into the hash of the role's template. Running pods do not see a
 change of it before their user edits the job (`accepted`).
 
-The pod template of a learner of several hosts, which is a StatefulSet of its own.
+A learner of several hosts is a StatefulSet of its own: its slot and the place where its hosts meet
+are constants of the template, and a pod's number in the set is its host. The pods run the user's
+command under `atoll-worker launch`. A host that stands still holds the others, and nobody but the
+kubelet of its node can end it: so the launcher answers a liveness probe (PROBE).
 
-Its slot and the place where its hosts meet are constants of the template, and a pod's number in the
-set is its host. The pods run the user's command under `atoll-worker launch`. A host that stands
-still holds the others, and nobody but the kubelet of its node can end it: so the launcher answers a
-liveness probe (PROBE), also while the API server is away.
-
-A region's podOverrides, merged into the learners' pod template as Kubernetes would merge them.
-
-The rules are those of a strategic merge, by the same keys. Two things differ: `tolerations` and
-`envFrom` are appended, and an entry with a known key takes the place of the template's as a whole
-(a volume has one source), but for init containers. An empty value changes nothing.
+A region's podOverrides are merged into the learners' template by the rules and keys of a strategic
+merge. Two things differ: `tolerations` and `envFrom` are appended, and an entry with a known key
+takes the place of the template's as a whole (a volume has one source), but for init containers. An
+empty value changes nothing.
 """
 
 import copy
@@ -86,10 +83,7 @@ def _init_containers(old: list[Object] | None, new: list[Object]) -> list[Object
 # By field, how it is merged; what is not named is replaced.
 METADATA: Mapping[str, Merge] = {"labels": _united, "annotations": _united}
 CONTAINER: Mapping[str, Merge] = {
-    "image": _replaced,
-    "command": _replaced,
-    "args": _replaced,
-    "resources": _replaced,
+    **dict.fromkeys(("image", "command", "args", "resources"), _replaced),
     "env": _by("name"),
     "envFrom": _appended,
     "volumeMounts": _by("mountPath"),
@@ -105,10 +99,9 @@ POD: Mapping[str, Merge] = {
     "nodeSelector": _united,
     "affinity": _united,
     "securityContext": _united,
-    "serviceAccountName": _replaced,
-    "priorityClassName": _replaced,
-    "runtimeClassName": _replaced,
-    "schedulerName": _replaced,
+    **dict.fromkeys(
+        ("serviceAccountName", "priorityClassName", "runtimeClassName", "schedulerName"), _replaced
+    ),
 }
 
 

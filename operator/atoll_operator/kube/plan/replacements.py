@@ -53,7 +53,6 @@ from atoll_operator.kube.observed.observation import (
     by_workload,
     is_followed,
     with_hosts,
-    with_region,
     workload_name,
 )
 from atoll_protos.exits import ExitCode
@@ -303,7 +302,7 @@ def placement_of(
     for bare in seen.pods:
         if not bare.node or (bare.ended and bare.role != LEARNER_ROLE):
             continue  # the ended pod of a learner counts: a StatefulSet waits for its name
-        pod = with_region(bare, job.spec.syncer_region)
+        pod = bare if bare.region else replace(bare, region=job.spec.syncer_region)
         state = states.get(pod.node, NodeState.GONE)
         if state is NodeState.GONE:
             lost[pod.node] = state

@@ -5,8 +5,6 @@ SAME_CAUSE_SECONDS: what does not help the first time needs another answer. One 
 restarted at most once a day, one in back-off once for each Secret. A template that has changed
 again is another cause.
 
-How a new pod template reaches running pods: at once where nothing is lost, else a few at a time.
-
 Learners' StatefulSets have the update strategy OnDelete: the operator deletes old pods itself.
 
     1. Old learners that cost nothing, of all regions, at once, since an edit is often the fix:
@@ -15,8 +13,7 @@ Learners' StatefulSets have the update strategy OnDelete: the operator deletes o
        order that has some, as many as the quorum can spare, and one if it can spare none: otherwise
        such a job would keep its old template for ever. A region of which a StatefulSet is not
        observed yet may have some, so those after it wait. Of a job in several clusters each takes
-       at most its own share (`children.share`); one that has none takes one while all learners
-       train.
+       at most its own share (`children.share`); one that has none takes one while all train.
 
 All old pods of a learner of several hosts go at once: hosts of two templates may train nothing.
 

@@ -1,19 +1,16 @@
 """What the status of a job says after a pass, and whether that is worth a write.
 
 What cannot be seen is Unknown or absent, never the last value. An answer older than
-REPLY_SECONDS_MAX counts as none. The one exception is a job that is over: its pods and
-shards are gone by intent, so the last counts stay.
+REPLY_SECONDS_MAX counts as none. The one exception is a job that is over: its pods and shards are
+gone by intent, so the last counts stay.
 
 Nothing new is not written. A change of a condition's status or reason, or of a count, is written at
 once; after BUSY_WRITES writes within a minute once in BUSY_SECONDS. A message and mere progress are
 written at most every WRITE_SECONDS.
 
-Which pods of learners are Ready: those whose learner is in training, as the registrar sees it.
-
-A drain counts Ready pods, so the template of learners asks for one condition more (a readiness
-gate), which this operator writes. A pod is marked as soon as its learner is Training, or Stalled.
-The mark is taken back when the registrar has shown something else for IDLE_SECONDS while every
-shard serves. While that cannot be seen pods stay as they are marked.
+A drain counts Ready pods, so the template of learners has a readiness gate, which this operator
+writes (`marks`): a pod is marked as soon as its learner is Training, or Stalled, and not any more
+when the registrar has shown something else for IDLE_SECONDS while every shard serves.
 """
 
 from collections import defaultdict
