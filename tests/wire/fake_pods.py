@@ -43,17 +43,6 @@ echo ready
 exec sleep infinity
 """
 SET_PDEATHSIG = 1
-ASK = """
-import sys, time, urllib.error, urllib.request
-while True:
-    try:
-        sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=600).read().decode())
-        break
-    except urllib.error.URLError as error:
-        if not isinstance(error.reason, ConnectionRefusedError):
-            raise
-        time.sleep(0.1)
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,17 +72,6 @@ class Pod:
         fork.start()
         self.forks.append(fork)
         return fork
-
-    def ended(self) -> int:
-        """The exit code of its first process."""
-        return self.processes[0].wait(SECONDS_MAX)
-
-    def asked(self, url: str) -> str:
-        """What another one answers over HTTP, as soon as it listens."""
-        return subprocess.run(
-            [*self._enter, sys.executable, "-I", "-c", ASK, url],
-            capture_output=True, text=True, check=True, timeout=SECONDS_MAX,
-        ).stdout  # fmt: skip
 
     @property
     def log(self) -> Path:

@@ -142,10 +142,9 @@ def read_machines(out: Path) -> MachinesFile | None:
     """What the run in a folder has seen last; None: it has no machines, or has seen none yet."""
     try:
         text = (out / MACHINES_FILE).read_text(encoding="utf-8")
-        found: MachinesFile = parse(MachinesFile, text, MACHINES_FILE)
+        return parse(MachinesFile, text, MACHINES_FILE)
     except (OSError, SpecError):
         return None
-    return found
 
 
 def to_json(found: MachinesFile) -> str:

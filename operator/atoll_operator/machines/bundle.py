@@ -76,8 +76,7 @@ class Bundle:
     @classmethod
     def from_json(cls, text: str, name: str) -> "Bundle":
         """Raises SpecError, which calls the text `name`."""
-        found: Bundle = parse(Bundle, text, name)
-        return found
+        return parse(Bundle, text, name)
 
 
 def write(
