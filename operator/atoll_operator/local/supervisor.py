@@ -118,8 +118,8 @@ class Supervisor:
         log = self.files.out / "logs" / f"{planned.name}.log"
         return Child(planned, log, telemetry_of(planned, self.files.out))
 
-    def supervise(self, now: float, job: JobNow, *, new: bool = True) -> bool:
-        """Note what has ended and start what is due; returns whether anything changed.
+    def supervise(self, now: float, job: JobNow, *, new: bool = True) -> None:
+        """Note what has ended and start what is due.
 
         `now` is in monotonic seconds; `new`: all shards have just said how the `job` stands. Once
         it is complete only shards are started again, for learners that have yet to take its values.
@@ -129,7 +129,7 @@ class Supervisor:
         complete = self.complete_at is not None
         self._final, self._tick = complete or job.state is JobState.FINAL, job.tick
         self.steps = job.length or self.steps  # it may be edited
-        changed = self._let_leave(now)
+        self._let_leave(now)
         there = {child.planned.name for child in self.leaving}
         for child in self.children:
             self._report_ranks(child)
@@ -137,7 +137,6 @@ class Supervisor:
                 self._judge(child, now)
             if child.process is not None and (code := child.process.poll()) is not None:
                 self._ended(child, code, now)
-                changed = True
             last, waits = child.record.last, child.process is None and not child.done
             if complete and waits and last is not None and child.planned.role != "shard":
                 child.after, child.ended = why_ended(last), ""
@@ -145,10 +144,8 @@ class Supervisor:
             due = now >= child.start_at and child.planned.name not in there
             if child.process is None and wanted and due:
                 self._start(child, now)
-                changed = True
-        if changed or not self._written:
+        if not self._written:
             self._write()
-        return changed
 
     def last_ones(self) -> list[Child]:
         """Those other than shards that have not ended for good."""
@@ -159,8 +156,8 @@ class Supervisor:
         since = now if self.complete_at is None else self.complete_at
         return (also or bool(self.last_ones())) and now - since < LEAVING_SECONDS_MAX
 
-    def _let_leave(self, now: float) -> bool:
-        """Whether one of those that leave has gone."""
+    def _let_leave(self, now: float) -> None:
+        """Kill those that leave when their time is over, and forget those that have gone."""
         before = self.leaving
         for child in before:
             assert child.process is not None
@@ -170,7 +167,7 @@ class Supervisor:
         for child in before:
             if child not in self.leaving:
                 child.close_log()
-        return len(self.leaving) != len(before)
+                self._written = False
 
     def wait(self, now: float, seconds_max: float) -> None:
         """Return when a process ends or is due to start, at the latest after `seconds_max`."""
@@ -213,7 +210,7 @@ class Supervisor:
         self._write()
 
     def _start(self, child: Child, now: float) -> None:
-        planned = child.planned
+        planned, self._written = child.planned, False
         child.restarts += 1
         # To a shard's log its next process is the same pod, since the folder stays (rule 20).
         pod = f"{planned.name}-{'local' if planned.role == 'shard' else os.urandom(4).hex()}"
@@ -249,7 +246,7 @@ class Supervisor:
             )
 
     def _ended(self, child: Child, code: int, now: float) -> None:
-        child.process = None
+        child.process, self._written = None, False
         child.close_log()
         self._report_ranks(child)
         others = [each.exit_code for each in self._other_hosts(child)]

@@ -211,12 +211,3 @@ def test_a_mask_of_infinities_trains_and_what_fails_behind_the_loop_is_told_once
     rows = json.loads((out / "processes.json").read_text())
     assert [row["restarts"] for row in rows] == [0] * len(rows)
     assert conditions(out)["Complete"]["status"] == "True"
-
-
-def test_an_evaluator_of_another_model_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    file = job(tmp_path)
-    file.write_text(file.read_text() + "  evaluator: {everySteps: 20}\n")
-    code, said = run(file, tmp_path / "out")
-    assert code == 2
-    assert said[0].startswith("spec.evaluator.template: has no command, so it measures the built")
-    assert not (tmp_path / "out").exists()

@@ -48,10 +48,10 @@ class IdleSupervisor(Supervisor):
         super().__init__((), Files(Path(), print), print)
         self.children, self.done, self.new = [*children], list[Any](), list[bool]()
 
-    def supervise(self, now: float, job: JobNow, *, new: bool = True) -> bool:
+    def supervise(self, now: float, job: JobNow, *, new: bool = True) -> None:
         self.done.append("pass")
         self.new.append(new)
-        return super().supervise(now, job, new=new)
+        super().supervise(now, job, new=new)
 
     def follow(self, planned: Iterable[Any], now: float) -> None:
         self.done.append(list(planned))

@@ -111,11 +111,6 @@ class Register:
     machines: tuple[Member, ...] = ()
     former: tuple[Former, ...] = ()
 
-    @property
-    def slots(self) -> dict[str, list[str]]:
-        """By machine: its slots, as the slots file says it."""
-        return {each.name: [*each.slots] for each in self.machines}
-
     def rendezvous(self, slot: str) -> str:
         """Where the hosts of a slot's learner meet; empty: host 0 has not said it yet."""
         first = (x for x in self.machines if slot in x.slots and x.hosts > 1 and not x.host)
