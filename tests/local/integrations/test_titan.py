@@ -42,14 +42,12 @@ def done(*words: object) -> str:
     return found.stdout + found.stderr
 
 
-def train(
-    python: Path, folder: Path, *flags: object, ranks: int = RANKS, titan: Sequence[str] = ()
-) -> Path:
+def train(python: Path, folder: Path, *flags: object, titan: Sequence[str] = ()) -> Path:
     """A job of titan_llama.py with its checkpoints in `folder`/saved; the folder of the run."""
     out = folder / "out"
     done(
         *(python.with_name("atoll"), "run", LIBRARIES / "titan_llama.py", "--out", out),
-        *("--processes-per-learner", ranks, "--steps", STEPS, *flags, "--"),
+        *("--processes-per-learner", RANKS, "--steps", STEPS, *flags, "--"),
         *("--checkpoint.enable", "--checkpoint.interval", 10),
         *("--dump_folder", folder / "saved", *SHORT, *titan),
     )
@@ -99,10 +97,6 @@ def test_learners_of_two_ranks_train_together_and_save_and_export_the_same(
 
 
 SHAPES = {
-    "replicas of shards": (
-        *("--parallelism.data_parallel_replicate_degree", "2"),
-        *("--parallelism.data_parallel_shard_degree", "2"),
-    ),
     "context": ("--parallelism.context_parallel_degree", "2", "--training.seq_len", "256"),
     "pipeline": (
         *("--parallelism.pipeline_parallel_degree", "2", "--training.disable_cuda_graphs"),
@@ -115,13 +109,12 @@ SHAPES = {
 def test_other_shapes_train_and_save_and_export_the_same(
     shape: str, python: Path, tmp_path: Path
 ) -> None:
-    ranks = 4 if shape == "replicas of shards" else RANKS
     job = ("--learners", 1, "--set", "spec.steps=8", "--set", "spec.sync.period=4")
-    out = train(python, tmp_path, *job, ranks=ranks, titan=SHAPES[shape])
+    out = train(python, tmp_path, *job, titan=SHAPES[shape])
     assert commits(out)
     steps = steps_of(out, "local-0")
-    tokens = {"replicas of shards": 4 * BATCH * LENGTH, "context": BATCH * 256}
-    assert {line["tokens"] for line in steps} == {tokens.get(shape, BATCH * LENGTH)}
+    tokens = BATCH * (256 if shape == "context" else LENGTH)
+    assert {line["tokens"] for line in steps} == {tokens}
     assert all(1 < line["loss"] < 9 for line in steps)
     assert steps[-1]["loss"] < steps[0]["loss"]
     check_saved(python, out / "export", tmp_path / "saved" / "local-0")

@@ -1,15 +1,17 @@
-"""A script that calls `step()` at the wrong places is told so, once, with its line."""
+"""What a script does wrong while it trains is reported once, with the remedy."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.optim import optimizer as optimizer_module
 
 from atoll_worker.learner import Learner
+from atoll_worker.model.parameters import travelling
 from atoll_worker.script import refusals
-from atoll_worker.script.refusals import CALLS_SURE, StepWatch
+from atoll_worker.script.refusals import CALLS_SURE, STEPS_BETWEEN, StepWatch, Unshared
 from unit.worker.fixtures import learn, tiny_model
 
 Watched = Callable[..., StepWatch]
@@ -125,3 +127,45 @@ def test_a_learner_looks_until_it_is_left_or_follows_an_optimizer(
             learn(model, optimizer)
         assert "learner.step()" not in capsys.readouterr().out
     assert not optimizer_module._global_optimizer_post_hooks
+
+
+@pytest.fixture
+def model() -> nn.Sequential:
+    made = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    made[0].requires_grad_(False)
+    return made
+
+
+def opened(model: nn.Module, *optimizers: torch.optim.Optimizer) -> Unshared:
+    return Unshared([model], travelling(model), optimizers)
+
+
+def steps(learner: Unshared, count: int = STEPS_BETWEEN) -> list[str]:
+    return [reason for reason in (learner.step_made() for _ in range(count)) if reason]
+
+
+def test_layers_that_are_unfrozen_later_are_named_once(model: nn.Sequential) -> None:
+    learner = opened(model)
+    assert steps(learner) == []
+    model[0].requires_grad_(True)
+    (reason,) = steps(learner, 3 * STEPS_BETWEEN)
+    assert "0.weight, 0.bias" in reason
+    assert "before the Learner is opened" in reason
+
+
+def test_modules_and_parameter_groups_that_are_added_later_are_named(model: nn.Sequential) -> None:
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    learner = opened(model, optimizer)
+    model.append(nn.Linear(2, 3))
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, 4))]})
+    (reason,) = steps(learner)
+    assert "2.weight, 2.bias, SGD.param_groups[1] (3x4)" in reason
+
+
+def test_masters_of_an_optimizer_and_a_parameter_that_was_replaced_are_no_news(
+    model: nn.Sequential,
+) -> None:
+    masters = [nn.Parameter(p.detach().clone()) for p in model[1].parameters()]
+    learner = opened(model, torch.optim.SGD(masters, lr=0.1))
+    model[1].weight = nn.Parameter(torch.zeros(2, 2))
+    assert steps(learner) == []

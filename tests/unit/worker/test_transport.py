@@ -1,9 +1,13 @@
 """The transport's values: what goes out is the base less the capture that an offer names, whole."""
 
 import asyncio
+import json
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -12,9 +16,11 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
+from atoll_protos.network.channels import LANE_METADATA
 from atoll_protos.transfer import arrays
 from atoll_protos.transfer.codecs import Form, Wire
 from atoll_protos.transfer.frames import FrameError, Whole
+from atoll_protos.transfer.gathering import Gathering
 from atoll_worker.link.messages import Evaluated, Finished
 from atoll_worker.rules.learner_state import (
     Command,
@@ -26,9 +32,10 @@ from atoll_worker.rules.learner_state import (
     SendSeed,
     TelemetryRecord,
 )
+from atoll_worker.transport import transport as module
 from atoll_worker.transport.carrier import Values
-from atoll_worker.transport.control_stream import Outgoing
-from atoll_worker.transport.transport import LOOKED_AT_EACH
+from atoll_worker.transport.control_stream import Bulk, Outgoing, Payload
+from atoll_worker.transport.transport import LOOKED_AT_EACH, Telemetry
 from atoll_worker.transport_process import until_a_bug
 from unit.worker import fixtures
 from unit.worker.fake_ends import COUNT, KEY, OFFER, Rig, full
@@ -337,3 +344,165 @@ def test_a_bad_transfer_is_no_bug_of_the_transport(monkeypatch: pytest.MonkeyPat
     with pytest.raises(FrameError):
         asyncio.run(rig.transport.carrier._whole(0, Whole(pb.Transfer(), bytearray())))
     assert not rig.transport.over.is_set()
+
+
+SIZE = 1003
+
+
+class Call:
+    """A stream of gRPC on which nothing comes; it takes what is written, one at a time."""
+
+    def __init__(self, written: list[bytes]) -> None:
+        self.written = written
+
+    async def read(self) -> Any:
+        await asyncio.Event().wait()
+
+    async def write(self, frame: bytes) -> None:
+        await asyncio.sleep(0)
+        self.written.append(frame)
+
+
+class Channel:
+    """The connections of one session, of which each has one call."""
+
+    def __init__(self) -> None:
+        self.lanes: list[list[bytes]] = []
+        self.metadata: list[dict[str, str]] = []
+
+    async def __aenter__(self) -> "Channel":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def stream_stream(self, _: str) -> Callable[..., Call]:
+        def call(metadata: Any) -> Call:
+            self.metadata.append(dict(metadata))
+            self.lanes.append([])
+            return Call(self.lanes[-1])
+
+        return call
+
+
+def offer(number: int, data_state: bytes | None = None) -> Outgoing:
+    named = pb.Offer(slice=number, data_state=data_state)
+    data = bytes((number + at) % 256 for at in range(SIZE))
+    return Outgoing(pb.Transfer(offer=named, encoding=pb.INT8, byte_count=SIZE), data)
+
+
+def sent(lanes: int, *outgoing: Outgoing | None) -> tuple[Channel, list[Whole]]:
+    """What a receiver puts together of what a session sends on its lanes."""
+    queue: asyncio.Queue[Payload] = asyncio.Queue()
+    channel, gathering, wholes = Channel(), Gathering(lanes, lambda _: SIZE), list[Whole]()
+
+    def payload(each: Outgoing | None) -> Payload:
+        async def made() -> Outgoing | None:
+            return each
+
+        return made
+
+    async def read(lane: int) -> None:
+        while len(wholes) < len([*filter(None, outgoing)]):
+            await gathering.turn(lane)
+            while channel.lanes[lane] and (not gathering.head or gathering.owes(lane)):
+                if (whole := gathering.feed(lane, channel.lanes[lane].pop(0))) is not None:
+                    wholes.append(whole)
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        for each in outgoing:
+            queue.put_nowait(payload(each))
+        bulk = Bulk(
+            endpoint="shard:1",
+            open_channel=lambda *_: cast(Any, channel),
+            session=7,
+            secret="s",
+            payloads=queue,
+            admit=lambda _: None,
+            whole=lambda _: asyncio.sleep(0),
+            lanes=lanes,
+        )
+        running = asyncio.create_task(bulk.run())
+        while len(channel.lanes) < lanes:  # noqa: ASYNC110 - they open in turns of the loop
+            await asyncio.sleep(0)
+        await asyncio.gather(*(read(lane) for lane in range(lanes)))
+        running.cancel()
+
+    asyncio.run(scenario())
+    return channel, wholes
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+def test_what_the_lanes_send_is_put_together_again(lanes: int) -> None:
+    outgoing = (offer(1), None, offer(2))
+    channel, wholes = sent(lanes, *outgoing)
+    assert [bytes(whole.payload) for whole in wholes] == [each.data for each in outgoing if each]
+    assert [whole.head for whole in wholes] == [each.head for each in outgoing if each]
+    named = [each.get(LANE_METADATA) for each in channel.metadata]
+    assert named == ([None] if lanes == 1 else [str(lane) for lane in range(lanes)])
+
+
+def test_all_lanes_say_the_same_of_the_data_state_of_an_offer_rule_28() -> None:
+    _, wholes = sent(3, offer(1, b"state"), offer(2, b"state"), offer(3, b"other"))
+    said = [(w.head.offer.data_state, w.head.offer.same_data_state) for w in wholes]
+    assert said == [(b"state", False), (b"", True), (b"other", False)]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_learner_appends_to_the_file_of_its_slot(tmp_path: Path) -> None:
+    for t_m in (1, 2):  # a second process start goes on in the same file
+        telemetry = Telemetry(str(tmp_path), "us-east-0")
+        telemetry.write({"run": "r", "t_m": t_m})
+        telemetry.flush()
+    found = lines(tmp_path / "learners" / "us-east-0.jsonl")
+    assert [each["t_m"] for each in found] == [1, 2]
+    assert all(each["run"] == "r" and each["time"] > 0 for each in found)
+
+
+def test_what_a_script_logs_at_each_step_is_written_out_as_seldom_as_its_steps(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(module, "FLUSH_SECONDS", 1e6)
+    telemetry = Telemetry(str(tmp_path), "us-east-0")
+    for line in ({"t_m": 1}, {"event": "logged", "tick": 0, "values": {"a": 1.0}}):
+        telemetry._flushed_at = time.time()
+        telemetry.write(line)
+    assert not (tmp_path / "learners").exists()
+    telemetry.flush()
+    assert len(lines(tmp_path / "learners" / "us-east-0.jsonl")) == 2
+
+
+def test_an_observer_writes_evaluations_that_can_be_read_at_once(tmp_path: Path) -> None:
+    telemetry = Telemetry(str(tmp_path), "")
+    telemetry.write({"run": "r", "tick": 0, "loss": 5.5})
+    telemetry.write({"run": "r", "tick": 50, "loss": 2.5})
+    assert [each["loss"] for each in lines(tmp_path / "evaluations.jsonl")] == [5.5, 2.5]
+    telemetry.flush()
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    telemetry = Telemetry("", "us-east-0")
+    telemetry.write({"t_m": 1})
+    telemetry.flush()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_for_which_the_disk_has_no_room_are_written_whole_when_it_has(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The transport process ended, and with it the learner."""
+    monkeypatch.setattr(module, "WAITING_BYTES_MAX", 400)
+    (tmp_path / "learners").write_text("no folder")
+    telemetry = Telemetry(str(tmp_path), "a-0")
+    for number in range(100):
+        telemetry.write({"event": "warning", "number": number})
+    (tmp_path / "learners").unlink()
+    telemetry.flush()
+    kept = [line["number"] for line in lines(tmp_path / "learners" / "a-0.jsonl")]
+    assert kept == [*range(len(kept))]
+    assert 1 < len(kept) < 10
