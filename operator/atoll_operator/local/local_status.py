@@ -20,16 +20,9 @@ from atoll_operator.api.status.conditions import (
     Facts,
     Phase,
     PhaseKind,
-    capped,
     conditions_of,
-    late,
-    leading,
-    reading,
-    refused_offers,
-    same_data,
+    facts_of_replies,
     some_of,
-    tick_seconds,
-    troubles,
 )
 from atoll_operator.api.status.job_status import (
     ENDED,
@@ -261,9 +254,8 @@ def facts(job: Job, replies: Replies, ends: ProcessReports, still_seconds: float
     live, away = training(replies), missing(job, replies)
     silent = [shard_process(n) for n, reply in enumerate(replies) if reply is None]
     return Facts(
+        **facts_of_replies(replies, job.spec.sync),
         phase=phase(job, replies),
-        shard_states=tuple(reply.state if reply else None for reply in replies),
-        reading=reading(replies),
         desired=job.spec.learners,
         live=None if live is None else len(live),
         missing=away,
@@ -274,14 +266,7 @@ def facts(job: Job, replies: Replies, ends: ProcessReports, still_seconds: float
             ends.started_again[name] for name in silent if name in ends.started_again
         ),
         losses=tuple(text for slot, text in ends.started_again.items() if slot in away),
-        troubles=troubles(replies),
-        same_data=same_data(replies),
-        refused_offers=refused_offers(replies),
-        late=late(replies, job.spec.sync),
-        leading=leading(replies),
-        capped=capped(replies),
         stalled_seconds=still_seconds,
-        tick_seconds=tick_seconds(replies),
         begun=any(reply is not None and reply.tick > 0 for reply in replies),
     )
 

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_operator.api.job.sync_fields import SyncSpec
@@ -425,6 +425,21 @@ def transitions(old: Sequence[Condition], new: Sequence[Condition]) -> tuple[Con
 
 
 # ---------------------------------------------------------------- facts, from what shards reply
+
+
+def facts_of_replies(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> dict[str, Any]:
+    """Return the fields of `Facts` that follow from what shards reply alone."""
+    return {
+        "shard_states": tuple(reply.state if reply else None for reply in replies),
+        "reading": reading(replies),
+        "tick_seconds": tick_seconds(replies),
+        "troubles": troubles(replies),
+        "same_data": same_data(replies),
+        "refused_offers": refused_offers(replies),
+        "late": late(replies, sync),
+        "leading": leading(replies),
+        "capped": capped(replies),
+    }
 
 
 def tick_seconds(replies: Sequence[pb.StatusReply | None]) -> float:

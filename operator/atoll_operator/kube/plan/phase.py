@@ -144,13 +144,8 @@ def phase_at_home(
     have ended for good (`exited_for_good`). `final_seconds` is the time since this operator first
     saw the registrar's Complete.
     """
-    refused = parsing.on_a_cluster(job)
-    if before.complete is not None:
-        return kept(PhaseKind.COMPLETE, before.complete)
-    if before.failed is not None:
-        return kept(PhaseKind.FAILED, before.failed)
-    if refused is not None:
-        return Phase(kind=PhaseKind.REJECTED, reason=NOT_SUPPORTED, message=str(refused))
+    if (decided := _decided(job, before)) is not None:
+        return decided
     if registrar is not None and registrar.state == pb.SHARD_COMPLETE:
         return _complete(job, registrar, pods, final_seconds or 0.0)
     failure = _failure(job, before, exited, registrar)
@@ -193,8 +188,18 @@ def running(
     )
 
 
-def kept(kind: PhaseKind, condition: Condition) -> Phase:
-    return Phase(kind=kind, reason=condition.reason, message=condition.message)
+def _decided(job: Job, before: Before) -> Phase | None:
+    """Return the phase of a job that is over, or that no cluster can run."""
+    for kind, condition in (
+        (PhaseKind.COMPLETE, before.complete),
+        (PhaseKind.FAILED, before.failed),
+    ):
+        if condition is not None:
+            return Phase(kind=kind, reason=condition.reason, message=condition.message)
+    refused = parsing.on_a_cluster(job)
+    if refused is not None:
+        return Phase(kind=PhaseKind.REJECTED, reason=NOT_SUPPORTED, message=str(refused))
+    return None
 
 
 def _all_finished(job: Job, pods: Sequence[Pod]) -> bool:
@@ -356,13 +361,8 @@ class ElsewhereFacts:
 
 def phase_elsewhere(scene: ElsewhereFacts) -> Phase:
     job, before, registrar = scene.job, scene.before, scene.seen.registrar
-    refused = parsing.on_a_cluster(job)
-    if before.complete is not None:
-        return kept(PhaseKind.COMPLETE, before.complete)
-    if before.failed is not None:
-        return kept(PhaseKind.FAILED, before.failed)
-    if refused is not None:
-        return Phase(kind=PhaseKind.REJECTED, reason=NOT_SUPPORTED, message=str(refused))
+    if (decided := _decided(job, before)) is not None:
+        return decided
     ended = _ended(scene)
     if ended is not None:
         return ended

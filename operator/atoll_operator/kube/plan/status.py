@@ -26,14 +26,7 @@ from atoll_operator.api.status.conditions import (
     STARTING_SECONDS_MAX,
     Facts,
     PhaseKind,
-    capped,
-    late,
-    leading,
-    reading,
-    refused_offers,
-    same_data,
-    tick_seconds,
-    troubles,
+    facts_of_replies,
 )
 from atoll_operator.api.status.job_status import ENDED, Condition, FailureRecord, Status
 from atoll_operator.api.status.reasons import NODE_LOSS_HELD
@@ -290,11 +283,10 @@ def _facts(case: Situation) -> Facts:
             said = f"{each.kind} {each.name} cannot make a pod: {each.trouble}"
             (shard_problems if each.name in deployed else losses).append(said)
     return Facts(
+        **facts_of_replies(seen.replies, job.spec.sync),
         phase=case.phase,
         warnings=needs.warnings(job.spec),
         unaccepted=(seen.reason, seen.error) if seen.error else None,
-        shard_states=tuple(reply.state if reply else None for reply in seen.replies),
-        reading=reading(seen.replies),
         shard_problems=tuple(shard_problems),
         desired=job.spec.learners,
         live=None if live is None else len(live),
@@ -317,16 +309,9 @@ def _facts(case: Situation) -> Facts:
         else (),
         transport=_transport(case),
         stalled_seconds=seen.remembered.still_seconds,
-        tick_seconds=tick_seconds(seen.replies),
         ephemeral=not job.spec.syncer.storage.outlives_pods,
         larger_claims=tuple(larger_claims(seen.children, job.spec.syncer.storage.size)),
         pods_left=sum(pod.role == LEARNER_ROLE for pod in seen.pods),
-        troubles=troubles(seen.replies),
-        same_data=same_data(seen.replies),
-        refused_offers=refused_offers(seen.replies),
-        late=late(seen.replies, job.spec.sync),
-        leading=leading(seen.replies),
-        capped=capped(seen.replies),
         unreachable=_unreachable(case),
         begun=conditions.has_begun(seen.status.conditions or []),
         hold=case.hold,
