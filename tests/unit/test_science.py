@@ -10,11 +10,10 @@ from atoll_protos.job.run_file import Merge, Quorum
 from atoll_protos.transfer.codecs import Wire
 from bench.science import queue, report
 from bench.science.__main__ import made
-from bench.science.engine import TensorWorld, modelled, train
+from bench.science.engine import train
 from bench.science.experiments import SCALES, experiments
 from bench.science.report import estimate, paired
-from bench.science.setting import SIZES, TOKENS, Away, Setting
-from sim.simulate import logs_into
+from bench.science.setting import Setting
 
 TESTS = Path(__file__).parents[1]
 SMALL = SCALES["small"]
@@ -35,18 +34,6 @@ def test_a_queue_goes_on_where_it_was(tmp_path: Path) -> None:
     queue.make(tmp_path, settings[1], lambda setting: {"loss": float(setting.seed)})
     assert queue.missing(tmp_path, settings) == [settings[0], settings[2]]
     assert queue.result(tmp_path, settings[1]) == {"loss": 1.0}
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_sizes_are_compared_on_equal_windows_each_at_its_own_rate(scale: str) -> None:
-    size = replace(SCALES[scale], seeds=1)
-    runs = experiments(size)["a"].runs(size)
-    for learners in (2, 4, 8):
-        of_all = [runs[f"{name}, M = {learners}", "Decoupled", 0] for name in size.sizes]
-        assert {(each.steps, each.batch, each.context) for each in of_all} == {
-            (size.steps, 16 // learners, size.context)
-        }
-        assert [each.rate for each in of_all] == [SIZES[name].rate for name in size.sizes]
 
 
 # ------------------------------------------------------------ arithmetic
@@ -107,17 +94,6 @@ def test_an_arm_is_what_its_name_says() -> None:
     assert of("i", "M = 4", "none").job().tokens == of("i", "M = 4", "each once").job().tokens
 
 
-@pytest.mark.parametrize("cut", ["layers", "tensors in turn"])
-def test_other_cuts_of_the_model_have_every_value_once(cut: str) -> None:
-    setting = replace(of("f", "P = 8", cut), model=cut)
-    with modelled(cut), logs_into(None):
-        world = TensorWorld(setting)
-        world.close()
-    slices = world.layout.slices
-    assert all(each.pieces for each in slices)
-    assert sum(each.element_count for each in slices) == 32928
-
-
 def test_one_learner_whose_merges_change_nothing_trains_as_if_alone() -> None:
     """Rate 1 without momentum takes its values as they are: capture, merge and adoption are true.
 
@@ -131,15 +107,6 @@ def test_one_learner_whose_merges_change_nothing_trains_as_if_alone() -> None:
     assert found["loss"] == pytest.approx(train(replace(alone, sync=None))["loss"], abs=1e-4)
 
 
-def test_equal_settings_give_equal_runs_and_the_merge_reaches_the_shard() -> None:
-    def of_merge(merge: str) -> float:
-        return train(replace(TINY, sync={**(TINY.sync or {}), "merge": merge}))["loss"]
-
-    mean = of_merge("Mean")
-    assert of_merge("Mean") == mean
-    assert of_merge("RadialDirectional") != mean
-
-
 @pytest.mark.parametrize("preset", ["DiLoCo", "StreamingDiLoCo"])
 def test_in_lock_step_speeds_and_links_change_no_bit_of_the_model_rule_15(preset: str) -> None:
     """With a warm-up: the inner rate follows a learner's position, not the tick that it hears."""
@@ -148,11 +115,3 @@ def test_in_lock_step_speeds_and_links_change_no_bit_of_the_model_rule_15(preset
     found = train(uneven)
     assert found["loss"] == train(even)["loss"]
     assert found["offers_merged"] == 1.0
-
-
-def test_a_lost_learner_comes_again_and_the_tokens_are_trained_all_the_same() -> None:
-    lost = Away(learner=1, begins=4.0, ends=6.0)
-    setting = replace(TINY, ends=TOKENS, away=(lost,))
-    found, whole = train(setting), train(replace(TINY, ends=TOKENS))
-    assert setting.tokens <= found["tokens"] < 1.3 * setting.tokens
-    assert found["virtual_steps"] > whole["virtual_steps"]

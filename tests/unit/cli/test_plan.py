@@ -11,30 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from atoll_operator import cli
-from atoll_operator.sizing.needs import Assumptions, needs
 from atoll_protos.errors import SpecError
-from unit.sizing.cases import BILLION, given, spec_of
-
-
-def test_the_two_examples_of_the_documents_come_out() -> None:
-    small = needs(spec_of({"eu": 4}), given())
-    machines = small.machines
-    assert small.traffic.up == pytest.approx(0.67e9, rel=0.01)
-    assert machines.learner_memory == pytest.approx(8.8e9, rel=0.01)
-    assert machines.learner_cores == pytest.approx(0.25)
-    assert machines.learner_thread == pytest.approx(0.11, rel=0.02)
-    assert machines.shard_network == pytest.approx(2.7e9, rel=0.02)
-    assert machines.shard_cores == pytest.approx(1.4, rel=0.02)
-    assert machines.shards_least == 1
-    assert machines.shard_memory == pytest.approx(11.0e9, rel=0.01)
-    assert machines.shard_writes == pytest.approx(0.33e9, rel=0.02)
-    large = needs(spec_of({"eu": 8}), Assumptions(parameters=12 * BILLION, step_seconds=10.0))
-    assert large.traffic.up == pytest.approx(0.8e9)
-    assert large.machines.learner_memory == pytest.approx(106e9)
-    assert large.machines.shard_network == pytest.approx(6.4e9)
-    assert large.machines.shards_least == 2
-    assert large.machines.shard_memory == pytest.approx(138e9, rel=0.01)
-    assert large.machines.shard_room == pytest.approx(240e9, rel=0.01)
 
 
 def test_a_region_that_is_not_there_is_refused(file: Path) -> None:

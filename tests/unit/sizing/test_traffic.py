@@ -25,22 +25,6 @@ def test_the_border_of_the_syncers_region_carries_what_all_others_exchange() -> 
     assert (alone.borders[0].out, alone.borders[0].into) == (0, 0)
 
 
-def test_int4_takes_about_a_quarter_of_bf16() -> None:
-    exact = traffic(spec_of({"us": 2}), given())
-    short = traffic(spec_of({"us": 2}, sync={"wire": {"up": "int4", "down": "int8"}}), given())
-    assert 0.25 < short.up / exact.up < 0.3
-    assert 0.5 < short.down / exact.down < 0.52
-
-
-def test_int2_takes_half_of_int4_up_and_nothing_down() -> None:
-    four, two = (
-        traffic(spec_of({"us": 2}, sync={"wire": {"up": up, "down": "int4"}}), given())
-        for up in ("int4", "int2")
-    )
-    assert two.up / four.up == pytest.approx(2.25 / 4.5)
-    assert two.down == four.down
-
-
 def test_a_line_of_the_peak_rate_brings_a_fragment_back_just_in_time() -> None:
     spec = spec_of({"us": 1, "eu": 2}, sync={"overlap": 3})
     first = traffic(spec, given({"eu": (1.0, 0.1)})).borders[1]
