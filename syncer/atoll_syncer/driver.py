@@ -331,13 +331,21 @@ class Driver:
     async def _export_part(self) -> None:
         values, history = self.values, self.state.history
         assert values is not None, "final without values"
-        part = await self._keeping.export_part(history.run, self.state.number, values)
+        part = await self.background.until_stored(
+            Thread.MERGE,
+            lambda: self.machine.exporter.write_part(
+                history.run, self.state.number, values.exported()
+            ),
+        )
         self.feed(self.shard.part_written(part.file, part.digest))
 
     async def _export_whole(self, parts: tuple[tuple[int, str, str], ...]) -> None:
-        assert self.values is not None, "final without values"
+        values, run = self.values, self.state.history.run
+        assert values is not None, "final without values"
         files = [ExportPart(file=file, digest=digest) for _, file, digest in parts]
-        await self._keeping.export_whole(self.state.history, self.values.layout, files)
+        await self.background.until_stored(
+            Thread.MERGE, lambda: self.machine.exporter.assemble(run, values.layout, files)
+        )
         self.feed(self.shard.exported())
 
     async def _ask(self, request: Any) -> None:

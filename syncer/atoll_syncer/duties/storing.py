@@ -36,7 +36,6 @@ import structlog
 
 import atoll_protos.v1.atoll_pb2 as pb
 from atoll_protos.exits import ExitCode
-from atoll_protos.job.layout import Layout
 from atoll_syncer.duties.background import RETRY_SECONDS, Background, Thread
 from atoll_syncer.duties.port import Machine
 from atoll_syncer.model.effects import Effect, SendReply
@@ -45,7 +44,7 @@ from atoll_syncer.model.log import Committed, Entry, TermBegun
 from atoll_syncer.model.state import ShardState
 from atoll_syncer.rules.shard import Shard
 from atoll_syncer.storage import versions
-from atoll_syncer.storage.export import ExportPart, encode_part
+from atoll_syncer.storage.export import encode_part
 from atoll_syncer.storage.files import StoreCorrupt, StoreEmptied, StoreError, StoreMissing
 from atoll_syncer.storage.journal import (
     DeposedError,
@@ -157,19 +156,15 @@ class ReadingBack:
             try:
                 await self._background.until_stored(Thread.READ, read)
             except (StoreCorrupt, StoreMissing) as trouble:
-                if await self._is_followed():
-                    return
+                deposed = self._machine.journal.is_deposed
+                if await self._background.until_stored(Thread.READ, deposed):
+                    return  # who followed removes what it does not need (rule 19)
                 log.error("committed data is lost", slice=fragment, trouble=str(trouble))
                 self._machine.metrics.store_troubles.labels(trouble.kind).inc()
                 self._feed(shard.lost({fragment}, clock()))
             else:
                 self._feed(shard.read_back(fragment, clock()))
         log.info("values are read back", slices=count, seconds=round(clock() - began, 3))
-
-    async def _is_followed(self) -> bool:
-        """Whether another process has the shard, which removes what it does not need (rule 19)."""
-        journal = self._machine.journal
-        return await self._background.until_stored(Thread.READ, journal.is_deposed)
 
 
 PIECE_BYTES: Final = 1 << 20
@@ -228,18 +223,6 @@ class Keeping:
                 digest.update(data)
                 yield pb.ExportPiece(data=data)
         yield pb.ExportPiece(digest=digest.hexdigest())
-
-    async def export_part(self, run: str, shard: int, values: "TensorValues") -> ExportPart:
-        return await self._background.until_stored(
-            Thread.MERGE, lambda: self._machine.exporter.write_part(run, shard, values.exported())
-        )
-
-    async def export_whole(
-        self, history: History, layout: Layout, parts: Sequence[ExportPart]
-    ) -> None:
-        await self._background.until_stored(
-            Thread.MERGE, lambda: self._machine.exporter.assemble(history.run, layout, parts)
-        )
 
 
 PATIENCE_ENTRIES: Final = 4096

@@ -10,19 +10,11 @@ from unittest.mock import Mock
 import pytest
 import structlog
 
-from atoll_protos.job.schedule import Length, LengthFile, read
+from atoll_protos.job.schedule import Length, read
 from atoll_syncer.duties.background import Background, Thread, start_threads
 from atoll_syncer.edges import job_files
 from atoll_syncer.edges.job_files import JobFile, follow
 from atoll_syncer.model.effects import Effect
-
-
-def test_the_file_is_read_as_it_is_now(tmp_path: Path) -> None:
-    path = tmp_path / "length.json"
-    file = JobFile(str(path), read)
-    for revision, steps in ((1, 300), (2, 200)):
-        path.write_text(LengthFile(revision=revision, steps=steps).to_json())
-        assert file.read() == Length(revision=revision, steps=steps, ends=(steps,))
 
 
 def test_the_same_text_is_parsed_once(tmp_path: Path) -> None:

@@ -48,17 +48,14 @@ def test_a_full_disk_at_the_start_is_said_in_a_line_and_worth_another_start(
 def test_a_place_that_only_an_edit_makes_usable_is_bad_input_with_the_flags_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with pytest.raises(StoreUnavailable), program.opening("--store"):
+        raise trouble(permanent=False)
     with pytest.raises(SpecError) as caught, program.opening("--store"):
         raise trouble(permanent=True)
     assert ended_with(caught.value, monkeypatch) == ExitCode.BAD_INPUT
     said = capsys.readouterr().err
     assert said.startswith("--store: /data/s: Permission denied")
     assert "let this user write there" in said
-
-
-def test_other_trouble_stays_what_it_is() -> None:
-    with pytest.raises(StoreUnavailable), program.opening("--store"):
-        raise trouble(permanent=False)
 
 
 def test_a_start_on_a_full_volume_takes_the_room_of_the_tape(

@@ -153,20 +153,27 @@ def test_what_the_owner_wrote_before_it_fell_silent_makes_nobody_wait_longer(sho
     assert shop.takes(newcomer)
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that are read of any store."""
+    names, read = list[str](), FileStore.read
+
+    def read_and_note(self: FileStore, name: str) -> bytearray:
+        names.append(name)
+        return read(self, name)
+
+    monkeypatch.setattr(FileStore, "read", read_and_note)
+    return names
+
+
 def test_while_the_heartbeat_goes_on_a_look_is_one_read(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.take_over(1, "a")
     shop.beat("a")
-    newcomer, asked = shop.newcomer(), list[str]()
+    newcomer = shop.newcomer()
     assert not shop.takes(newcomer)
-    read = FileStore.read
-
-    def read_and_count(self: FileStore, name: str) -> bytearray:
-        asked.append(name)
-        return read(self, name)
-
-    monkeypatch.setattr(FileStore, "read", read_and_count)
+    asked.clear()
     monkeypatch.setattr(FileStore, "names", None)  # nothing is listed
     for _ in range(3):
         shop.now += 1.0
@@ -178,24 +185,15 @@ def test_while_the_heartbeat_goes_on_a_look_is_one_read(
 
 
 def test_a_newcomer_reads_the_log_while_the_owner_lives_and_has_little_to_read_at_its_turn(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, asked: list[str]
 ) -> None:
-    owner, asked, read = shop.take_over(1, "a"), list[str](), FileStore.read
-    newcomer = shop.newcomer()
-
-    def read_and_note(self: FileStore, name: str) -> bytearray:
-        asked.append(name)
-        return read(self, name)
-
-    def live(seconds: int) -> None:
-        for _ in range(seconds):
-            shop.now += 1.0
-            shop.beat("a")
-            owner.append(Begun(shard=0))
-            assert not shop.takes(newcomer)
-
-    live(int(4 * CATCH_UP_SECONDS))
-    monkeypatch.setattr(FileStore, "read", read_and_note)
+    owner, newcomer = shop.take_over(1, "a"), shop.newcomer()
+    for _ in range(int(4 * CATCH_UP_SECONDS)):
+        shop.now += 1.0
+        shop.beat("a")
+        owner.append(Begun(shard=0))
+        assert not shop.takes(newcomer)
+    asked.clear()
     shop.now += T + 1.0
     assert shop.takes(newcomer)
     assert sum(name.startswith(LOG) for name in asked) <= CATCH_UP_SECONDS + 1
