@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from atoll_operator.kube.plan.planner import plan
-from atoll_syncer.model.roster import closes
+from atoll_syncer.rules.rounds import look
 from atoll_worker.learner import Learner
 from journeys import JOURNEYS, PROGRAMS, ROOT, follow, sizes
 
 # The operator plans in a thread that an earlier pass has started.
-RUN = (plan, plan, closes, Learner.step, closes)
+RUN = (plan, plan, look, Learner.step, look)
 
 
 @pytest.mark.parametrize(("name", "runs"), list(zip(JOURNEYS, RUN, strict=True)))

@@ -412,6 +412,13 @@ class Round:
             return self.deadline is not None and now >= self.deadline
         return self.quorum_at is not None and now >= self.quorum_at + self.grace_seconds
 
+    def why_closed(self, missing: Sequence[str]) -> str:
+        """Return what ended it, in words; `missing` are those whose offers might have counted."""
+        if not missing:
+            return "last round: all complete" if self.last else "all complete"
+        ended = "last round: deadline" if self.last else "grace over"
+        return f"{ended}, without {', '.join(missing)}"
+
     def comes_in_time(self, slot: str, transfer: MovingMean) -> bool:
         """Whether an offer is whole within the grace that takes as long from its Call as usual."""
         assert self.quorum_at is not None, "the K-th offer was noted"
@@ -427,33 +434,6 @@ class Round:
         """An offer was removed: the grace counts from the K-th of those that stay."""
         if self.quorum_at is not None and len(self.complete_at) >= quorum:
             self.quorum_at = max(self.quorum_at, sorted(self.complete_at.values())[quorum - 1])
-
-
-@dataclass(frozen=True, slots=True)
-class RoundDecision:
-    """Whether a round closes now, and why."""
-
-    close: bool
-    reason: str
-
-
-def closes(round_: Round, *, missing: Sequence[str], quorum: int, now: float) -> RoundDecision:
-    """Rule 11; `missing` are those whose offers may still count: called, Training, not too slow."""
-    if round_.last:
-        if not missing:
-            return RoundDecision(True, "last round: all complete")
-        assert round_.deadline is not None, "a last round has a deadline"
-        if now >= round_.deadline:
-            return RoundDecision(True, f"last round: deadline, without {', '.join(missing)}")
-        return RoundDecision(False, f"last round waits for {', '.join(missing)}")
-    if len(round_.complete) < quorum:
-        return RoundDecision(False, f"{len(round_.complete)} of {quorum} for the quorum")
-    if not missing:
-        return RoundDecision(True, "all complete")
-    assert round_.quorum_at is not None, "the K-th offer was noted"
-    if now >= round_.quorum_at + round_.grace_seconds:
-        return RoundDecision(True, f"grace over, without {', '.join(missing)}")
-    return RoundDecision(False, f"grace, waits for {', '.join(missing)}")
 
 
 def weight(steps: int, tokens: int) -> float:

@@ -14,8 +14,8 @@
 3. `completed`: an offer that arrived whole counts for its round, or it is late. A slot counts
    once, with its newest capture. The K-th offer starts the grace. A complete offer outlives its
    session; only a higher incarnation of its slot removes it (`withdraw`, rule 5).
-4. `look` asks model/roster.closes after every complete offer, and for every open round after every
-   input, since a learner that is lost may be the one awaited. Only a slice that is here is merged.
+4. `look` decides after every complete offer, and for every open round after every input, since a
+   learner that is lost may be the one awaited. Only a slice that is here is merged.
 5. `_close`: the effect MergeOffers, with the offers in slot order, so that a replay sums in the
    same order. From here on the round takes no offer.
 6. `merged`: the new version's objects are written, and its entry is appended.
@@ -43,7 +43,6 @@ from atoll_syncer.model.roster import (
     Round,
     Session,
     Slot,
-    closes,
     momentum,
     ticks_expected,
 )
@@ -178,10 +177,7 @@ def look(
     if not over and offers.waits(state, each, standing, now):
         return effects
     missing = offers.missing_slots(state, each, standing, now) if over else []
-    decision = closes(each, missing=missing, quorum=quorum, now=now)
-    if not decision.close:
-        return effects
-    return [*effects, *_close(state, each, decision.reason, now)]
+    return [*effects, *_close(state, each, each.why_closed(missing), now)]
 
 
 def _close(state: ShardState, each: Round, reason: str, now: float) -> list[Effect]:

@@ -26,7 +26,7 @@ from atoll_syncer.model.effects import EndSession
 from atoll_syncer.model.history import History
 from atoll_syncer.model.roster import Certificate, JobClock, MergeFindings
 from atoll_syncer.rules.status import status
-from unit.syncer import recovery_side, shard_side
+from unit.syncer import shard_side
 from unit.syncer.shard_side import KEY, RUN, Side, digest, side, version
 
 FOLDER = Path(__file__).parent / "scenes"
@@ -247,8 +247,9 @@ class Play:
 
     def empty(self, *alive: str, **sync: Any) -> None:
         """Shard 1 of a job that had begun, with a new store."""
-        self.one = recovery_side.empty_shard(*alive, **sync)
-        self.s.clear()
+        self.process(shard=1, shards=2, **sync)
+        for _ in range(2):
+            self.told(begun=True, alive=alive)
 
     def start(self) -> None:
         self.one.start()
@@ -282,9 +283,20 @@ class Play:
             self.s[f"{name}'"] = self.s[name]
         self.s[name] = session
 
-    def holder(self, slot: str, *numbers: int, **fields: Any) -> None:
-        """A learner joins with these versions."""
-        self.note(slot, recovery_side.held_by(self.one, slot, *numbers, **fields))
+    def holder(self, slot: str, *numbers: int, epoch: int = 1, incarnation: int = 1) -> None:
+        """A learner joins with these versions; the shard begins a term above what it has seen."""
+        fields: dict[str, Any] = {
+            "incarnation": incarnation,
+            "run": RUN,
+            "held": [version(fragment, n, epoch=epoch) for fragment, n in enumerate(numbers)],
+            "epochs_seen": [1, epoch][: self.one.job.shards],
+            "tick_seen": 40,
+        }
+        session = self.one.join(slot, **fields)
+        if session not in self.state.sessions.open:  # the shard began a higher epoch (rule 20)
+            session = self.one.join(slot, **fields)
+        self.one.model(session)
+        self.note(slot, session)
 
     def leave(self, slot: str) -> None:
         self.one.leave(self.s[slot])
@@ -475,8 +487,9 @@ class Play:
 
     def asked(self, *wanted: str) -> None:
         """Versions that learners were asked for, each as `slot:slice:number`."""
-        found = recovery_side.asked(self.one)
-        assert [f"{self.slot(s)}:{n}:{number}" for s, n, number in found] == [*wanted]
+        sent = [(session, message.version) for session, message in self.one.sent("send_held")]
+        named = [f"{self.slot(s)}:{held.slice}:{held.version.number}" for s, held in sent]
+        assert named == [*wanted]
 
     def publishes(self, *wanted: str) -> None:
         """Each as `slot:slice`."""
@@ -633,11 +646,6 @@ class Play:
         self.one.sent("welcome")
         self.join("a-0", "new", **{"starting": True, **fields})
         self.sent("welcome", "a-0")
-
-    def at_end(self) -> None:
-        self.clear()
-        self.one.append(log.Ended(tick=20))
-        self.part("part-0", "digest")
 
     def counted(self, *reports: int) -> None:
         """So many tokens are reported of a-0 and b-0; a-0 alone is in the commit after that."""

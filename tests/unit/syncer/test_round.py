@@ -3,7 +3,7 @@
 import pytest
 
 from atoll_protos.means import MovingMean
-from atoll_syncer.model.roster import Round, closes, weight
+from atoll_syncer.model.roster import Round, weight
 from unit.syncer.log_side import a_participant
 
 GRACE_SECONDS = 2.0
@@ -19,26 +19,19 @@ def a_round(offers: str, quorum: int = 1, *, last: bool = False) -> Round:
 
 
 @pytest.mark.parametrize(
-    ("offers", "quorum", "last", "missing", "now", "close", "reason"),
+    ("quorum", "last", "now", "over"),
     [
-        ("ab", 1, False, "", 10.0, True, ""),  # all who are awaited are complete
-        ("a", 1, False, "b", 11.9, False, "b"),
-        ("a", 1, False, "b", 12.0, True, ""),  # the grace has passed since the K-th
-        ("a", 2, False, "", 1e6, False, "1 of 2 for the quorum"),
-        ("a", 3, True, "b", 19.9, False, ""),
-        ("a", 3, True, "b", 20.0, True, ""),  # a last round waits for no quorum
-        ("a", 3, True, "", 11.0, True, ""),
-        ("", 1, True, "", 0.0, True, ""),  # and closes with nothing
+        (1, False, 11.9, False),
+        (1, False, 12.0, True),  # the grace has passed since the K-th
+        (2, False, 1e6, False),
+        (3, True, 19.9, False),
+        (3, True, 20.0, True),  # a last round waits for no quorum
     ],
 )
-def test_it_closes_when_nobody_is_awaited_or_the_time_is_up_rules_11_and_27(
-    offers: str, quorum: int, last: bool, missing: str, now: float, close: bool, reason: str
+def test_a_round_is_over_when_its_time_is_up_rules_11_and_27(
+    quorum: int, last: bool, now: float, over: bool
 ) -> None:
-    decision = closes(
-        a_round(offers, quorum, last=last), missing=[*missing], quorum=quorum, now=now
-    )
-    assert decision.close == close
-    assert reason in decision.reason
+    assert a_round("a", quorum, last=last).is_over(now) == over
 
 
 def test_the_sum_is_in_slot_order_and_has_the_newest_capture_of_each_rules_12_and_13() -> None:
