@@ -14,7 +14,7 @@ from atoll_protos.exits import ExitCode
 
 
 def main() -> None:
-    """Exits with a code of exits.ExitCode."""
+    """Exit with a code of exits.ExitCode."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     logs.configure()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")

@@ -40,7 +40,7 @@ def tune() -> bool:
 
 
 def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What asks for huge pages for the heap of a process to be executed; its own choices stay."""
+    """Ask for huge pages for the heap of a process to be executed; its own choices stay."""
     given = [tunable for tunable in environment.get(TUNABLES, "").split(":") if tunable]
     if not any(tunable.startswith(f"{HUGE_PAGES}=") for tunable in given):
         given.append(f"{HUGE_PAGES}=1")

@@ -38,7 +38,7 @@ def to_document(value: Any) -> Any:
 
 
 def from_document(hint: Any, value: Any) -> Any:
-    """Raises ValueError, KeyError, TypeError or AttributeError for anything else."""
+    """Raise ValueError, KeyError, TypeError or AttributeError for anything else."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, types.UnionType):  # T | None, or T | the words in its place
         first, other = arguments
@@ -77,7 +77,7 @@ def _field(name: str, hint: Any, value: Any) -> Any:
 
 
 def parse(kind: type[T], text: str, name: str) -> T:
-    """A dataclass from a file that Atoll wrote; errors call it `name`. Raises SpecError."""
+    """Parse a dataclass from a file that Atoll wrote; errors call it `name`. Raises SpecError."""
     try:
         document = mapping(text)
         value: T = from_document(kind, document)
@@ -90,7 +90,7 @@ def parse(kind: type[T], text: str, name: str) -> T:
 
 
 def flat(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping of mappings as one, with paths for names."""
+    """Join a mapping of mappings into one, with paths for names."""
     found: dict[str, Any] = {}
     for name, value in document.items():
         inner = value if isinstance(value, dict) else None
@@ -107,7 +107,7 @@ def loads(text: str | bytes | bytearray) -> Any:
 
 
 def mapping(text: str | bytes | bytearray) -> dict[str, Any]:
-    """A mapping. Raises ValueError for anything else."""
+    """Raise ValueError for anything but a mapping."""
     found = loads(text)
     if not isinstance(found, dict):
         raise ValueError("it is not a mapping")

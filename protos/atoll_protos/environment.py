@@ -204,7 +204,7 @@ def default(name: str) -> str:
 
 
 def value(environment: Mapping[str, str], name: str) -> str:
-    """The variable's value, else its default. Raises SpecError where both are absent."""
+    """Return the variable's value, else its default. Raises SpecError where both are absent."""
     variable = BY_NAME[name]
     if name in environment and (environment[name] or variable.default is not None):
         return environment[name]
@@ -214,7 +214,7 @@ def value(environment: Mapping[str, str], name: str) -> str:
 
 
 def of_process(*, run_file: str, endpoints: str) -> dict[str, str]:
-    """What every process of a job gets, and an evaluator no more."""
+    """Return what every process of a job gets, and an evaluator no more."""
     return {Env.RUN_FILE: run_file, Env.ENDPOINTS: endpoints}
 
 
@@ -233,7 +233,7 @@ def of_shard(
     export: str,
     metrics_port: int,
 ) -> dict[str, str]:
-    """The defaults of its flags, besides `of_process`."""
+    """Return the defaults of its flags, besides `of_process`."""
     return {
         Env.SHARD: str(shard),
         Env.LISTEN: listen,
@@ -278,7 +278,7 @@ RESTARTS_MAX: Final = 1000  # of processes in place: the supervisor's patience e
 def of_hosts(
     *, slot: str, hosts: int, hosts_min: int, processes: int, first_host: str, host: int | None
 ) -> dict[str, str]:
-    """What every host of a learner of several hosts gets besides `of_process` and `of_learner`.
+    """Return what every host of several gets besides `of_process` and `of_learner`.
 
     `first_host` is host:port of host 0, known before any is ready; `processes` are of each host;
     `hosts_min` are enough to train. `host`: None where Kubernetes sets it, from the pod's label.

@@ -165,6 +165,6 @@ REFUSALS: Final[Mapping[int, EndMeaning]] = {row.code: row for row in _REFUSALS}
 
 
 def exit_code_of(code: pb.Code) -> ExitCode:
-    """What a learner exits with that a shard refuses for good; TRY_AGAIN for unknown codes."""
+    """Return the exit of a learner that a shard refuses for good; TRY_AGAIN for unknown codes."""
     row = REFUSALS.get(code)
     return ExitCode.TRY_AGAIN if row is None or row.exit_code is None else row.exit_code

@@ -77,7 +77,7 @@ def columns() -> list[dict[str, Any]]:
 
 
 def spec_schema() -> dict[str, Any]:
-    """The structural schema of `spec` with every default, also those that a preset changes."""
+    """Return the structural schema of `spec` with every default, also those a preset changes."""
     found: dict[str, Any] = _schema_of(Spec)
     return found
 
@@ -216,7 +216,7 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any], name: str = "
 
 
 def _open_object(node: dict[str, Any]) -> dict[str, Any]:
-    """What the cluster checks: any field, and those that its lists are merged by."""
+    """Describe what the cluster checks: any field, and those that its lists are merged by."""
     kept: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     if keys := node.get("required"):
         texts = {key: node["properties"][key]["description"] for key in keys}

@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def _drop_unread_output() -> None:
-    """What nobody takes, for which Python would end with 120 in place of the command's code."""
+    """Drop what nobody takes, for which Python would end with 120, not the command's code."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()

@@ -94,7 +94,7 @@ def credentials(  # noqa: PLR0913, PLR0917 - each argument is an option of the c
 
 
 def _written(folder: Path, made: "RegionCredentials", region: str) -> str:
-    """What to do with the folder, in words. Raises SpecError."""
+    """Write the folder; return what to do with it, in words. Raises SpecError."""
     from atoll_operator.api.job.process_inputs import run_file  # noqa: PLC0415
     from atoll_operator.local.process_plan import container_elsewhere  # noqa: PLC0415
     from atoll_operator.machines.bundle import Bundle, write  # noqa: PLC0415

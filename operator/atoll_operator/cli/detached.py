@@ -34,7 +34,7 @@ Stop = Annotated[bool, typer.Option("--stop", help="End the one in the backgroun
 
 
 def again(arguments: Sequence[str], without: Sequence[str], *more: str) -> list[str]:
-    """The words of a command without some options and their values, and with more."""
+    """Return the words of a command without some options and their values, and with more."""
     at = list(arguments).index(DASHES) if DASHES in arguments else len(arguments)
     kept, value_follows = list[str](), False
     for word in arguments[:at]:

@@ -97,7 +97,7 @@ class RunFolder:
     name: str
 
     def edit(self, learners: Mapping[str, int], steps: int | None, tokens: int | None) -> list[str]:
-        """Returns what is another now, in words; None and no region: as it is."""
+        """Return what is another now, in words; None and no region: as it is."""
         return self._edit(fields(learners, steps, tokens))
 
     def suspend(self, wanted: bool) -> None:
@@ -141,7 +141,7 @@ class RunFolder:
 
 
 def fields(learners: Mapping[str, int], steps: int | None, tokens: int | None) -> list[str]:
-    """An edit as fields of the manifest. Raises SpecError for what is no name of a region."""
+    """Return an edit as fields of the manifest. Raises SpecError for what names no region."""
     for region in learners:
         if REGION_PATTERN.fullmatch(region) is None:  # a dot would lead to other fields
             raise SpecError("--learners", f"{region!r} is no region", "write it as eu=3")
@@ -154,7 +154,7 @@ def fields(learners: Mapping[str, int], steps: int | None, tokens: int | None) -
 
 
 def ended_at(status: Status, *, by_tokens: bool) -> list[str]:
-    """The fields of a job whose length becomes what it has trained."""
+    """Return the fields of a job whose length becomes what it has trained."""
     reached = status.progress
     length = (reached.tokens if by_tokens else reached.step) if reached else 0
     field = "tokens" if by_tokens else "steps"
@@ -232,7 +232,7 @@ def _must_run(which: str, status: Status) -> None:
 
 
 def _whole(which: str, look: Look, step: int, seconds: float) -> str:
-    """The URL of a whole checkpoint of this step, or of a later one."""
+    """Return the URL of a whole checkpoint of this step, or of a later one."""
     ends = time.monotonic() + seconds
     while True:
         status = look()

@@ -200,7 +200,7 @@ def warn(job: Job) -> None:
 
 
 def _begins_with(place: str, *, resume: bool) -> list[str]:
-    """The change of a manifest by which a new run begins with a checkpoint."""
+    """Return the change of a manifest by which a new run begins with a checkpoint."""
     if not place:
         return []
     if resume:
@@ -215,7 +215,7 @@ def _begins_with(place: str, *, resume: bool) -> list[str]:
 
 
 def checked_folder(job: Job, out: Path | None, *, resume: bool) -> Path:
-    """The folder of a run that can be done here. Ends the command where it is complete already."""
+    """Return the folder of a run that can be done here. Ends the command if it is complete."""
     if (refused := parsing.on_this_machine(job)) is not None:
         raise refused
     if out is None and resume:
@@ -253,7 +253,7 @@ def _refuse_of_script(what: Path, *, more: list[str] | None, **given: int | str 
 
 
 def complete_in(job: Job, out: Path) -> str:
-    """What is said of a run that is complete and was asked to continue; empty for any other."""
+    """Describe a complete run that was asked to continue; empty for any other."""
     try:
         found = read_status(out)
         had = RunFile.from_json(read_text(out / RUN_FILE))

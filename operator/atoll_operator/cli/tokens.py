@@ -49,7 +49,7 @@ def tokens(
 def made(
     out: Path, now: float, *, region: str = "", uses: int | None = None, hours: float | None = None
 ) -> str:
-    """A new token, as a whole line that uses it; `hours` None: as usual. Raises SpecError."""
+    """Make a token: a whole line that uses it; `hours` None: as usual. Raises SpecError."""
     from atoll_operator.machines.server.serving import DAY_HOURS, line_with, new_token, read_server  # noqa: PLC0415
 
     read_server(out / MACHINES_FOLDER)
@@ -83,7 +83,7 @@ def listed(out: Path, now: float) -> str:
 
 
 def revoked(out: Path, name: str) -> str:
-    """Raises SpecError where nothing has that name."""
+    """Raise SpecError where nothing has that name."""
     from atoll_operator.machines.server.register import Book, revoke  # noqa: PLC0415 - slow to import
     from atoll_operator.machines.server.serving import read_server  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ def read_text(file: Path) -> str:
 
 
 def read_job(file: Path, changes: tuple[str, ...] = ()) -> Job:
-    """The job in a file, checked as far as any executor needs; raises SpecError."""
+    """Read the job in a file, checked as far as any executor needs; raises SpecError."""
     return checked(parsing.document_in(read_text(file), changes))
 
 

@@ -68,7 +68,7 @@ def _look(which: str, namespace: str, context: str) -> Look:
 
 
 def in_pod(command: list[str]) -> list[dict[str, object]]:
-    """The lines of JSON that a program in a shard's pod writes. Raises SpecError."""
+    """Read the lines of JSON that a program in a shard's pod writes. Raises SpecError."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=CALL_SECONDS_MAX
     )

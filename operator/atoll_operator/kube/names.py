@@ -164,7 +164,7 @@ class JobOwner:
 
     @classmethod
     def of(cls, raw: dict[str, Any], name: str) -> Self:
-        """The owner that a job's object is, under the name of the manifest that is in force."""
+        """Return the owner that a job's object is, under the name of the manifest in force."""
         metadata = raw["metadata"]
         annotations = metadata.get("annotations") or {}
         return cls(
@@ -194,7 +194,7 @@ class JobOwner:
     def child(
         self, kind: str, api: str, name: str, labels: Mapping[str, str], **body: Any
     ) -> dict[str, Any]:
-        """An object of the job's namespace that is deleted with the job."""
+        """Return an object of the job's namespace that is deleted with the job."""
         owner = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -213,19 +213,19 @@ class JobOwner:
 
 
 def asked_checkpoint(annotations: Mapping[str, Any]) -> int:
-    """The step that `atoll checkpoint JOB` has written; spoilt text counts as nothing."""
+    """Read the step that `atoll checkpoint JOB` has written; spoilt text counts as nothing."""
     found = str(annotations.get(Annotation.CHECKPOINT, ""))
     return int(found) if STEP.fullmatch(found) else 0
 
 
 def generations(annotations: Mapping[str, Any]) -> dict[str, int]:
-    """What `atoll credentials JOB --revoke REGION` has written; spoilt text counts as nothing."""
+    """Read what `atoll credentials JOB --revoke REGION` wrote; spoilt text counts as nothing."""
     given = _mapping(annotations, Annotation.REVOKED).items()
     return {region: n for region, n in given if type(n) is int and 0 < n <= GENERATION_MAX}
 
 
 def machines(annotations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """What `atoll credentials JOB --machine NAME` has written; spoilt entries are left out."""
+    """Read what `atoll credentials JOB --machine NAME` wrote; spoilt entries are left out."""
     return {
         name: tuple(slots)
         for name, slots in _mapping(annotations, Annotation.MACHINES).items()

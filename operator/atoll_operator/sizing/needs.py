@@ -128,7 +128,7 @@ class Needs:
 
 
 def needs(spec: Spec, given: Assumptions) -> Needs:
-    """Raises SpecError for a region that the job does not have, and for a job without learners."""
+    """Raise SpecError for a region that the job does not have, and for a job without learners."""
     names = [region.name for region in spec.regions]
     for name in given.links:
         if name not in names:

@@ -135,7 +135,7 @@ class Layout:
 
 
 def from_model(model: pb.Model, lay_out: Callable[[Sequence[TensorSpec]], Layout]) -> Layout:
-    """The layout that `lay_out` (RunFile.layout) gives to a received table. Raises SpecError."""
+    """Return the layout that `lay_out` (RunFile.layout) gives to a table. Raises SpecError."""
     if len(model.tensors) > TENSORS_MAX:
         raise SpecError(
             "model", f"{len(model.tensors)} tensors", f"use at most {TENSORS_MAX} tensors"
@@ -156,7 +156,7 @@ def from_model(model: pb.Model, lay_out: Callable[[Sequence[TensorSpec]], Layout
 
 
 def specs_of(table: Iterable[Mapping[str, Any]]) -> list[TensorSpec]:
-    """The tensors of a table as a log has it. Raises SpecError."""
+    """Return the tensors of a table as a log has it. Raises SpecError."""
     try:
         specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in table]
         if all(isinstance(n, int) for each in specs for n in each.shape):
@@ -167,7 +167,7 @@ def specs_of(table: Iterable[Mapping[str, Any]]) -> list[TensorSpec]:
 
 
 def build_layout(tensors: Iterable[TensorSpec], fragments: int, shards: int) -> Layout:
-    """Raises SpecError where the model has too few parts for that many slices."""
+    """Raise SpecError where the model has too few parts for that many slices."""
     table = tuple(sorted(tensors, key=lambda tensor: tensor.name))
     if any(one.name == other.name for one, other in pairwise(table)):
         raise SpecError("model", "two tensors have one name", "name each tensor once")

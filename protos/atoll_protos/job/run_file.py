@@ -151,7 +151,7 @@ class RunFile:
         return not self.regions or any(region.name == name for region in self.regions)
 
     def layout(self, tensors: Iterable[TensorSpec]) -> Layout:
-        """The layout of a model; raises SpecError where it has too few parts."""
+        """Lay out a model; raises SpecError where it has too few parts."""
         table, fragments = tuple(tensors), self.sync.fragments
         if isinstance(fragments, Fragments):
             most = min(AUTO_FRAGMENTS_MAX, self.sync.period)
@@ -175,7 +175,7 @@ class RunFile:
 
     @classmethod
     def from_json(cls, text: str) -> "RunFile":
-        """Raises SpecError."""
+        """Raise SpecError."""
         return documents.parse(cls, text, "run file")
 
 
@@ -193,7 +193,7 @@ def hash_of(must_equal: str) -> str:
 
 
 def first_difference(file: RunFile, theirs: str) -> Difference | None:
-    """The first difference to the `must_equal` of any version; None: none. Raises ValueError."""
+    """Return the first difference to the `must_equal` of any version. Raises ValueError."""
     mine, other = (documents.flat(documents.mapping(x)) for x in (file.must_equal, theirs))
     for name in mine | other:
         if mine.get(name) != other.get(name):
@@ -264,7 +264,7 @@ class Expected:
 
     @classmethod
     def from_json(cls, text: str) -> "Expected":
-        """Raises SpecError."""
+        """Raise SpecError."""
         return documents.parse(cls, text, "slots file")
 
 

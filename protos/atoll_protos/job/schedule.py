@@ -153,7 +153,7 @@ def of_run_file(run_file: RunFile) -> Length:
 
 
 def at_start(run_file: RunFile, file: Length | None) -> Length:
-    """That of a shard that starts, which may find the operator's file."""
+    """Return that of a shard that starts, which may find the operator's file."""
     first = _told(0, run_file.steps, run_file.tokens)
     return first if file is None else first.also(file)
 

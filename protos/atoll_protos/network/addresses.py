@@ -14,7 +14,7 @@ def joined(host: str, port: int) -> str:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Raises ValueError, also for an IPv6 address without brackets: its end may be no port."""
+    """Raise ValueError, also for an IPv6 address without brackets: its end may be no port."""
     if "://" in address:
         raise ValueError(f"{address!r} is a URL, and not host:port")
     host, colon, port = address.rpartition(":")
@@ -30,5 +30,5 @@ def split(address: str) -> tuple[str, int]:
 
 
 def endpoints_of(text: str) -> tuple[str, ...]:
-    """The shards' endpoints, by number, in the text of ATOLL_ENDPOINTS."""
+    """Return the shards' endpoints, by number, in the text of ATOLL_ENDPOINTS."""
     return tuple(each.strip() for each in text.split(",") if each.strip())

@@ -91,7 +91,7 @@ def control_options(attempt_seconds: float = ATTEMPT_SECONDS) -> Options:
 
 
 def details_of(error: Any) -> str:
-    """What a peer has given as the reason of its refusal, an error of gRPC."""
+    """Return a peer's reason for its refusal, an error of gRPC."""
     return printable(str(error.details()), SENTENCE_LETTERS_MAX)
 
 
@@ -108,7 +108,7 @@ def server_options(
     idle_seconds: float = NEVER,
     age_seconds: float = NEVER,
 ) -> Options:
-    """What one port takes of peers before it knows who they are; any of them may be a stranger.
+    """Limit what one port takes of peers before it knows them; any may be a stranger.
 
     A message of more than `received_bytes_max` is refused (RESOURCE_EXHAUSTED) before a function
     sees it. One connection more than `connections` is closed at once; each is an open file, and
@@ -147,7 +147,7 @@ class Folder:
     clock: Callable[[], float] = time.time
 
     def read(self) -> Credentials | None:
-        """Checked; None: plain text. Raises CredentialsError, or OutOfDateError for what heals."""
+        """Read and check; None: plain text. Raises CredentialsError, or OutOfDateError (heals)."""
         if not self.path:
             return None
         found = Credentials.read(self.path)
@@ -169,7 +169,7 @@ def open_channel(
 def open_blocking_channel(
     endpoint: str, options: Options, credentials: Credentials | None = None
 ) -> grpc.Channel:
-    """The same to a shard, for threads."""
+    """Open the same to a shard, for threads."""
     channel: grpc.Channel = _opened(grpc, endpoint, options, credentials, "")
     return channel
 
@@ -202,7 +202,7 @@ class ServerFiles:
         )
 
     def fetch(self) -> Any:
-        """New ones, or None while those in use are still the ones; in a thread of gRPC's."""
+        """Return new ones, or None while those in use are still the ones; in a thread of gRPC's."""
         self._count()
         try:
             found = self._folder.read()
@@ -219,7 +219,7 @@ class ServerFiles:
         return _configuration(found)
 
     def _count(self) -> None:
-        """A line a minute in place of gRPC's own for each handshake that fails."""
+        """Log a line a minute in place of gRPC's own for each handshake that fails."""
         self._handshakes += 1
         seconds = time.monotonic() - self._counted_from
         if seconds < HANDSHAKES_SECONDS:
@@ -269,7 +269,7 @@ class MismatchError(SpecError):
 
 
 async def probe(endpoint: str, credentials: Credentials | None) -> AnsweringPeer | None:
-    """What answers at a shard's endpoint, in a few seconds; None if nothing does."""
+    """Return what answers at a shard's endpoint, in a few seconds; None if nothing does."""
     try:
         host, port = split(endpoint)
     except ValueError:
@@ -300,7 +300,7 @@ async def probe(endpoint: str, credentials: Credentials | None) -> AnsweringPeer
 
 
 def _show(context: ssl.SSLContext, credentials: Credentials) -> None:
-    """The ssl module takes this process's certificate from files alone."""
+    """Load this process's certificate, which the ssl module takes from files alone."""
     both = os.memfd_create("credentials")
     try:
         os.write(both, credentials.certificate + b"\n" + credentials.key)

@@ -111,7 +111,7 @@ class Identity:
 
     @classmethod
     def parse(cls, uri: str) -> "Identity":
-        """Raises SpecError."""
+        """Raise SpecError."""
         found = PATTERN.fullmatch(uri)
         if found is None or found[5] not in list(Role):
             problem = f"{uri!r} does not name a process of a job"
@@ -180,7 +180,7 @@ class Needed:
     roles: Collection[Role] = ()
 
     def unmet(self, found: Identity) -> str:
-        """The first part in which `found` differs, in words with both values; empty: none."""
+        """Return the first part that differs, in words with both values; empty: none."""
         for word, have, need in (
             ("namespace", found.namespace, self.namespace),
             ("job", found.job, self.job),
@@ -210,7 +210,7 @@ class Credentials:
 
     @classmethod
     def read(cls, folder: Path | str) -> "Credentials":
-        """The files of `folder`, all of one set. Raises CredentialsError."""
+        """Read the files of `folder`, all of one set. Raises CredentialsError."""
         folder = Path(folder)
         try:
             files = _files(folder)
@@ -234,14 +234,14 @@ class Credentials:
         return self._certificates()[0].not_valid_after_utc.timestamp()
 
     def fault(self, now: float, needed: Needed = ANY) -> Fault | None:
-        """What is wrong at `now` (UNIX seconds), what no time heals first; None: nothing is."""
+        """Return what is wrong at `now` (UNIX seconds), what no time heals first."""
         try:
             return self._first_fault(now, needed)
         except CredentialsError as error:
             return error.fault
 
     def check(self, now: float, needed: Needed = ANY) -> Identity:
-        """Raises OutOfDateError for dates, which may heal, and CredentialsError for the rest."""
+        """Raise OutOfDateError for dates, which may heal, and CredentialsError for the rest."""
         fault = self.fault(now, needed)
         if fault is None:
             return self.identity
@@ -309,7 +309,7 @@ class Credentials:
 
 
 def identity_of(certificate: "Certificate") -> Identity:
-    """The only URI name of a certificate. Raises SpecError."""
+    """Return the only URI name of a certificate. Raises SpecError."""
     from cryptography import x509
 
     try:
@@ -348,7 +348,7 @@ def _files(folder: Path) -> tuple[bytes, bytes, bytes]:
 def _behind(
     chain: "Sequence[Certificate]", authorities: "Sequence[Certificate]"
 ) -> "list[Certificate]":
-    """The authorities that have issued the first of `chain`, or one that stands behind it."""
+    """Return the authorities that issued the first of `chain`, or one that stands behind it."""
     current = chain[0]
     for _ in chain:
         found = [each for each in authorities if _issued(current, each)]

@@ -84,7 +84,7 @@ class _Server(ThreadingMixIn, TCPServer):
                 self._open.remove(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that hangs up writes nothing into the log."""
+        """Write nothing into the log for a peer that hangs up."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

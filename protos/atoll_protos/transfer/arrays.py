@@ -53,17 +53,17 @@ _CODES: Final = {  # by a byte with a table's codes: their levels, in four bytes
 
 
 def from_bytes(data: Buffer, encoding: pb.Encoding) -> Array:
-    """The values that F32 or BF16 bytes are, without a copy: shape [n]."""
+    """Return the values that F32 or BF16 bytes are, without a copy: shape [n]."""
     return np.frombuffer(data, dtype=FLOATS[encoding])
 
 
 def byte_view(values: Array) -> memoryview:
-    """The bytes of an array, without a copy; the view keeps the array alive."""
+    """Return the bytes of an array, without a copy; the view keeps the array alive."""
     return values.view(np.uint8).data
 
 
 def packed(data: Buffer, encoding: pb.Encoding, form: Form) -> Base:
-    """The whole values of a slice over its bytes, without a copy: F32 or BF16."""
+    """Return the whole values of a slice over its bytes, without a copy: F32 or BF16."""
     exact, coded = form.cut(data)
     return Packed(
         form=form,
@@ -86,7 +86,7 @@ def encoding_of(base: Base) -> pb.Encoding:
 def difference(
     base: Base, theta: Array, *, rounded: Sequence[tuple[slice, np.dtype[Any]]] = ()
 ) -> Array:
-    """A new array F32 [n]: `base - theta`, what was trained since `base`; `theta` is F32 [n].
+    """Return a new F32 [n]: `base - theta`, what was trained since `base`; `theta` is F32 [n].
 
     In the spans of `rounded` the learner holds the base in a narrower type, so the difference is to
     the base after that rounding; else everybody's offers would carry one and the same rounding.
@@ -115,7 +115,7 @@ def all_finite(values: Array) -> bool:
 def moved(
     base: Base, data: Buffer, encoding: pb.Encoding, *, to: pb.Encoding | None = None
 ) -> Base:
-    """The base that a difference to `base` leads to (rule 17): `data` is what a Publish carries.
+    """Return the base that a difference to `base` leads to (rule 17): `data` is of a Publish.
 
     It is of the type `to`, by default that of `base`. Exact values come whole; the others are
     `base` plus the encoded difference, formed in f32 and rounded once.
@@ -144,7 +144,7 @@ def pack(values: Array, encoding: pb.Encoding, form: Form) -> memoryview:
 
 
 def encode(values: Array, encoding: pb.Encoding) -> memoryview:
-    """The bytes of F32 [n], laid out as `codecs` says. Raises ValueError for an unknown encoding.
+    """Encode F32 [n], laid out as `codecs` says. Raises ValueError for an unknown encoding.
 
     A value that is not finite stays so, or makes its whole block so: the receiver refuses the norm.
     """
@@ -206,7 +206,7 @@ def widened(values: Array, out: Array) -> Array:
 
 
 def _split(data: Array, codec: Codec, element_count: int, part: slice) -> tuple[Array, Array]:
-    """The scales and the levels of a part, in the bytes of all elements."""
+    """Return the scales and the levels of a part, in the bytes of all elements."""
     assert part.start % codec.block == 0, (part, codec)
     edge = codec.scale_bytes(element_count)
     kind = FLOATS[codec.scale]
@@ -217,7 +217,7 @@ def _split(data: Array, codec: Codec, element_count: int, part: slice) -> tuple[
 
 
 def _quantised(values: Array, block: int, levels: int, scale: Array, work: Array) -> Array:
-    """The levels of a run, as f32 in `work`; fills `scale`."""
+    """Return the levels of a run, as f32 in `work`; fills `scale`."""
     np.maximum.reduceat(np.abs(values, out=work), _EDGES[block][: scale.size], out=scale)
     np.divide(scale, F32.type(levels), out=scale)
     scale[scale < SCALE_MIN] = 0.0

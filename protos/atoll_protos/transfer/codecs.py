@@ -112,7 +112,7 @@ BLOCK_MAX: Final = max(codec.block for codec in CODECS)
 
 
 def of(encoding: pb.Encoding) -> Codec:
-    """Raises ValueError for a number without a codec."""
+    """Raise ValueError for a number without a codec."""
     codec = BY_ENCODING.get(encoding)
     if codec is None:
         raise ValueError(f"encoding {encoding} is unknown")
@@ -129,7 +129,7 @@ def base_encoding(wire_down: Wire) -> pb.Encoding:
 
 
 def encoded_size(element_count: int, encoding: pb.Encoding) -> int:
-    """Raises ValueError for a number without a codec."""
+    """Raise ValueError for a number without a codec."""
     return of(encoding).byte_count(element_count)
 
 
@@ -149,7 +149,7 @@ class Form:
         return EXACT_BYTES * self.exact
 
     def byte_count(self, encoding: pb.Encoding) -> int:
-        """Raises ValueError for an encoding without a codec."""
+        """Raise ValueError for an encoding without a codec."""
         return self.exact_bytes + encoded_size(self.coded, encoding)
 
     def cut(self, data: bytes | bytearray | memoryview) -> tuple[memoryview, memoryview]:
@@ -171,7 +171,7 @@ class Packed(Generic[Values]):
         return digest(self.data)
 
     def part(self, span: range | slice) -> Values:
-        """A view of the values of a span, which lies in the exact or in the coded values."""
+        """View the values of a span, which lies in the exact or in the coded values."""
         first = self.form.exact
         if span.stop <= first:
             return self.exact[span.start : span.stop]  # type: ignore[index,no-any-return]

@@ -83,7 +83,7 @@ def encode_frame(kind: Kind, transfer: int, offset: int, payload: Buffer) -> byt
 
 
 def decode_frame(message: bytes) -> Frame:
-    """Raises FrameError unless header and length fit the message."""
+    """Raise FrameError unless header and length fit the message."""
     if len(message) < HEADER.size:
         raise FrameError(f"a frame of {len(message)} bytes has no header")
     magic, kind, zero, transfer, offset, length, check = HEADER.unpack_from(message)
@@ -209,6 +209,6 @@ class Assembler:
 
 
 def check_length(head: pb.Transfer, byte_count: int) -> None:
-    """Raises FrameError for a head that names another length than the layout."""
+    """Raise FrameError for a head that names another length than the layout."""
     if head.byte_count != byte_count:
         raise FrameError(f"{head.byte_count} bytes, the layout says {byte_count}")

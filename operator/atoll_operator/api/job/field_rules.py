@@ -83,7 +83,7 @@ _CLAIM, _BUCKET = StorageType.PERSISTENT_VOLUME_CLAIM, StorageType.OBJECT_STORE
 
 
 def _left_out(field: str, problem: str, remedy: str, *, in_buckets: bool) -> Rule:
-    """A field of the storage that keeps its default while the state is in a bucket, or in none."""
+    """Keep a field of the storage at its default while the state is in a bucket, or in none."""
     known = StorageSpec.model_fields[field]
     path = f"syncer.storage.{known.alias}"
     return Rule(
@@ -100,7 +100,7 @@ def _left_out(field: str, problem: str, remedy: str, *, in_buckets: bool) -> Rul
 
 
 def _of_buckets() -> tuple[Rule, ...]:
-    """What belongs to ObjectStore alone, and what belongs to volumes alone."""
+    """List what belongs to ObjectStore alone, and what belongs to volumes alone."""
     alone, remove = (
         f"is for spec.syncer.storage.type {_BUCKET} alone",
         "remove it, or use that type",

@@ -71,7 +71,7 @@ def fields_at(model: type[Model], path: Collection[str | int]) -> list[str]:
 
 
 def _models(kind: Any) -> list[type[Model]]:
-    """The models in an annotation such as `list[X]` or `X | None`."""
+    """Return the models in an annotation such as `list[X]` or `X | None`."""
     if isinstance(kind, type) and issubclass(kind, Model):
         return [kind]
     return [found for each in get_args(kind) for found in _models(each)]

@@ -49,7 +49,7 @@ def yaml_documents(text: str, name: str) -> list[Any]:
 
 
 def yaml_document(text: str, name: str) -> Any:
-    """The only one; None: there is none. Raises SpecError."""
+    """Return the only document; None: there is none. Raises SpecError."""
     found = yaml_documents(text, name)
     if len(found) > 1:
         raise SpecError(name, f"holds {len(found)} documents", "write one")
@@ -93,12 +93,12 @@ WORDS = {  # pydantic's kind of error -> problem, remedy; {names} are of the err
 
 
 def parse(text: str, changes: tuple[str, ...] = ()) -> Job:
-    """A manifest's text, with changes such as `spec.steps=100`, as a job; raises SpecError."""
+    """Parse a manifest's text, with changes such as `spec.steps=100`; raises SpecError."""
     return from_object(document_in(text, changes))
 
 
 def document_in(text: str, changes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The job's document in a manifest's text, with changes; raises SpecError.
+    """Return the job's document in a manifest's text, with changes; raises SpecError.
 
     The file may hold other objects too, such as a claim that the job mounts, but only one job.
     """
@@ -118,7 +118,7 @@ def document_in(text: str, changes: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def from_object(document: Mapping[str, Any], *, stored: bool = False) -> Job:
-    """A manifest or an object of the API server as a job; raises SpecError.
+    """Parse a manifest or an object of the API server; raises SpecError.
 
     `stored`: it comes from the API server. Then fields that this version does not know are those of
     another one, and are ignored; in a file they are mistakes.
@@ -153,7 +153,7 @@ def _validated(spec: Any, *, stored: bool) -> Spec:
 
 
 def _without_nulls(value: Any, key: str = "", *, template: bool = False) -> Any:
-    """The value without the nulls of pod templates, which mean "not given".
+    """Leave out the nulls of pod templates, which mean "not given".
 
     A null inside of a security context stays: it says that the field is not to be filled in.
     """
@@ -238,7 +238,7 @@ def _quote(document: dict[str, Any], changed: dict[str, ManifestEntry]) -> None:
 def first_error(
     error: pydantic.ValidationError, field: str = "spec", model: type[Model] = Spec
 ) -> SpecError:
-    """The first error of a document that is not one of this model; `field` is its own name."""
+    """Return the first error of a document that does not fit; `field` is its own name."""
     first = error.errors()[0]
     for part in first["loc"]:
         field += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -278,7 +278,7 @@ def has_launcher(command: Sequence[str], args: Sequence[str] = ()) -> bool:
 
 
 def under_launcher(command: Sequence[str], args: Sequence[str] = ()) -> list[str]:
-    """The command as every host runs it; `args` follow it and say what it starts.
+    """Return the command as every host runs it; `args` follow it and say what it starts.
 
     The launcher is that of the command's own Python, where it names one: a script's environment may
     not be first on the PATH.
@@ -304,7 +304,7 @@ def on_this_machine(job: Job) -> SpecError | None:
 
 
 def nowhere(job: Job) -> SpecError | None:
-    """What neither executor can do: a learner's launcher has options of other hosts or processes.
+    """Reject what neither executor can do: a launcher with options of other hosts or processes.
 
     Its hosts would wait for one that never comes, or each of them for itself be the learner.
     """
@@ -351,7 +351,7 @@ def _differs(value: str, hosts: int) -> bool:
 
 
 def evaluator_of_another_model(job: Job) -> SpecError | None:
-    """That the built-in evaluator cannot measure what the learners train; None if it can.
+    """Say that the built-in evaluator cannot measure what the learners train; None if it can.
 
     The operator does not refuse it: the evaluator ends with its reason, and hurts nobody.
     """
@@ -385,7 +385,7 @@ def on_a_cluster(job: Job) -> SpecError | None:
 
 
 def without_effect_here(job: Job) -> list[str]:
-    """What `atoll run` leaves to clusters; not what every pod needs and no process does."""
+    """List what `atoll run` leaves to clusters; not what every pod needs and no process does."""
     spec, storage = job.spec, job.spec.syncer.storage
     lines = []
     given = sorted({*(spec.learner.template.container.model_extra or {})} - OF_EVERY_POD)

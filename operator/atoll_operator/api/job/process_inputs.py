@@ -37,7 +37,7 @@ def expected(
     checkpoint: int = 0,
     machines: Mapping[str, Sequence[str]] = NO_MACHINES,
 ) -> Expected:
-    """The list of a job's learners; `generations` by region: those below are revoked.
+    """List a job's learners; `generations` by region: those below are revoked.
 
     `checkpoint` is the step of one that somebody has asked for. `machines` are those with
     certificates of their own, and their slots; without any it is shut out.
@@ -96,12 +96,11 @@ _FIELDS = {  # of the run file, that a manifest calls otherwise
 
 
 def field_of(name: str) -> str:
-    """The field of a manifest that a field of the run file comes from: seed -> spec.seed."""
+    """Return the manifest's field that a field of the run file comes from: seed -> spec.seed."""
     return _FIELDS.get(name, f"spec.{name}")
 
 
 def run_file(job: Job) -> RunFile:
-    """The run file of a job."""
     spec, sync = job.spec, job.spec.sync
     momentum = sync.outer.momentum
     return RunFile(

@@ -78,7 +78,7 @@ ALL: Final = "all learners"
 
 
 def fields() -> tuple[str, ...]:
-    """The fields below `spec.sync` whose default depends on the preset, such as `wire.up`."""
+    """List the fields below `spec.sync` whose default depends on the preset, such as `wire.up`."""
     named = {
         f"{field}.{inner}" if inner else field
         for each in PRESETS.values()

@@ -268,7 +268,7 @@ def _progressing(facts: Facts) -> Said:
 
 
 def _degraded(facts: Facts) -> Said:
-    """The first trouble that there is; the message ends with where the run is not as asked for."""
+    """Return the first trouble; the message ends with where the run is not as asked for."""
     reason, *words = _trouble(facts)
     if reason == OTHER_MANIFEST:
         return reason, *words  # alone: while no shard answers the next pass reads it here
@@ -401,7 +401,7 @@ def has_begun(conditions: Sequence[Condition]) -> bool:
 def merged(
     old: Sequence[Condition], new: Sequence[Condition], generation: int, now: str
 ) -> list[Condition]:
-    """The new ones with times (RFC 3339): lastTransitionTime moves only when the status does."""
+    """Give the new ones times (RFC 3339): lastTransitionTime moves only when the status does."""
     before = {each.type: each for each in old}
     found = []
     for each in new:
@@ -443,7 +443,7 @@ def facts_of_replies(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -
 
 
 def tick_seconds(replies: Sequence[pb.StatusReply | None]) -> float:
-    """What a step of the job took of late on the slowest shard; 0: nobody knows."""
+    """Return what a step took of late on the slowest shard; 0: nobody knows."""
     rates = [reply.ticks_per_second for reply in replies if reply is not None]
     return max((1 / rate for rate in rates if rate > 0), default=0.0)
 
@@ -457,7 +457,7 @@ def troubles(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
 
 
 def reading(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
-    """The shards that serve before all of their values are read back."""
+    """Return the shards that serve before all of their values are read back."""
     return tuple(
         f"shard {reply.shard} reads its values back, slices left: {reply.unread}"
         for reply in replies
@@ -478,7 +478,7 @@ def refused_offers(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
 
 
 def late(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> str:
-    """That too much work is late or overwritten; empty also before some periods are over."""
+    """Say that too much work is late or overwritten; empty also before some periods are over."""
     registrar = replies[0] if replies else None
     if registrar is None or registrar.tick < LATE_PERIODS_MIN * sync.period:
         return ""
@@ -491,7 +491,7 @@ def late(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> str:
 
 
 def overwritten_work(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> str:
-    """That values come back so late that most work is overwritten meanwhile (rule 13)."""
+    """Say that values come back so late that most work is overwritten meanwhile (rule 13)."""
     counts = [reply.counts for reply in replies if reply]
     trained = sum(each.trained for each in counts)
     share = sum(each.overlap for each in counts) / trained if trained else 0.0
@@ -545,7 +545,7 @@ def capped(replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
 
 
 def same_data(replies: Sequence[pb.StatusReply | None]) -> str:
-    """That learners began with the same losses, and what to do; empty: none have."""
+    """Say that learners began with the same losses, and what to do; empty: none have."""
     slots = replies[0].slots if replies and replies[0] else ()
     times = Counter(slot.first_losses for slot in slots if slot.first_losses)
     same = sorted(slot.slot for slot in slots if times[slot.first_losses] > 1)

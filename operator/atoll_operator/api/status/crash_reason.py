@@ -96,7 +96,7 @@ def last_words(text: str) -> LastWords:
 
 
 def _plain(line: str) -> str:
-    """The line as a terminal would show it, without what several processes put before it."""
+    """Return the line as a terminal shows it, without what several processes put before it."""
     line = RANK.sub("", CODES.sub("", line)).rstrip()
     bare = GROUP.sub("", line)
     return bare if bare != line and (FRAME.match(bare) or TITLE.match(bare)) else line

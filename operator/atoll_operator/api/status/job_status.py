@@ -238,7 +238,7 @@ class Status(StatusPart):
 
     @classmethod
     def read(cls, raw: Mapping[str, Any] | None) -> Self:
-        """A status as the API server or status.json has it; None is an empty one.
+        """Read a status as the API server or status.json has it; None is an empty one.
 
         A field that cannot be read, since others may write the status too, counts as absent.
         """
@@ -307,7 +307,7 @@ def starts(slot: pb.SlotStatus) -> bool:
 
 
 def training(replies: Sequence[pb.StatusReply | None]) -> list[pb.SlotStatus] | None:
-    """The slots that have made a step and train, as the registrar says; None: it is silent."""
+    """Return the slots that have made a step and train, by the registrar; None: it is silent."""
     registrar = replies[0] if replies else None
     if registrar is None:
         return None
@@ -332,14 +332,14 @@ def unlisted(job: Job, replies: Sequence[pb.StatusReply | None]) -> tuple[str, .
 
 
 def missing(job: Job, replies: Sequence[pb.StatusReply | None]) -> tuple[str, ...]:
-    """The job's slots that are not in training; none when the registrar cannot be asked."""
+    """Return the slots that are not in training; none when the registrar cannot be asked."""
     live = training(replies)
     present = {each.slot for each in live or ()}
     return () if live is None else tuple(x for x in job.spec.slots if x not in present)
 
 
 def without_step(job: Job, registrar: pb.StatusReply) -> tuple[str, ...]:
-    """The slots that have made no step in the whole run; none if the registrar began again."""
+    """Return the slots without a step in the whole run; none if the registrar began again."""
     made = {each.slot for each in registrar.slots if each.tokens or each.step_seconds}
     return () if registrar.epoch > 1 else tuple(x for x in job.spec.slots if x not in made)
 

@@ -258,7 +258,7 @@ OF_EXIT_CODES: Final = tuple(
 
 
 def _read(text: str) -> Iterator[ConditionReason]:
-    """The rows of the table: a reason and its meaning, `>` before the remedy."""
+    """Read the rows of the table: a reason and its meaning, `>` before the remedy."""
     found: dict[tuple[str, str], ConditionReason] = {}
     for kind, status, body in re.findall(r"^(\w+) (\w+)\n((?:  .*\n)+)", text, re.MULTILINE):
         if (kind, status) == ("Failed", TRUE):
