@@ -113,15 +113,15 @@ class Elsewhere:
     observer: str = ""  # folder of the credentials with which the run looks at its shards
 
     def here(self, job: Job) -> Job:
-        """The job with the regions whose learners are processes of this machine."""
+        """Return the job with the regions whose learners are processes of this machine."""
         return job
 
     def through(self, planned: list[Planned]) -> list[Planned]:
-        """The processes as they have to be started."""
+        """Return the processes as they have to be started."""
         return planned
 
     def listed(self, slots: Expected) -> Expected:
-        """The slots file, with the machines that have entered."""
+        """Return the slots file, with the machines that have entered."""
         return slots
 
     @contextmanager
@@ -368,7 +368,7 @@ class LocalRun:
             self.slots = wanted
 
     def _asked_checkpoint(self) -> int:
-        """The step that `atoll checkpoint` has written, which stays in the folder."""
+        """Return the step that `atoll checkpoint` has written, which stays in the folder."""
         with contextlib.suppress(OSError, ValueError):
             return int((self.files.out / ASKED_FILE).read_text(encoding="utf-8"))
         return 0
@@ -518,7 +518,7 @@ class Places:
     meetings: dict[str, int] = field(default_factory=dict)  # ports where hosts meet, by slot
 
     def planned(self, job: Job, *, new: bool) -> list[Planned]:
-        """Raises SpecError where there are too few GPUs."""
+        """Raise SpecError where there are too few GPUs."""
         self.gpus = gpus.assign(job, self.found, self.gpus)
         if job.spec.learner.hosts > 1:
             for slot in job.spec.slots:

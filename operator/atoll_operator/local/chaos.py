@@ -239,7 +239,7 @@ class Links:
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Links"]:
-        """The proxy works inside; there is none where the plan cuts no links."""
+        """Yield the proxy works inside; there is none where the plan cuts no links."""
         if not self._links:
             yield self
             return

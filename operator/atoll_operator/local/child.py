@@ -109,7 +109,7 @@ def returned(end: End, role: str, tick: int, steps: int) -> str:
 
 
 def alike(records: Sequence[EndRecord]) -> End | None:
-    """The end that the starts of all these learners have in common, if they have one."""
+    """Return the end that the starts of all these learners have in common, if they have one."""
     if not any(each.worked for each in records):
         return _common([each.first for each in records])
     again = all(each.alike >= ALIKE_MAX for each in records)
@@ -123,7 +123,7 @@ def _common(ends: Sequence[End | None]) -> End | None:
 
 
 def ranks_ended(lines: Iterable[str]) -> Iterator[str]:
-    """What a launcher says of ranks that have ended; it may start them again in place."""
+    """Yield what a launcher says of ranks that have ended; it may start them again in place."""
     for line in lines:
         if line.startswith("{") and RANK_ENDED in line:
             with contextlib.suppress(ValueError):

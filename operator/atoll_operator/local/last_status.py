@@ -12,7 +12,7 @@ from atoll_protos.job.run_file import RunFile
 
 
 def read_status(out: Path) -> Status:
-    """The last status, which says Suspended if nothing runs any more; raises SpecError."""
+    """Return the last status, which says Suspended if nothing runs any more; raises SpecError."""
     alive = is_run(out)  # asked first: what ends after it has written its last status
     file = out / STATUS_FILE
     try:

@@ -179,7 +179,7 @@ def job_state(replies: Replies) -> JobState:
 
 
 def job_now(replies: Replies) -> JobNow:
-    """Some have answered: the registrar's word counts, else that of the first."""
+    """Return some have answered: the registrar's word counts, else that of the first."""
     first, state = next(filter(None, replies)), job_state(replies)
     if state is not JobState.COMPLETE:
         intents = {pb.INTENT_SUSPEND: JobState.SUSPENDED, pb.INTENT_FAIL: JobState.FAILED}

@@ -102,7 +102,7 @@ class Poller:
         self._known = [None] * len(self._endpoints)
 
     def resting(self, last: Status, now: float) -> RunSnapshot:
-        """What is known of a run of which nothing runs; nobody is asked."""
+        """Return what is known of a run of which nothing runs; nobody is asked."""
         return RunSnapshot(
             job=self.job,
             replies=[None] * len(self._endpoints),

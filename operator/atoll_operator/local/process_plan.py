@@ -94,7 +94,7 @@ def processes(
 
 
 def shared_environment(run_file: Path, endpoints: Sequence[str], out: Path) -> dict[str, str]:
-    """What all processes have; they write what they do to `out`."""
+    """Return what all processes have; they write what they do to `out`."""
     return {
         **of_process(run_file=str(run_file), endpoints=",".join(endpoints)),
         Env.TELEMETRY_DIR: str(out),
@@ -104,12 +104,12 @@ def shared_environment(run_file: Path, endpoints: Sequence[str], out: Path) -> d
 
 
 def learner_process(slot: str, container: Container, env: Environment) -> Planned:
-    """The only process of a learner's only host."""
+    """Return the only process of a learner's only host."""
     return _templated("learner", slot, container, env, TRAIN)
 
 
 def container_of(job: Job, region: RegionSpec) -> Container:
-    """What trains in a region; without the launcher that several hosts need."""
+    """Return what trains in a region; without the launcher that several hosts need."""
     template, changes = job.spec.learner.template.container, region.pod_overrides
     command, args = changes.command or template.command, changes.args or template.args
     env = [*template.env, *changes.env]
@@ -117,7 +117,7 @@ def container_of(job: Job, region: RegionSpec) -> Container:
 
 
 def container_elsewhere(job: Job, region: str) -> str:
-    """The same as JSON, for a machine that has folders of its own."""
+    """Return the same as JSON, for a machine that has folders of its own."""
     spec = next(each for each in job.spec.regions if each.name == region)
     container = container_of(job, spec).model_copy(update={"working_dir": ""})
     if job.spec.learner.hosts > 1 and container.command:  # else it would be this Python's
@@ -132,12 +132,12 @@ def launched_container(container: Container) -> Container:
 
 
 def endpoints_at(ports: Sequence[int], host: str = "127.0.0.1") -> list[str]:
-    """The shards' endpoints, by shard."""
+    """Return the shards' endpoints, by shard."""
     return [joined(host, port) for port in ports]
 
 
 def endpoints_in(folder: Path, shards: int) -> list[str]:
-    """The same as Unix sockets in a folder."""
+    """Return the same as Unix sockets in a folder."""
     return [f"{UNIX}{folder / shard_process(shard)}" for shard in range(shards)]
 
 
@@ -224,7 +224,7 @@ def own_checkpoints(out: Path) -> str:
 def _templated(
     role: str, name: str, container: Container, base: Environment, default: tuple[str, ...]
 ) -> Planned:
-    """A container's command as Kubernetes runs it: `$(VAR)` is expanded, `args` follow."""
+    """Return a container's command as Kubernetes runs it: `$(VAR)` is expanded, `args` follow."""
     values = dict(base)
 
     def expanded(text: str) -> str:

@@ -110,7 +110,7 @@ def shown(path: Path) -> str:
 
 
 def continued_by(out: Path) -> str:
-    """The command that goes on with the run in a folder, as it began."""
+    """Return the command that goes on with the run in a folder, as it began."""
     if (out / MACHINES_FOLDER).exists():
         return f"atoll serve {shown(out)}"
     return f"atoll run {shown(out)} --resume"
@@ -125,7 +125,7 @@ class Growing:
     rest: bytes = b""
 
     def read(self) -> Iterator[str]:
-        """The whole lines that have come since the last time."""
+        """Yield the whole lines that have come since the last time."""
         with self.path.open("rb") as file:
             file.seek(self.position)
             for raw in file:
@@ -136,7 +136,7 @@ class Growing:
                     yield text_of(line)
 
     def read_json(self) -> Iterator[dict[str, Any]]:
-        """The same as JSON; a line that a kill has cut short is left out."""
+        """Yield the same as JSON; a line that a kill has cut short is left out."""
         for text in self.read():
             with contextlib.suppress(ValueError):
                 yield documents.mapping(text)
@@ -151,7 +151,7 @@ def read_lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
 
 
 def read_tapes(out: Path) -> list[list[dict[str, Any]]]:
-    """The lines of each shard's tape, by shard.
+    """Return the lines of each shard's tape, by shard.
 
     A process that wakes when another one has its shard may write a commit that the tape has.
     """
@@ -166,7 +166,7 @@ def of_last_run(tape: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def ends_of_starts(tape: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The last line of each process of a shard: their counts of bytes begin with it."""
+    """Yield the last line of each process of a shard: their counts of bytes begin with it."""
     for line, following in pairwise([*tape, {"bytes_up": 0, "bytes_down": 0}]):
         up, down = line["bytes_up"], line["bytes_down"]
         if following["bytes_up"] < up or following["bytes_down"] < down:

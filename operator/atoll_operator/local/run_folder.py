@@ -60,7 +60,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def private(out: Path, *, stores: bool = True) -> Iterator[int]:
-    """What this process writes inside is for its user alone; the umask that it had.
+    """Yield what this process writes inside is for its user alone; the umask that it had.
 
     `stores`: the state of shards lies in the run folder, and not in a bucket.
     """
@@ -76,7 +76,7 @@ def private(out: Path, *, stores: bool = True) -> Iterator[int]:
 
 @contextmanager
 def socket_folder(out: Path) -> Iterator[Path]:
-    """A new folder for sockets, in the run folder if that can be. Raises SpecError.
+    """Yield a new folder for sockets, in the run folder if that can be. Raises SpecError.
 
     Its name is new with each start, so what a killed run has left is in nobody's way. A path of a
     socket has at most 107 bytes, and some file systems have none: then it is in TMPDIR or /tmp.
@@ -98,7 +98,7 @@ def socket_folder(out: Path) -> Iterator[Path]:
 
 
 def _try(path: Path) -> None:
-    """Raises OSError where gRPC could not listen."""
+    """Raise OSError where gRPC could not listen."""
     if not PLAIN.fullmatch(str(path)):
         raise OSError(f"{path} has characters that mean something else in a list of addresses")
     with socket.socket(socket.AF_UNIX) as trial:
@@ -140,7 +140,7 @@ def editing(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _held(file: Path, field: str, problem: str, remedy: str) -> Iterator[None]:
-    """The lock on a file, with this process in it; raises SpecError while another has it."""
+    """Yield the lock on a file, with this process in it; raises SpecError while another has it."""
     try:
         lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -172,7 +172,7 @@ def is_run(out: Path) -> bool:
 
 
 def holder(out: Path) -> int | None:
-    """The process that runs what is in the folder; None: none that this one can see."""
+    """Return the process that runs what is in the folder; None: none that this one can see."""
     if not is_run(out):
         return None
     file = (out / LOCK_FILE).resolve()
@@ -270,13 +270,13 @@ def endpoints_of(out: Path) -> list[str]:
 
 
 def observer_in(out: Path) -> str:
-    """The credentials with which shards of `atoll serve` are asked; empty: plain text."""
+    """Return the credentials with which shards of `atoll serve` are asked; empty: plain text."""
     folder = out / OBSERVER_FOLDER
     return str(folder) if folder.is_dir() else ""
 
 
 def exporting(out: Path, target: str) -> list[str]:
-    """The program that takes the model from the shards of a run; `target` -: as a tar."""
+    """Return the program that takes the model from the shards of a run; `target` -: as a tar."""
     shards = ("--endpoints", ",".join(endpoints_of(out)), "--tls-dir", observer_in(out))
     words = ("--run-file", str(out / RUN_FILE), *shards, "--out", target)
     return [sys.executable, "-P", "-m", EXPORTING, *words]

@@ -156,7 +156,7 @@ def with_folders(document: Document, folder: Path) -> Document:
 
 
 def with_command(document: Document, command: Sequence[str], folder: Path) -> Document:
-    """The learners run these words in `folder`, as if the manifest named them."""
+    """Return the learners run these words in `folder`, as if the manifest named them."""
     changed = copy.deepcopy(document)
     container = _learner(changed["spec"])
     container |= {"command": with_interpreter(command), "args": [], "workingDir": str(folder)}
@@ -164,7 +164,7 @@ def with_command(document: Document, command: Sequence[str], folder: Path) -> Do
 
 
 def with_interpreter(command: Sequence[str]) -> list[str]:
-    """A script alone is run by Python."""
+    """Return a script alone is run by Python."""
     return ["python", *command] if command[0].endswith(".py") else [*command]
 
 
@@ -178,7 +178,7 @@ def kept_manifest(text: str, document: Document, command: Sequence[str], out: Pa
 
 
 def with_document(text: str, document: Document) -> str:
-    """The text with this document for its job; the lines of comment at its head stay."""
+    """Return the text with this document for its job; the lines of comment at its head stay."""
     documents = [each for each in yaml.safe_load_all(text) if each is not None]
     if document in documents:
         return text
@@ -189,7 +189,7 @@ def with_document(text: str, document: Document) -> str:
 
 
 def default_out(name: str, now: float) -> Path:
-    """A new run folder below the current one; `now` is in Unix seconds."""
+    """Return a new run folder below the current one; `now` is in Unix seconds."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     folder = Path("runs") / f"{name}-{moment}"
     number = 2
@@ -312,14 +312,14 @@ class ManifestInUse:
         self.accepted = self.accepted or self.text
 
     def changed(self) -> str | None:
-        """What it says now, if that is something else; None also while it cannot be read."""
+        """Return what it says now, if that is something else; None also while it cannot be read."""
         with contextlib.suppress(SpecError):
             found = _read(self.out / MANIFEST_FILE)
             return None if found == self.text else found
         return None
 
     def job(self, running: Job, text: str) -> Job:
-        """The job that runs, as this text changes it; raises SpecError."""
+        """Return the job that runs, as this text changes it; raises SpecError."""
         _, before = _job_in(self.accepted)
         _, after = _job_in(text)
         check(before, after)
@@ -345,7 +345,7 @@ def _job_in(text: str, changes: Sequence[str] = ()) -> tuple[Document, Job]:
 
 
 def _fields_that_differ(before: Model, after: Model, path: str) -> Iterator[tuple[str, str]]:
-    """The fields that differ, with [] in place of an entry's name, and with the name."""
+    """Yield the fields that differ, with [] in place of an entry's name, and with the name."""
     for name, known in type(before).model_fields.items():
         old, new, field = getattr(before, name), getattr(after, name), f"{path}.{known.alias}"
         if old == new:

@@ -154,7 +154,7 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def _hold(port: int) -> None:
-    """Raises OSError if another run has this port."""
+    """Raise OSError if another run has this port."""
     if sys.platform == "linux":
         held = socket.socket(socket.AF_UNIX)
         atexit.register(held.close)
@@ -231,7 +231,7 @@ def exit_of(
 def afterwards(
     children: Sequence[Child], code: RunResult, elsewhere: Mapping[str, str] = NOBODY
 ) -> str:
-    """What the last line of a complete job says of processes, and of its exit code."""
+    """Return what the last line of a complete job says of processes, and of its exit code."""
     said: dict[str, list[Child]] = {}
     for child in children:
         if child.after:

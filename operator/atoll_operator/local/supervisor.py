@@ -189,7 +189,7 @@ class Supervisor:
         return [child for child in self.children if child.planned.role in roles]
 
     def meant(self, name: str) -> list[Child]:
-        """The processes of a learner, or the one with this name."""
+        """Return the processes of a learner, or the one with this name."""
         found = [each for each in self.children if each.planned.whole == name]
         return found or [each for each in self.children if each.planned.name == name]
 

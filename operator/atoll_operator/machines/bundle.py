@@ -75,7 +75,7 @@ class Bundle:
 
     @classmethod
     def from_json(cls, text: str, name: str) -> "Bundle":
-        """Raises SpecError, which calls the text `name`."""
+        """Raise SpecError, which calls the text `name`."""
         return parse(Bundle, text, name)
 
 
@@ -164,7 +164,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises SpecError."""
+        """Raise SpecError."""
         found = PATTERN.fullmatch(text.strip())
         if found is None:
             raise SpecError("--token", "is not a whole token", REMEDY)

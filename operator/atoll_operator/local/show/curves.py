@@ -88,7 +88,7 @@ class Curves:
         return []
 
     def rest(self) -> list[Point]:
-        """The points of the ticks that are not over, when no line follows."""
+        """Return the points of the ticks that are not over, when no line follows."""
         found = [point for slot, mean in self.means.items() for point in mean.points(slot)]
         self.means.clear()
         return found

@@ -55,7 +55,7 @@ def machine_rows(machines: Sequence[ShownMachine]) -> list[list[str]]:
 
 
 def of_slots(machines: Sequence[ShownMachine]) -> dict[str, str]:
-    """The machine of each slot that has one."""
+    """Return the machine of each slot that has one."""
     return {slot: each.name for each in machines for slot in each.slots}
 
 
@@ -95,7 +95,7 @@ def table(
     names: Sequence[str] = (),
     machines: Sequence[ShownMachine] = (),
 ) -> str:
-    """The tables as text. `nodes`: by process, the node it runs on; empty: there are none.
+    """Return the tables as text. `nodes`: by process, the node it runs on; empty: there are none.
 
     `last`: what shard 0 said last, if that is known. While it is silent learners have these
     numbers, and no state. `names`: the job's learners, which have a row before they join.
@@ -296,14 +296,14 @@ def machinery(seen: RunSnapshot) -> str:
 
 
 def starting(seen: RunSnapshot) -> str:
-    """The learners whose first process has not joined yet, with the seconds that it runs."""
+    """Return the learners whose first process has not joined yet, with the seconds that it runs."""
     joined = {slot.slot for slot in seen.registrar.slots} if seen.registrar else set()
     names = [f"{slot} ({s:.0f} s)" for slot, s in seen.starting.items() if slot not in joined]
     return f"starting: {some_of(names, FEW)}" if names else ""
 
 
 def ended(seen: RunSnapshot) -> str | None:
-    """What happens after the last step, or in place of training; None while that goes on."""
+    """Return what happens after the last step, or in place of training; None while that goes on."""
     if seen.status.true_condition("Suspended") is not None:
         return "suspended"
     if seen.status.true_condition("Complete") is not None:

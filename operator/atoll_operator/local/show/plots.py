@@ -72,7 +72,7 @@ def _is_round(line: Line) -> bool:
 
 
 def _parts(line: Line) -> dict[str, str]:
-    """What each learner that the shard knew of did in a round, by a key of PARTS."""
+    """Return what each learner that the shard knew of did in a round, by a key of PARTS."""
     found = dict.fromkeys((part["slot"] for part in line["participants"]), "merged")
     for each in line["left_out"]:
         found[each["slot"]] = LEFT_OUT.get(each["reason"], "refused")
@@ -217,7 +217,7 @@ def _noted(out: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def ordinary(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The range outside of which a loss is not shown; of a run that is well, all is inside.
+    """Return the range outside of which a loss is not shown; of a run that is well, all is inside.
 
     The ordinary losses of a curve are those from its first quartile to its third, and its first,
     mostly the highest. The median of all curves counts, so one that diverges changes nothing.
@@ -233,7 +233,7 @@ def ordinary(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 
 def shown(losses: Sequence[float], low: float, high: float) -> list[float]:
-    """The losses of a line, with a NaN, which is a gap, where they are not in the range."""
+    """Return the losses of a line, with a NaN, which is a gap, where they are not in the range."""
     return [v if math.isfinite(v) and low <= v <= high else math.nan for v in losses]
 
 

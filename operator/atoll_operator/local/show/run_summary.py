@@ -110,7 +110,7 @@ def _shares(told: dict[str, float] | None) -> dict[str, float]:
 
 
 def _machines(tapes: Iterable[list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """What went between each machine and the shards, up from it and down to it."""
+    """Return what went between each machine and the shards, up from it and down to it."""
     return {
         name: {"region": region, "up_bytes": moved.up, "down_bytes": moved.down}
         for (region, name), moved in sorted(moved_by_machines(tapes).items())

@@ -64,7 +64,7 @@ def time_left(seconds: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in one or two units: 40 s, 3 min 5 s, 12 min, 2 h 10 min, 3 d 4 h."""
+    """Return a duration in one or two units: 40 s, 3 min 5 s, 12 min, 2 h 10 min, 3 d 4 h."""
     whole = max(0, round(seconds))
     for (size, name), (finer, finer_name) in pairwise(UNITS):
         if whole >= 2 * size:

@@ -124,7 +124,7 @@ def _digest(machine: Bundle) -> str:
 
 
 def _others(server: str) -> str:
-    """What to do: this machine may have had another name, as hosts are renamed."""
+    """Return what to do: this machine may have had another name, as hosts are renamed."""
     machines, faults = bundles.state_folders()
     others = [
         f"go on as {machine.wanted} with --state {folder}"
@@ -250,7 +250,7 @@ def _slots(place: JoinOptions, found: Bundle, had: Bundle | None) -> tuple[str, 
 
 
 def check_slots(machine: Bundle, had: Bundle | None, seen: pb.StatusReply | None) -> None:
-    """Raises SpecError where the job, as its registrar has it, lacks a slot or another has it.
+    """Raise SpecError where the job, as its registrar has it, lacks a slot or another has it.
 
     Slots of `atoll serve` are this machine's alone.
     """

@@ -91,7 +91,7 @@ def check_command(wanted: Wanted, learners: int) -> None:
 
 
 def dialled(endpoints: Sequence[str], server: str) -> tuple[str, ...]:
-    """The shards' endpoints, where a host that is left out is that of the server."""
+    """Return the shards' endpoints, where a host that is left out is that of the server."""
     host = split(server)[0]
     return tuple(joined(given or host, port) for given, port in map(split, endpoints))
 
@@ -113,7 +113,7 @@ def _container(bundle: Bundle, wanted: Wanted) -> Container:
 
 
 def _devices(container: Container, wanted: Wanted, learners: int) -> list[str]:
-    """The value of CUDA_VISIBLE_DEVICES by learner; empty: nobody asks. Raises SpecError."""
+    """Return the value of CUDA_VISIBLE_DEVICES by learner; empty: nobody asks. Raises SpecError."""
     each = wanted.gpus
     if each is None:
         each = gpus.count_of(gpus.given_to(container), TEMPLATE)
@@ -156,7 +156,7 @@ def environment(place: str) -> dict[str, str]:
 
 
 def interface_of(address: str) -> str:
-    """The name of this machine's interface with an IP address; empty: there is none."""
+    """Return the name of this machine's interface with an IP address; empty: there is none."""
     names = [name for _, name in socket.if_nameindex()]
     if ":" in address:
         wanted = socket.inet_pton(socket.AF_INET6, address).hex()

@@ -40,7 +40,7 @@ class ServerLink:
         return digest_of(ssl.PEM_cert_to_DER_cert(self.anchor))
 
     def enter(self, request: pb.EnterRequest) -> pb.EnterReply:
-        """Raises AwayError, and SpecError for a refusal."""
+        """Raise AwayError, and SpecError for a refusal."""
         request.protocol, request.version = PROTOCOL, version("atoll")
         credentials = grpc.ssl_channel_credentials(self.anchor.encode())
         options = [*control_options(), (TARGET_NAME, SERVER_NAME)]
@@ -59,7 +59,7 @@ class ServerLink:
 
 
 def proved(place: str, digest: str) -> ServerLink:
-    """The server at a place, whose certificate has this digest. Raises SpecError."""
+    """Return the server at a place, whose certificate has this digest. Raises SpecError."""
     link = link_to(place)
     if link.digest != digest:
         problem = f"{place} is not the server of the token: it has another certificate"
@@ -68,7 +68,7 @@ def proved(place: str, digest: str) -> ServerLink:
 
 
 def link_to(place: str) -> ServerLink:
-    """What answers there, believed for nothing: only its `digest` may be looked at yet."""
+    """Return what answers there, believed for nothing: only its `digest` may be looked at yet."""
     return ServerLink(place, ssl.DER_cert_to_PEM_cert(certificate_at(place)))
 
 

@@ -95,7 +95,7 @@ class Watcher:
             self._failed_at = None
 
     def _ask(self) -> None:
-        """Raises AwayError, also for a refusal: other credentials may come."""
+        """Raise AwayError, also for a refusal: other credentials may come."""
         self._links = self._links or ShardLinks(
             self.bundle.endpoints, str(self.folder / TLS_FOLDER)
         )

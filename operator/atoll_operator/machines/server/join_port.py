@@ -130,7 +130,7 @@ class JoinPort(MachinesServicer):
         raise AssertionError("abort raises")
 
     def _enter(self, request: pb.EnterRequest, peer: str) -> pb.EnterReply:
-        """Raises TooManyError in place of a refusal of a stranger too many."""
+        """Raise TooManyError in place of a refusal of a stranger too many."""
         try:
             _same_protocol(request.protocol, request.version)
             return self._entered(request, peer)
@@ -209,7 +209,7 @@ class JoinPort(MachinesServicer):
 
 
 def _entry_request(request: pb.EnterRequest) -> EntryRequest:
-    """Raises StrangerError for a request that is none."""
+    """Raise StrangerError for a request that is none."""
     try:
         digest = request_digest(request.request)
     except SpecError as error:
@@ -229,7 +229,7 @@ def _entry_request(request: pb.EnterRequest) -> EntryRequest:
 
 @contextmanager
 def opened(listen: str, anchor: Authority, servicer: JoinPort) -> Iterator[None]:
-    """Listens inside, in a thread of its own. Raises SpecError for a port in use."""
+    """Listen inside, in a thread of its own. Raises SpecError for a port in use."""
     begun = Future[Callable[[], object]]()
     thread = threading.Thread(
         target=lambda: asyncio.run(_served(listen, anchor, servicer, begun)), name="join port"

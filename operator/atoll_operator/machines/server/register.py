@@ -184,7 +184,7 @@ def enter(
 
 
 def allowed(register: Register, name: str, secret: str, now: float) -> Granted:
-    """The token of this name, if it is valid at `now`. Raises SpecError."""
+    """Return the token of this name, if it is valid at `now`. Raises SpecError."""
     token = next((granted for granted in register.tokens if granted.name == name), None)
     # Both ways cost the same.
     right = hmac.compare_digest(token.secret_hash if token else "", hash_of(secret))

@@ -146,7 +146,7 @@ def write_server(folder: Path, server: ServerFile) -> None:
 
 
 def read_server(folder: Path) -> ServerFile:
-    """Raises SpecError for a folder without one."""
+    """Raise SpecError for a folder without one."""
     path = folder / SERVER_FILE
     try:
         text = path.read_text(encoding="utf-8")
@@ -161,13 +161,13 @@ def read_server(folder: Path) -> ServerFile:
 
 
 def line_with(token: Token | str, out: Path) -> str:
-    """What is to be typed on another machine."""
+    """Return what is to be typed on another machine."""
     place = read_server(out / MACHINES_FOLDER).place
     return f"{Env.TOKEN}={token} atoll join {place}"  # as a variable: all users see arguments
 
 
 def anchor_in(folder: Path, now: float) -> Authority:
-    """The certificate of the join port, made once. Raises SpecError for a damaged file."""
+    """Return the certificate of the join port, made once. Raises SpecError for a damaged file."""
     path = folder / ANCHOR_FILE
     if not path.exists():
         new = make_anchor(SERVER_NAME, now, ANCHOR_DAYS * DAY_SECONDS)
@@ -183,7 +183,7 @@ def anchor_in(folder: Path, now: float) -> Authority:
 
 
 def new_token(out: Path, *, region: str, uses: int | None, hours: float, now: float) -> Token:
-    """A new token of the job in a folder of `atoll serve`. Raises SpecError."""
+    """Return a new token of the job in a folder of `atoll serve`. Raises SpecError."""
     folder = out / MACHINES_FOLDER
     der = ssl.PEM_cert_to_DER_cert(anchor_in(folder, now).certificate.decode())
     token = Token.new(digest_of(der))
@@ -216,7 +216,7 @@ def address(flag: str, text: str, port: int) -> tuple[str, int]:
 
 
 def own_host() -> str:
-    """The address of this machine's interface with the default route, else its name."""
+    """Return the address of this machine's interface with the default route, else its name."""
     for each in NOWHERE:
         with suppress(OSError):
             return own_address(each, 9)
@@ -346,7 +346,7 @@ class MachineServer(Elsewhere):
         )
 
     def bundle(self, machine: Member, rendezvous: str) -> Bundle:
-        """What the learners of a machine start from."""
+        """Return what the learners of a machine start from."""
         regions = {region.name: region for region in self.job.spec.regions}
         return Bundle(
             job=self.job.name,
@@ -430,7 +430,7 @@ class MachineServer(Elsewhere):
 
 
 def shown_machines(register: Register, traffic: MachineTraffic) -> tuple[ShownMachine, ...]:
-    """The machines of the job, and those that were revoked and have moved bytes."""
+    """Return the machines of the job, and those that were revoked and have moved bytes."""
     total = traffic.total
     there = {Ends(machine.region, machine.name): machine for machine in register.machines}
     rows = []
@@ -460,7 +460,7 @@ def serving_in(
     here: Sequence[str] = (),
     now: float,
 ) -> MachineServer:
-    """The server of the job in a run folder, as it was or new. Raises SpecError.
+    """Return the server of the job in a run folder, as it was or new. Raises SpecError.
 
     Empty flags leave what the folder has.
     """
