@@ -354,7 +354,7 @@ class LocalRun:
 
     def _last_look(self, now: float) -> RunSnapshot:
         """Once nobody speaks to the shards any more: none is passed over that is only slow."""
-        running = all(each.process is not None for each in self.supervisor.in_roles("shard"))
+        running = all(role.process is not None for role in self.supervisor.in_roles("shard"))
         ends = reports_of(self.supervisor.children, now)
         return self.poller.poll(now, ends, wait=running)
 
@@ -384,7 +384,7 @@ class LocalRun:
             for hosts in learners
             if cannot_train(hosts)
         ]
-        shards = [each for each in self.supervisor.in_roles("shard") if each.given_up]
+        shards = [role for role in self.supervisor.in_roles("shard") if role.given_up]
         spec = self.poller.job.spec
         if shards or (lost and not final and spec.learners - len(lost) < spec.learners_needed):
             first = (shards or lost)[0]

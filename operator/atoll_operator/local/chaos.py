@@ -229,7 +229,7 @@ class Links:
 
     def __init__(self, faults: Iterable[Fault], endpoints: Sequence[str]) -> None:
         by_shard = {shard_process(number): each for number, each in enumerate(endpoints)}
-        cuts = [(each.target, each.shard) for each in faults if each.kind is FaultKind.CUT]
+        cuts = [(fault.target, fault.shard) for fault in faults if fault.kind is FaultKind.CUT]
         self._links = {
             (slot, shard): ProxiedLink(
                 endpoint=by_shard[shard], proxied=f"{by_shard[shard]}-{number}"
@@ -271,7 +271,7 @@ class Links:
             if slot == planned.whole
         }
         endpoints = endpoints_of(planned.env[Env.ENDPOINTS])
-        return {Env.ENDPOINTS: ",".join(proxied.get(each, each) for each in endpoints)}
+        return {Env.ENDPOINTS: ",".join(proxied.get(endpoint, endpoint) for endpoint in endpoints)}
 
     async def _listen(self) -> list[asyncio.Server]:
         return [

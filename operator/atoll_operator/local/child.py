@@ -110,10 +110,10 @@ def returned(end: End, role: str, tick: int, steps: int) -> str:
 
 def alike(records: Sequence[EndRecord]) -> End | None:
     """Return the end that the starts of all these learners have in common, if they have one."""
-    if not any(each.worked for each in records):
-        return _common([each.first for each in records])
-    again = all(each.alike >= ALIKE_MAX for each in records)
-    return _common([each.last for each in records]) if again else None
+    if not any(record.worked for record in records):
+        return _common([record.first for record in records])
+    again = all(record.alike >= ALIKE_MAX for record in records)
+    return _common([record.last for record in records]) if again else None
 
 
 def _common(ends: Sequence[End | None]) -> End | None:
@@ -210,7 +210,7 @@ def by_slot(children: Iterable[Child]) -> dict[str, list[Child]]:
 
 def cannot_train(hosts: Sequence[Child]) -> bool:
     """Whether so many hosts of one learner are given up that those which are left are too few."""
-    left = [each for each in hosts if not each.given_up]
+    left = [host for host in hosts if not host.given_up]
     needed = hosts[0].planned.hosts_needed
     return len(left) < needed or all(each.planned.host for each in left)
 

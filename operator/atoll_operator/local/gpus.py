@@ -106,7 +106,7 @@ def advice(job: Job, found: VisibleGpus) -> str:
 
 def processes_of(container: Container) -> int:
     """How many processes a learner of this container is; 1 where that is not known."""
-    values = [each.value for each in container.env if each.name == Torchrun.PROCESSES]
+    values = [variable.value for variable in container.env if variable.name == Torchrun.PROCESSES]
     known = values and values[-1].isdecimal() and is_launched(container.command)
     return max(1, int(values[-1])) if known else 1
 

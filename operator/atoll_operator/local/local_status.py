@@ -103,9 +103,9 @@ class MachineTraffic:
 
     def see(self, now: float, replies: Iterable[pb.StatusReply | None]) -> None:
         """`now` is in monotonic seconds."""
-        for each in filter(None, replies):
-            links = (link for link in each.links if link.machine)
-            self._said[each.instance] = {
+        for reply in filter(None, replies):
+            links = (link for link in reply.links if link.machine)
+            self._said[reply.instance] = {
                 Ends(link.region, link.machine): Moved(link.received, link.sent) for link in links
             }
         self._seen.append((now, self.total))
@@ -295,7 +295,7 @@ def suspended(status: Status, why: str, remedy: str) -> Status:
         columns = columns.model_copy(update=texts)
     if syncer is not None:
         syncer = syncer.model_copy(update={"ready": 0, "epochs": [0] * syncer.shards})
-    regions = [each.model_copy(update={"live": 0, "lost": None}) for each in status.regions or []]
+    regions = [region.model_copy(update={"live": 0, "lost": None}) for region in status.regions or []]
     stopped = {"learners_live": 0, "columns": columns, "syncer": syncer, "regions": regions}
     return status.model_copy(update={"conditions": list(found), **stopped})
 

@@ -26,7 +26,7 @@ class ShardLinks:
         """`folder`: of the credentials with which it asks; empty: plain text."""
         self.refusal = ""  # the words of the first shard that has refused the last question
         self._endpoints, self._folder = endpoints, folder
-        self._channels = [_channel(each, self._folder) for each in endpoints]
+        self._channels = [_channel(endpoint, self._folder) for endpoint in endpoints]
         self._question = pb.StatusRequest()
 
     def say(self, intent: pb.Intent, why: str = "") -> None:
@@ -39,8 +39,8 @@ class ShardLinks:
         return [self._reply(shard, wait) for shard in range(len(self._endpoints))]
 
     def close(self) -> None:
-        for each in self._channels:
-            each.close()
+        for channel in self._channels:
+            channel.close()
 
     def _reply(self, shard: int, wait: bool) -> pb.StatusReply | None:
         answer = _answer(self._channels[shard], wait, self._question)

@@ -118,7 +118,7 @@ def container_of(job: Job, region: RegionSpec) -> Container:
 
 def container_elsewhere(job: Job, region: str) -> str:
     """Return the same as JSON, for a machine that has folders of its own."""
-    spec = next(each for each in job.spec.regions if each.name == region)
+    spec = next(entry for entry in job.spec.regions if entry.name == region)
     container = container_of(job, spec).model_copy(update={"working_dir": ""})
     if job.spec.learner.hosts > 1 and container.command:  # else it would be this Python's
         container = launched_container(container)
@@ -230,8 +230,8 @@ def _templated(
     def expanded(text: str) -> str:
         return re.sub(r"\$\((\w+)\)", lambda m: values.get(m[1], m[0]), text)
 
-    for each in container.env:
-        values[each.name] = expanded(each.value)
+    for variable in container.env:
+        values[variable.name] = expanded(variable.value)
     command = container.command or [sys.executable, *default]
     words = tuple(expanded(word) for word in [*command, *container.args])
     return Planned(role=role, name=name, command=words, env=values, folder=container.working_dir)

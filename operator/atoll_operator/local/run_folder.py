@@ -178,7 +178,7 @@ def holder(out: Path) -> int | None:
     file = (out / LOCK_FILE).resolve()
     with contextlib.suppress(OSError, ValueError):
         pid = int(file.read_text())
-        if any(each.readlink() == file for each in Path(f"/proc/{pid}/fd").iterdir()):
+        if any(path.readlink() == file for path in Path(f"/proc/{pid}/fd").iterdir()):
             return pid
     return None
 

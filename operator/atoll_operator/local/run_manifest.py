@@ -143,7 +143,7 @@ def with_folders(document: Document, folder: Path) -> Document:
     changed = copy.deepcopy(document)
     spec = changed["spec"]
     overrides = [region.get("podOverrides") or {} for region in spec["regions"]]
-    named = any(each.get("command") or each.get("args") for each in overrides)
+    named = any(override.get("command") or override.get("args") for override in overrides)
     if named:
         _learner(spec)
     for role in ("learner", "evaluator"):
@@ -271,7 +271,7 @@ def job_of(out: Path) -> Job:
 def differences(before: Job, after: Job) -> list[str]:
     """Of learners and length, in words."""
     lines = []
-    had = {each.name: each.learners for each in before.spec.regions}
+    had = {region.name: region.learners for region in before.spec.regions}
     for new in after.spec.regions:
         known = had.pop(new.name, None)
         if known is None:

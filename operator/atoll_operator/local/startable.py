@@ -127,7 +127,7 @@ def _importable(module: str, planned: Planned, folder: Path) -> bool:
     except (ImportError, ValueError):
         return True  # another one than ours would have to look
     given = environment(planned).get("PYTHONPATH", "")
-    path = [str(folder / each) for each in ("", *given.split(os.pathsep))]
+    path = [str(folder / word) for word in ("", *given.split(os.pathsep))]
     return PathFinder.find_spec(top, path) is not None
 
 
@@ -182,8 +182,8 @@ def reports_of(children: Sequence[Child], now: float) -> ProcessReports:
     starting = {}
     learners = by_slot(child for child in children if child.planned.role == LEARNER)
     for slot, hosts in learners.items():
-        seconds = now - min(each.started_at for each in hosts)
-        first = all(each.process is not None and each.record.first is None for each in hosts)
+        seconds = now - min(host.started_at for host in hosts)
+        first = all(host.process is not None and host.record.first is None for host in hosts)
         if first and seconds < STARTING_SECONDS_MAX:
             starting[slot] = seconds
     return ProcessReports(given_up=given_up, started_again=started_again, starting=starting)
@@ -194,7 +194,7 @@ def unsaved(children: Sequence[Child], first: str, place: str) -> str:
     scripts = [
         each for each in children if each.planned.role == LEARNER and each.planned.whole == first
     ]
-    if all(each.exit_code == ExitCode.FINAL for each in scripts):
+    if all(script.exit_code == ExitCode.FINAL for script in scripts):
         return ""
     return (
         f"the script of {first} did not come to its end, so it may have saved no model: the values"

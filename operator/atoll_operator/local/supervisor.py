@@ -195,9 +195,9 @@ class Supervisor:
 
     def kill(self, child: Child) -> None:
         """kill -9, as `--chaos` does; a learner with all its hosts."""
-        for each in [child, *self._other_hosts(child)]:
-            if each.process is not None:
-                each.process.kill()
+        for host in [child, *self._other_hosts(child)]:
+            if host.process is not None:
+                host.process.kill()
 
     def stop(self, roles: Sequence[str] = ROLES) -> None:
         """SIGTERM to one role after the other, SIGKILL to what does not end."""
@@ -249,7 +249,7 @@ class Supervisor:
         child.process, self._written = None, False
         child.close_log()
         self._report_ranks(child)
-        others = [each.exit_code for each in self._other_hosts(child)]
+        others = [host.exit_code for host in self._other_hosts(child)]
         if self._final and ExitCode.FINAL in others:
             code = ExitCode.FINAL  # the learner has done its part, however its last host ends
         child.exit_code = code
@@ -305,7 +305,7 @@ class Supervisor:
     def _give_up_others(self, child: Child) -> None:
         """A learner that has lost a host for good would wait for it for ever, if it needs it."""
         others = self._other_hosts(child)
-        going_on = [each for each in others if not each.given_up]
+        going_on = [other for other in others if not other.given_up]
         for each in going_on if cannot_train([child, *others]) else ():
             each.given_up, each.given_up_with = child.given_up, child.planned.name
             if each.process is not None:

@@ -273,6 +273,6 @@ def write_credentials(folder: Path, credentials: Credentials) -> None:
     turned = folder / f"{name}.link"
     turned.symlink_to(name)
     turned.replace(link)
-    for each in folder.iterdir():
-        if each.name not in (name, KUBERNETES_LINK):
-            shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink()
+    for path in folder.iterdir():
+        if path.name not in (name, KUBERNETES_LINK):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()

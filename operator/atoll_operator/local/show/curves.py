@@ -120,7 +120,7 @@ class Curves:
         if "counts" in line:
             self.counts[line["shard"]] = line["counts"]
             slices, trained, merged = (
-                sum(each[name] for each in self.counts.values())
+                sum(count[name] for count in self.counts.values())
                 for name in ("slices", "trained", "merged")
             )
             yield Point(JOB, "tokens", self.tick, trained / slices, time)
@@ -151,7 +151,7 @@ class TensorBoard:
 
     def flush(self) -> OSError | None:
         """Write what waits; returns why the disk does not take all of it."""
-        troubles = [each.flush() for each in self._files.values()]
+        troubles = [file.flush() for file in self._files.values()]
         return next(filter(None, troubles), None)
 
     def _begin(self, series: str) -> None:

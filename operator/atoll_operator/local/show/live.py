@@ -56,7 +56,7 @@ def machine_rows(machines: Sequence[ShownMachine]) -> list[list[str]]:
 
 def of_slots(machines: Sequence[ShownMachine]) -> dict[str, str]:
     """Return the machine of each slot that has one."""
-    return {slot: each.name for each in machines for slot in each.slots}
+    return {slot: machine.name for machine in machines for slot in machine.slots}
 
 
 def _row(each: ShownMachine) -> list[str]:
@@ -118,7 +118,7 @@ def table(
     first = (
         _aligned(learners) if registrar or names else "learners: unknown while shard 0 is silent"
     )
-    problems = [each.problem for each in answers if each.problem]
+    problems = [answer.problem for answer in answers if answer.problem]
     tables = [_aligned(machine_rows(machines))] if machines else []
     return "\n\n".join([first, _aligned(shards), *tables, *problems])
 

@@ -175,7 +175,7 @@ def _losses(axes: Any, out: Path, title: str) -> None:
         for slot, found in sorted((_noted(out) | written).items())
     }
     evaluations = read_lines(out / "evaluations.jsonl")
-    held_out = [each["loss"] for each in evaluations]
+    held_out = [evaluation["loss"] for evaluation in evaluations]
     curves = {slot: [v for _, losses in found for v in losses] for slot, found in lines.items()}
     low, high = ordinary([*curves.values(), held_out])
     restarts: list[tuple[int, float]] = []
@@ -188,7 +188,7 @@ def _losses(axes: Any, out: Path, title: str) -> None:
     if restarts:
         axes.plot(*zip(*restarts, strict=True), "kx", label="started again")
     if evaluations:
-        ticks = [each["tick"] for each in evaluations]
+        ticks = [evaluation["tick"] for evaluation in evaluations]
         axes.plot(ticks, shown(held_out, low, high), "k.-", label="held out, shared parameters")
     axes.set(xlabel="step of the job", ylabel="loss (moving average)")
     outside = [

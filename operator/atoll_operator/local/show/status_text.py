@@ -18,7 +18,7 @@ TROUBLES = (
 
 def status_text(status: Status, job: str, steps: int | None, age_seconds: float) -> str:
     """`atoll run` wrote it `age_seconds` ago."""
-    conditions = {each.type: each for each in status.conditions or []}
+    conditions = {condition.type: condition for condition in status.conditions or []}
     ready = conditions.get("Ready")
     lines = [f"{job}: {ready.reason if ready else 'unknown'}" + reached(status, steps)]
     if status.progress is not None:
@@ -26,7 +26,7 @@ def status_text(status: Status, job: str, steps: int | None, age_seconds: float)
     columns = status.columns
     over = any(status.true_condition(kind) for kind in ("Complete", "Failed", "Suspended"))
     if columns is not None and not over:
-        live = [(each, "?" if each.live is None else each.live) for each in status.regions or []]
+        live = [(region, "?" if region.live is None else region.live) for region in status.regions or []]
         regions = ", ".join(f"{each.name} {count}/{each.learners}" for each, count in live)
         lines.append(f"learners {columns.learners} ({regions}), shards {columns.syncer}")
     for kind, bad in TROUBLES:
@@ -41,7 +41,7 @@ def status_text(status: Status, job: str, steps: int | None, age_seconds: float)
 
 
 def _losses(progress: ProgressStatus) -> str:
-    metrics = {each.name: each.value for each in progress.metrics or []}
+    metrics = {metric.name: metric.value for metric in progress.metrics or []}
     parts = [f"loss {progress.loss}"] if progress.loss else []
     if held_out := metrics.get("outer_loss"):
         parts.append(f"held out {held_out} at step {metrics.get('outer_loss_step')}")

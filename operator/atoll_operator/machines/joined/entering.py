@@ -259,17 +259,17 @@ def check_slots(machine: Bundle, had: Bundle | None, seen: pb.StatusReply | None
     if seen.learners:
         _check_count(machine.slots, machine.region, seen.learners.get(machine.region, 0))
     own = had.slots if had is not None else ()
-    for each in seen.slots:
-        if each.slot not in machine.slots:
+    for slot in seen.slots:
+        if slot.slot not in machine.slots:
             continue
-        if each.owner_uid:
-            problem = f"{each.slot} belongs to a pod, so a cluster has learners of this region"
+        if slot.owner_uid:
+            problem = f"{slot.slot} belongs to a pod, so a cluster has learners of this region"
             remedy = "bring this machine into a region that no cluster serves"
             raise SpecError("--first-slot", problem, remedy)
         if machine.hosts > 1:
             continue  # its other hosts may train, and a learner of others keeps the slot
-        if each.state not in GONE and each.slot not in own:
-            problem = f"{each.slot} is held by a learner of another machine"
+        if slot.state not in GONE and slot.slot not in own:
+            problem = f"{slot.slot} is held by a learner of another machine"
             remedy = "give the first of those that are free, or stop that learner"
             raise SpecError("--first-slot", problem, remedy)
 

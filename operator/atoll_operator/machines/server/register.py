@@ -209,8 +209,8 @@ def revoke(register: Register, name: str) -> Register:
         machines = tuple(machine for machine in register.machines if machine not in out)
         former = (Former(name=machine.name, key_digest=machine.key_digest) for machine in out)
         return replace(register, machines=machines, former=(*register.former, *former))
-    if any(each.name == name for each in register.tokens):
-        tokens = tuple(each for each in register.tokens if each.name != name)
+    if any(token.name == name for token in register.tokens):
+        tokens = tuple(token for token in register.tokens if token.name != name)
         return replace(register, tokens=tokens)
     names = ", ".join([*(x.name for x in register.machines), *(x.name for x in register.tokens)])
     raise SpecError("--revoke", f"{name} is no machine and no token", f"use one of {names or '-'}")
@@ -230,15 +230,15 @@ def free_places(register: Register, offered: OpenSlots) -> int:
 
 def keeps_slots(register: Register, slots: Sequence[str], folder: str) -> None:
     """Raise SpecError where a machine has a slot that the job, in this folder, is not to have."""
-    for each in register.machines:
-        if gone := [slot for slot in each.slots if slot not in slots]:
-            problem = f"machine {each.name} has {', '.join(gone)}"
-            remedy = f"first take the machine out: `atoll tokens {folder} --revoke {each.name}`"
-            raise SpecError(f"spec.regions[{each.region}].learners", problem, remedy)
+    for machine in register.machines:
+        if gone := [slot for slot in machine.slots if slot not in slots]:
+            problem = f"machine {machine.name} has {', '.join(gone)}"
+            remedy = f"first take the machine out: `atoll tokens {folder} --revoke {machine.name}`"
+            raise SpecError(f"spec.regions[{machine.region}].learners", problem, remedy)
 
 
 def valid(tokens: Iterable[Granted], now: float) -> list[Granted]:
-    return [each for each in tokens if now < each.until]
+    return [token for token in tokens if now < token.until]
 
 
 class UnreadableError(SpecError):
@@ -299,7 +299,7 @@ def _host(asked: EntryRequest, offered: OpenSlots) -> tuple[int, int]:
 def _free_slots(
     register: Register, wanted: int, region: str, offered: OpenSlots
 ) -> tuple[str, ...]:
-    taken = {slot for each in register.machines for slot in each.slots}
+    taken = {slot for machine in register.machines for slot in machine.slots}
     free = [slot for slot in offered.slots[region] if slot not in taken]
     if wanted > len(free):
         raise _too_few(register, wanted, region, free, offered)
@@ -311,7 +311,7 @@ def _slot_of_host(
 ) -> tuple[str, ...]:
     """A slot that lacks this host of so many: one that has others first. Raises SpecError."""
     (host, hosts), own = place, [wanted] if wanted else slots
-    has = {slot: [each for each in register.machines if slot in each.slots] for slot in slots}
+    has = {slot: [machine for machine in register.machines if slot in machine.slots] for slot in slots}
     lacking = [
         slot
         for slot in own
@@ -335,7 +335,7 @@ def _too_few(
 ) -> SpecError:
     total = len(offered.slots[region])
     holders = ", ".join(
-        f"{each.name} has {len(each.slots)}" for each in register.machines if each.region == region
+        f"{machine.name} has {len(machine.slots)}" for machine in register.machines if machine.region == region
     )
     problem = f"{wanted} wanted, and {len(free)} of the {total} of region {region} are free"
     grown = f"atoll edit {offered.folder} --learners {region}={total + wanted - len(free)}"

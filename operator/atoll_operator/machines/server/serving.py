@@ -129,7 +129,7 @@ def server_file(
             remedy = "start with the number of shards that the job began with"
             raise SpecError("spec.syncer", problem, remedy)
         host, port = (host, port or had.port) if listen else (had.host, had.port)
-        names = [each.name for each in job.spec.regions]  # some may have left it
+        names = [region.name for region in job.spec.regions]  # some may have left it
         here = here or [each for each in had.here if each in names]
         advertise = advertise or had.advertise
         found = dataclasses.replace(had, port=port, host=host)
@@ -278,7 +278,7 @@ class MachineServer(Elsewhere):
         return Book(self.out / MACHINES_FOLDER)
 
     def here(self, job: Job) -> Job:
-        regions = [each for each in job.spec.regions if each.name in self.regions]
+        regions = [region for region in job.spec.regions if region.name in self.regions]
         return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": regions})})
 
     def through(self, planned: list[Planned]) -> list[Planned]:
@@ -324,7 +324,7 @@ class MachineServer(Elsewhere):
         return self.shown
 
     def refused(self) -> Mapping[str, str]:
-        return {x.slot: x.why for each in self._register().machines for x in each.refused}
+        return {x.slot: x.why for machine in self._register().machines for x in machine.refused}
 
     def fail(self, why: str) -> None:
         self.failed = why
@@ -338,11 +338,11 @@ class MachineServer(Elsewhere):
         if now - self.leaving_since < HEARD_SECONDS and self._register().machines:
             return True
         return None in seen.replies or any(
-            not each.finished and each.state not in GONE
+            not slot.finished and slot.state not in GONE
             for reply in seen.replies
             if reply is not None
-            for each in reply.slots
-            if split_slot(each.slot)[0] not in self.regions
+            for slot in reply.slots
+            if split_slot(slot.slot)[0] not in self.regions
         )
 
     def bundle(self, machine: Member, rendezvous: str) -> Bundle:
@@ -389,11 +389,11 @@ class MachineServer(Elsewhere):
 
     def _check_ports(self) -> None:
         """Raise SpecError where a shard could not listen: the job would fail on all machines."""
-        for each in self.server.ports:
+        for port in self.server.ports:
             try:
-                listening_socket(self.listen, each).close()
+                listening_socket(self.listen, port).close()
             except OSError as error:
-                problem = f"port {each}, of a shard, cannot be bound ({error.strerror})"
+                problem = f"port {port}, of a shard, cannot be bound ({error.strerror})"
                 remedy = "free it, and start again: the machines of the job know this port"
                 raise SpecError("--listen", problem, remedy) from error
 
