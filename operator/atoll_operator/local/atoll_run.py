@@ -135,7 +135,7 @@ class Elsewhere:
         return ""
 
     def edited(self, job: Job) -> None:
-        """The job is another one now: its length, or its learners."""
+        """Take the job as it is now: its length, or its learners."""
 
     def machines(self, seen: RunSnapshot) -> Sequence[ShownMachine]:
         """As they are at a pass that has seen this."""
@@ -147,7 +147,7 @@ class Elsewhere:
         return {}
 
     def fail(self, why: str) -> None:
-        """The job has failed, perhaps before any shard could say so."""
+        """Take in that the job has failed, perhaps before any shard could say so."""
 
     def leaving(self, seen: RunSnapshot) -> bool:
         """Whether learners of a complete job still take its last values."""
@@ -298,7 +298,7 @@ class LocalRun:
     def say_if_lost(self, run: str | None) -> None:
         """All that held the run is gone, so shard 0 has begun another one (rule 43)."""
         if run and self.run_id and run != self.run_id:
-            began = {each["run"]: each for each in runs_of(read_tapes(self.files.out)[0])}
+            began = {line["run"]: line for line in runs_of(read_tapes(self.files.out)[0])}
             place = began.get(run, {}).get("checkpoint")
             how = f"goes on from {place}" if place else "begins at step 0: no checkpoint was whole"
             self.view.say(
@@ -341,7 +341,7 @@ class LocalRun:
         return self.status.model_copy(update={"progress": reached})
 
     def _settled(self, leaving: Callable[[RunSnapshot], bool]) -> RunSnapshot:
-        """The last look, once no commit follows: learners had sent offers before they left."""
+        """Look until no commit follows: learners had sent offers before they left."""
         until, before = time.monotonic() + SETTLING_SECONDS_MAX, -1
         while True:
             seen = self._last_look(time.monotonic())
@@ -354,14 +354,14 @@ class LocalRun:
 
     def _last_look(self, now: float) -> RunSnapshot:
         """Once nobody speaks to the shards any more: none is passed over that is only slow."""
-        running = all(role.process is not None for role in self.supervisor.in_roles("shard"))
+        running = all(child.process is not None for child in self.supervisor.in_roles("shard"))
         ends = reports_of(self.supervisor.children, now)
         return self.poller.poll(now, ends, wait=running)
 
     def _write_slots(self) -> None:
         """Shards read in slots.json which learners are given up, and a checkpoint that is asked."""
         hosts = by_slot(self.supervisor.in_roles("learner"))
-        gone = tuple(slot for slot, each in hosts.items() if cannot_train(each))
+        gone = tuple(slot for slot, children in hosts.items() if cannot_train(children))
         asked = expected(self.poller.job, checkpoint=self._asked_checkpoint())
         wanted = self.elsewhere.listed(replace(asked, absent=gone))
         if wanted != self.slots and self.files.write(SLOTS_FILE, wanted.to_json()):
@@ -384,7 +384,7 @@ class LocalRun:
             for hosts in learners
             if cannot_train(hosts)
         ]
-        shards = [role for role in self.supervisor.in_roles("shard") if role.given_up]
+        shards = [child for child in self.supervisor.in_roles("shard") if child.given_up]
         spec = self.poller.job.spec
         if shards or (lost and not final and spec.learners - len(lost) < spec.learners_needed):
             first = (shards or lost)[0]
@@ -649,9 +649,9 @@ def terminated_like_interrupted() -> Iterator[Callable[[], None]]:
     """
     asked = False
     heard = [signal.SIGTERM]
-    for each in (signal.SIGINT, signal.SIGHUP):  # a shell's background job and nohup ignore them
-        if signal.getsignal(each) is not signal.SIG_IGN:
-            heard.append(each)
+    for number in (signal.SIGINT, signal.SIGHUP):  # a shell's background job and nohup ignore them
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            heard.append(number)
 
     def interrupt(*_: object) -> None:
         nonlocal asked
@@ -667,8 +667,8 @@ def terminated_like_interrupted() -> Iterator[Callable[[], None]]:
         echo(STOPPING, err=True)
 
     def hear(handler: Callable[[int, Any], None]) -> None:
-        for each in heard:
-            signal.signal(each, handler)
+        for number in heard:
+            signal.signal(number, handler)
 
     hear(interrupt)
     try:

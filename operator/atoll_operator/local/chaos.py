@@ -228,7 +228,7 @@ class Links:
     """The proxied links of a run, by learner and shard."""
 
     def __init__(self, faults: Iterable[Fault], endpoints: Sequence[str]) -> None:
-        by_shard = {shard_process(number): each for number, each in enumerate(endpoints)}
+        by_shard = {shard_process(number): endpoint for number, endpoint in enumerate(endpoints)}
         cuts = [(fault.target, fault.shard) for fault in faults if fault.kind is FaultKind.CUT]
         self._links = {
             (slot, shard): ProxiedLink(
@@ -239,7 +239,7 @@ class Links:
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Links"]:
-        """Yield the proxy works inside; there is none where the plan cuts no links."""
+        """Run the proxy inside; there is none where the plan cuts no links."""
         if not self._links:
             yield self
             return

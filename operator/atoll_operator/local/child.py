@@ -67,7 +67,7 @@ class EndRecord:
     returns: int = 0  # before the job was final
 
     def after(self, end: End, *, returned: bool) -> "EndRecord":
-        """The record with one more end; `returned`: with exit code 0, before the job was final."""
+        """Add one more end; `returned`: with exit code 0, before the job was final."""
         before = 0 if end.seconds > STEADY_SECONDS else 1
         same = (
             self.last is not None
@@ -198,7 +198,7 @@ class Child:
                 self.keeper.wait(LOG_SECONDS_MAX)
             self.closing.append(self.keeper)
             self.keeper = None
-        self.closing = [each for each in self.closing if each.poll() is None]
+        self.closing = [keeper for keeper in self.closing if keeper.poll() is None]
 
 
 def by_slot(children: Iterable[Child]) -> dict[str, list[Child]]:
@@ -212,7 +212,7 @@ def cannot_train(hosts: Sequence[Child]) -> bool:
     """Whether so many hosts of one learner are given up that those which are left are too few."""
     left = [host for host in hosts if not host.given_up]
     needed = hosts[0].planned.hosts_needed
-    return len(left) < needed or all(each.planned.host for each in left)
+    return len(left) < needed or all(host.planned.host for host in left)
 
 
 def end_of(child: Child, code: int, seconds: float) -> End:
@@ -260,7 +260,7 @@ def telemetry_of(planned: Planned, out: Path) -> Path | None:
 
 
 def tail(path: Path, start: int) -> str:
-    """The text of a log from this byte on, or its end if that is long; empty if there is none."""
+    """Read a log from this byte on, or its end if that is long; empty if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(start, size_of(path) - LOG_BYTES))

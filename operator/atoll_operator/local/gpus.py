@@ -88,15 +88,15 @@ def assign(
     shards = [shard_process(i) for i in range(job.spec.syncer.shards)]
     names = [*shards, *_processes(job, job.spec.slots), EVALUATOR]
     kept = {name: taken[name] for name in names if name in taken}
-    used = {device for each in kept.values() for device in each.split(",")}
-    left = (each for each in found.devices if each not in used)
+    used = {device for devices in kept.values() for device in devices.split(",")}
+    left = (device for device in found.devices if device not in used)
     new = (name for name in names if name not in kept)
     given = {name: ",".join(next(left) for _ in range(wanted.get(name, 0))) for name in new}
     return kept | given
 
 
 def advice(job: Job, found: VisibleGpus) -> str:
-    """What to say of a job that asks for no GPU where each learner could have its own, or ""."""
+    """Describe a job that asks for no GPU where each learner could have its own, or return ""."""
     there, learners = len(found.devices), job.spec.learners * job.spec.learner.hosts
     each = processes_of(job.spec.learner.template.container)
     if asked(job) or not 1 < learners <= there // each:

@@ -89,7 +89,7 @@ def moved_by_machines(tapes: Iterable[list[dict[str, Any]]]) -> dict[Ends, Moved
                 for name, moved in machines.items():
                     up[Ends(region, name)] += moved[0]
                     down[Ends(region, name)] += moved[1]
-    return {each: Moved(up[each], down[each]) for each in up.keys() | down.keys()}
+    return {ends: Moved(up[ends], down[ends]) for ends in up.keys() | down.keys()}
 
 
 class MachineTraffic:
@@ -132,7 +132,7 @@ class MachineTraffic:
 
 
 def read_machines(out: Path) -> MachinesFile | None:
-    """What the run in a folder has seen last; None: it has no machines, or has seen none yet."""
+    """Read what a run has seen last; None: it has no machines, or has seen none yet."""
     try:
         text = (out / MACHINES_FILE).read_text(encoding="utf-8")
         return parse(MachinesFile, text, MACHINES_FILE)
@@ -169,7 +169,7 @@ class JobNow:
 
 
 def job_state(replies: Replies) -> JobState:
-    """What the shards do, whatever is intended with their job; the registrar completes it."""
+    """Say what the shards do, whatever is intended with their job; the registrar completes it."""
     states = [reply.state if reply else None for reply in replies]
     if states[0] == pb.SHARD_COMPLETE:
         return JobState.COMPLETE
@@ -179,7 +179,7 @@ def job_state(replies: Replies) -> JobState:
 
 
 def job_now(replies: Replies) -> JobNow:
-    """Return some have answered: the registrar's word counts, else that of the first."""
+    """Take the registrar's word, else that of the first that has answered."""
     first, state = next(filter(None, replies)), job_state(replies)
     if state is not JobState.COMPLETE:
         intents = {pb.INTENT_SUSPEND: JobState.SUSPENDED, pb.INTENT_FAIL: JobState.FAILED}
@@ -217,7 +217,7 @@ class RunSnapshot:
     def step(self) -> int:
         """The step of the job as it was known last; 0 before every shard has answered."""
         known = self.known or self.replies
-        return min((each.tick if each else 0 for each in known), default=0)
+        return min((reply.tick if reply else 0 for reply in known), default=0)
 
     @property
     def registrar(self) -> pb.StatusReply | None:
@@ -273,8 +273,8 @@ def facts(job: Job, replies: Replies, ends: ProcessReports, still_seconds: float
 
 def _is_fresh(slot: str, replies: Replies) -> bool:
     """Whether the registrar has seen no step of a learner yet."""
-    shown = [each for each in (replies[0].slots if replies[0] else []) if each.slot == slot]
-    return all(starts(each) and not each.tokens_here for each in shown)
+    shown = [status for status in (replies[0].slots if replies[0] else []) if status.slot == slot]
+    return all(starts(status) and not status.tokens_here for status in shown)
 
 
 def failed(status: Status, reason: str, message: str) -> Status:
@@ -295,7 +295,9 @@ def suspended(status: Status, why: str, remedy: str) -> Status:
         columns = columns.model_copy(update=texts)
     if syncer is not None:
         syncer = syncer.model_copy(update={"ready": 0, "epochs": [0] * syncer.shards})
-    regions = [region.model_copy(update={"live": 0, "lost": None}) for region in status.regions or []]
+    regions = [
+        region.model_copy(update={"live": 0, "lost": None}) for region in status.regions or []
+    ]
     stopped = {"learners_live": 0, "columns": columns, "syncer": syncer, "regions": regions}
     return status.model_copy(update={"conditions": list(found), **stopped})
 

@@ -159,8 +159,8 @@ def read_tapes(out: Path) -> list[list[dict[str, Any]]]:
 
 
 def of_last_run(tape: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A shard's lines since the present run began; those before are of runs that are lost."""
-    runs = [(at, each["run"]) for at, each in enumerate(tape) if each.get("event") == "run"]
+    """Take a shard's lines since the present run began; those before are of runs that are lost."""
+    runs = [(at, line["run"]) for at, line in enumerate(tape) if line.get("event") == "run"]
     began = next((at for at, run in runs if run == runs[-1][1]), 0)
     return tape[began:]
 
@@ -176,9 +176,9 @@ def ends_of_starts(tape: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def runs_of(tape: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """How each run of a folder began, by a tape's lines: more than one where all was lost."""
     first: dict[str, dict[str, Any]] = {}
-    for each in tape:
-        if each.get("event") == "run":
-            first.setdefault(each["run"], each)
+    for line in tape:
+        if line.get("event") == "run":
+            first.setdefault(line["run"], line)
     return [*first.values()]
 
 

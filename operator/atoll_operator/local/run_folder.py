@@ -52,7 +52,7 @@ PLAIN: Final = re.compile(r"[\w./-]+", re.ASCII)  # means the same in a list, an
 
 
 def make_folder(folder: Path) -> None:
-    """A new one is for this user alone, its parents as the umask has it. Raises OSError."""
+    """Make one for this user alone, its parents as the umask has it. Raises OSError."""
     if not folder.parent.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -60,7 +60,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def private(out: Path, *, stores: bool = True) -> Iterator[int]:
-    """Yield what this process writes inside is for its user alone; the umask that it had.
+    """Keep what this process writes inside for its user alone; yields the umask that it had.
 
     `stores`: the state of shards lies in the run folder, and not in a bucket.
     """
@@ -76,7 +76,7 @@ def private(out: Path, *, stores: bool = True) -> Iterator[int]:
 
 @contextmanager
 def socket_folder(out: Path) -> Iterator[Path]:
-    """Yield a new folder for sockets, in the run folder if that can be. Raises SpecError.
+    """Hold a new folder for sockets, in the run folder if that can be. Raises SpecError.
 
     Its name is new with each start, so what a killed run has left is in nobody's way. A path of a
     socket has at most 107 bytes, and some file systems have none: then it is in TMPDIR or /tmp.
@@ -140,7 +140,7 @@ def editing(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _held(file: Path, field: str, problem: str, remedy: str) -> Iterator[None]:
-    """Yield the lock on a file, with this process in it; raises SpecError while another has it."""
+    """Hold the lock on a file, with this process in it; raises SpecError while another has it."""
     try:
         lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

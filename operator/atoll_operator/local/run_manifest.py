@@ -59,7 +59,7 @@ def of_script(
     steps: int | None,
     regions: Sequence[str],
 ) -> Document:
-    """A manifest whose learners, spread over the regions, run the script. Raises SpecError."""
+    """Build a manifest whose learners, over the regions, run the script. Raises SpecError."""
     if not script.is_file():
         raise SpecError(str(script), "is not there", "give the path of a script or a manifest")
     if steps is None:
@@ -117,7 +117,7 @@ def with_processes(document: Document, count: int) -> Document:
 
 
 def launched(command: Sequence[str], count: int, field: str) -> list[str]:
-    """The command for `count` processes; SpecError if it has another launcher, or says a number."""
+    """Return the command for `count` processes; SpecError for another launcher or a number."""
     flag, words = "--processes-per-learner", list(command)
     if is_launched(words):
         options = words[: len(words) - len(within(words))]
@@ -156,7 +156,7 @@ def with_folders(document: Document, folder: Path) -> Document:
 
 
 def with_command(document: Document, command: Sequence[str], folder: Path) -> Document:
-    """Return the learners run these words in `folder`, as if the manifest named them."""
+    """Let the learners run these words in `folder`, as if the manifest named them."""
     changed = copy.deepcopy(document)
     container = _learner(changed["spec"])
     container |= {"command": with_interpreter(command), "args": [], "workingDir": str(folder)}
@@ -164,7 +164,7 @@ def with_command(document: Document, command: Sequence[str], folder: Path) -> Do
 
 
 def with_interpreter(command: Sequence[str]) -> list[str]:
-    """Return a script alone is run by Python."""
+    """Put Python before a script alone."""
     return ["python", *command] if command[0].endswith(".py") else [*command]
 
 
@@ -179,10 +179,10 @@ def kept_manifest(text: str, document: Document, command: Sequence[str], out: Pa
 
 def with_document(text: str, document: Document) -> str:
     """Return the text with this document for its job; the lines of comment at its head stay."""
-    documents = [each for each in yaml.safe_load_all(text) if each is not None]
+    documents = [part for part in yaml.safe_load_all(text) if part is not None]
     if document in documents:
         return text
-    mine = [each.get("kind") == KIND for each in documents]
+    mine = [part.get("kind") == KIND for part in documents]
     documents[mine.index(True) if any(mine) else 0] = document
     head = takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True))
     return "".join(head) + yaml.safe_dump_all(documents, sort_keys=False, width=100)
@@ -328,7 +328,7 @@ class ManifestInUse:
 
 
 def next_length(out: Path, steps: int | None, tokens: int | None) -> str:
-    """The length file with a new length, which every process takes for the newest (rule 27)."""
+    """Return a length file that every process takes for the newest (rule 27)."""
     revision = 0
     with contextlib.suppress(SpecError):  # there is none yet
         revision = schedule.read(_read(out / LENGTH_FILE)).revision
@@ -353,10 +353,10 @@ def _fields_that_differ(before: Model, after: Model, path: str) -> Iterator[tupl
         if isinstance(old, Model) and isinstance(new, Model):
             yield from _fields_that_differ(old, new, field)
         elif name == "regions":  # of those that come or go, nothing else runs
-            stay = {each.name: each for each in new}
-            for one in (each for each in old if each.name in stay):
-                for inner, _ in _fields_that_differ(one, stay[one.name], f"{field}[]"):
-                    yield inner, inner.replace("[]", f"[{one.name}]", 1)
+            stay = {region.name: region for region in new}
+            for entry in (region for region in old if region.name in stay):
+                for inner, _ in _fields_that_differ(entry, stay[entry.name], f"{field}[]"):
+                    yield inner, inner.replace("[]", f"[{entry.name}]", 1)
         else:
             yield field, field
 

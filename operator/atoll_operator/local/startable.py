@@ -52,11 +52,11 @@ def environment(planned: Planned) -> dict[str, str]:
 
 def check_startable(planned: Iterable[Planned]) -> None:
     checked = set()
-    for each in planned:
-        if each.role != "shard" and (each.command, each.folder) not in checked:
-            checked.add((each.command, each.folder))
-            if wrong := _wrong(each):
-                raise SpecError(f"spec.{each.role}.template", *wrong)
+    for process in planned:
+        if process.role != "shard" and (process.command, process.folder) not in checked:
+            checked.add((process.command, process.folder))
+            if wrong := _wrong(process):
+                raise SpecError(f"spec.{process.role}.template", *wrong)
 
 
 def _wrong(planned: Planned) -> tuple[str, str] | None:
@@ -94,7 +94,7 @@ def _not_a_program(word: str, folder: Path) -> tuple[str, str]:
 
 
 def _target(command: tuple[str, ...]) -> tuple[str, str]:
-    """What an interpreter runs: ("script", its path), ("module", its name) or nothing known."""
+    """Find what an interpreter runs: ("script", path), ("module", name) or nothing known."""
     if parsing.is_launched(command):
         command = tuple(parsing.within(command)) or command
         if command[0].endswith(".py"):
@@ -127,7 +127,7 @@ def _importable(module: str, planned: Planned, folder: Path) -> bool:
     except (ImportError, ValueError):
         return True  # another one than ours would have to look
     given = environment(planned).get("PYTHONPATH", "")
-    path = [str(folder / word) for word in ("", *given.split(os.pathsep))]
+    path = [str(folder / entry) for entry in ("", *given.split(os.pathsep))]
     return PathFinder.find_spec(top, path) is not None
 
 
@@ -190,9 +190,11 @@ def reports_of(children: Sequence[Child], now: float) -> ProcessReports:
 
 
 def unsaved(children: Sequence[Child], first: str, place: str) -> str:
-    """What to do where the script of the job's first slot, which saves, is not at its end."""
+    """Advise where the script of the job's first slot, which saves, is not at its end."""
     scripts = [
-        each for each in children if each.planned.role == LEARNER and each.planned.whole == first
+        child
+        for child in children
+        if child.planned.role == LEARNER and child.planned.whole == first
     ]
     if all(script.exit_code == ExitCode.FINAL for script in scripts):
         return ""
@@ -238,7 +240,7 @@ def afterwards(
             said.setdefault(child.after, []).append(child)
     parts = []
     for how, those in said.items():
-        names = ", ".join(each.planned.name for each in those)
+        names = ", ".join(child.planned.name for child in those)
         parts.append(f"once the job was over {names}: {how}; log: {shown(those[0].log)}")
     if names := ", ".join([*refused(children), *elsewhere]):
         more = " (--allow-refused: 0)" if code is RunResult.REFUSED else ""

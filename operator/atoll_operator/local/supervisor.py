@@ -85,15 +85,17 @@ class Supervisor:
         self.steps = 0  # the length of the job; 0: not known
         self.suspended = False
         self.complete_at: float | None = None
-        self.children = [self._child(each) for each in planned]
+        self.children = [self._child(process) for process in planned]
         self.leaving: list[Child] = []  # of the job no more; `start_at`: when they are killed
 
     def follow(self, planned: Iterable[Planned], now: float) -> None:
         """From now on these are the job's processes; those that are none any more leave."""
         self._written = False
-        wanted = {each.name: each for each in planned}
-        known = {each.planned.name: each for each in self.children}
-        self.children = [known.get(name) or self._child(each) for name, each in wanted.items()]
+        wanted = {process.name: process for process in planned}
+        known = {child.planned.name: child for child in self.children}
+        self.children = [
+            known.get(name) or self._child(process) for name, process in wanted.items()
+        ]
         for name in known.keys() - wanted.keys():
             child = known[name]
             if child.process is not None:
@@ -109,7 +111,7 @@ class Supervisor:
     def resume(self) -> None:
         """Start each process as if it had never ended."""
         self.suspended = False
-        again = [self._child(each.planned) for each in self.children]
+        again = [self._child(child.planned) for child in self.children]
         for new, old in zip(again, self.children, strict=True):
             new.restarts = old.restarts
         self.children = again
@@ -190,8 +192,8 @@ class Supervisor:
 
     def meant(self, name: str) -> list[Child]:
         """Return the processes of a learner, or the one with this name."""
-        found = [each for each in self.children if each.planned.whole == name]
-        return found or [each for each in self.children if each.planned.name == name]
+        found = [child for child in self.children if child.planned.whole == name]
+        return found or [child for child in self.children if child.planned.name == name]
 
     def kill(self, child: Child) -> None:
         """kill -9, as `--chaos` does; a learner with all its hosts."""
@@ -299,25 +301,25 @@ class Supervisor:
 
     def _other_hosts(self, child: Child) -> list[Child]:
         slot = child.planned.slot
-        same = [each for each in self.children if slot and each.planned.slot == slot]
-        return [each for each in same if each is not child]
+        same = [other for other in self.children if slot and other.planned.slot == slot]
+        return [other for other in same if other is not child]
 
     def _give_up_others(self, child: Child) -> None:
-        """A learner that has lost a host for good would wait for it for ever, if it needs it."""
+        """Give up the hosts that would wait for ever for one that they need and that is lost."""
         others = self._other_hosts(child)
         going_on = [other for other in others if not other.given_up]
-        for each in going_on if cannot_train([child, *others]) else ():
-            each.given_up, each.given_up_with = child.given_up, child.planned.name
-            if each.process is not None:
-                each.process.terminate()
+        for host in going_on if cannot_train([child, *others]) else ():
+            host.given_up, host.given_up_with = child.given_up, child.planned.name
+            if host.process is not None:
+                host.process.terminate()
 
     def _write(self) -> None:
-        rows = [each.row() for each in (*self.children, *self.leaving)]
+        rows = [child.row() for child in (*self.children, *self.leaving)]
         self._written = self.files.write_json("processes.json", rows)
 
 
 def _stop(children: Iterable[Child]) -> None:
-    running = [each.process for each in children if each.process is not None]
+    running = [child.process for child in children if child.process is not None]
     for process in running:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
@@ -337,6 +339,6 @@ def backoff_seconds(attempt: int) -> float:
 
 
 def _ends_with_parent() -> list[str]:
-    """The start of a command whose process gets SIGTERM when `atoll run` dies; else empty."""
+    """Return the words that give a command SIGTERM when `atoll run` dies; else empty."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []

@@ -113,7 +113,7 @@ def default_folder(job: str, uid: str, machine: str) -> Path:
 
 
 def state_folders() -> tuple[list[tuple[Path, Bundle]], list[SpecError]]:
-    """The machines in this user's state folder, and what is wrong with others: of any job."""
+    """Read the machines in this user's state folder, and the faults of others: of any job."""
     machines, faults = [], []
     for path in sorted(state_root().glob(f"*/{JOB_FILE}")):
         try:
@@ -181,7 +181,7 @@ def digest_of(certificate: bytes) -> str:
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of a secret. It is random, so its hash needs no salt and no slow function."""
+    """Hash a secret to keep. It is random, so that needs no salt and no slow function."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -200,7 +200,7 @@ def state_root() -> Path:
 
 
 def make_private(folder: Path) -> Path:
-    """A new one is for this user alone; one that is there stays as it is. Raises SpecError."""
+    """Make one for this user alone; one that is there stays as it is. Raises SpecError."""
     try:
         make_folder(folder)
     except OSError as error:

@@ -109,7 +109,7 @@ def table(
             row[1] = "?"
     known, rest = {row[0] for row in learners}, [NOTHING] * (len(LEARNERS) - 2)
     learners += [[name, "Starting", *rest] for name in names if name not in known]
-    shards = [[*SHARDS], *(_shard(number, each) for number, each in enumerate(answers))]
+    shards = [[*SHARDS], *(_shard(number, answer) for number, answer in enumerate(answers))]
     if nodes:
         for rows in (learners, shards):
             _add(rows, "NODE", nodes)
@@ -124,7 +124,7 @@ def table(
 
 
 def _add(rows: list[list[str]], column: str, values: Mapping[str, str]) -> None:
-    """The column of what each row's process has."""
+    """Add a column of what each row's process has."""
     rows[0].append(column)
     for row in rows[1:]:
         row.append(values.get(row[0], NOTHING))

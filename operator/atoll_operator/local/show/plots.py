@@ -120,7 +120,7 @@ def _spans(axes: Any, newest: Sequence[Line], start: float) -> None:
 def _begin(line: Line, field: str) -> float:
     """When a part of a round began; the line is written when all is over."""
     names = [name for name, _ in SPANS.values()]
-    return float(line["time"] - sum(line[each] for each in names[names.index(field) :]))
+    return float(line["time"] - sum(line[name] for name in names[names.index(field) :]))
 
 
 def _marks(axes: Any, newest: Sequence[Line], slots: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ def draw(out: Path, tokens: dict[str, int]) -> None:
 
 
 def _losses(axes: Any, out: Path, title: str) -> None:
-    """A line for each learner, broken where it was started again, and the held-out loss."""
+    """Draw each learner, broken where it was started again, and the held-out loss."""
     written = {path.stem: read_lines(path) for path in sorted((out / "learners").glob("*.jsonl"))}
     lines = {
         slot: [(ticks, smooth(losses)) for ticks, losses in starts(found)]
@@ -289,7 +289,7 @@ def starts(lines: Sequence[dict[str, Any]]) -> list[tuple[list[int], list[float]
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """An exponential moving average; begins again after a NaN. The first values weigh alike."""
+    """Average exponentially; begins again after a NaN. The first values weigh alike."""
     smoothed: list[float] = []
     count = 0  # of the values in the average
     for value in values:

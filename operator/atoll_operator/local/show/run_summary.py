@@ -47,14 +47,14 @@ def summarise(
 ) -> dict[str, Any]:
     """Return what the run of these slots came to; `progress` is the last that is known of it."""
     tapes = read_tapes(out)
-    *lost, run = [each["run"] for each in runs_of(tapes[0] if tapes else [])] or [""]
+    *lost, run = [line["run"] for line in runs_of(tapes[0] if tapes else [])] or [""]
     telemetry = {p.stem: read_lines(p) for p in sorted((out / "learners").glob("*.jsonl"))}
     tape = [*chain.from_iterable(map(of_last_run, tapes))]
     commits = [line for line in tape if line.get("event") == "commit"]
     learners = _by_learner(commits)
     counts = (progress and progress.token_counts) or NOTHING
-    losses = [each["loss"] for each in read_lines(out / "evaluations.jsonl")] or [None]
-    merged = {slot for slot, each in learners.items() if each["merged"]}
+    losses = [line["loss"] for line in read_lines(out / "evaluations.jsonl")] or [None]
+    merged = {slot for slot, learner in learners.items() if learner["merged"]}
 
     def share(name: str) -> float:
         return float(getattr(progress, name, None) or 0.0)
@@ -149,7 +149,7 @@ def little_merged(found: dict[str, Any]) -> str:
     if not tokens["trained"] or share >= LITTLE_MERGED or most == "late":
         return ""
     known = found["learners"].values()
-    seconds = [each["step_seconds"] for each in known if "step_seconds" in each]
+    seconds = [learner["step_seconds"] for learner in known if "step_seconds" in learner]
     step = f"steps of {1000 * sum(seconds) / len(seconds):.3g} ms" if seconds else "steps"
     why = {
         "overlap": f"{step} are short against a slice's way to its shard and back;"

@@ -26,8 +26,10 @@ def status_text(status: Status, job: str, steps: int | None, age_seconds: float)
     columns = status.columns
     over = any(status.true_condition(kind) for kind in ("Complete", "Failed", "Suspended"))
     if columns is not None and not over:
-        live = [(region, "?" if region.live is None else region.live) for region in status.regions or []]
-        regions = ", ".join(f"{each.name} {count}/{each.learners}" for each, count in live)
+        live = [
+            (region, "?" if region.live is None else region.live) for region in status.regions or []
+        ]
+        regions = ", ".join(f"{region.name} {count}/{region.learners}" for region, count in live)
         lines.append(f"learners {columns.learners} ({regions}), shards {columns.syncer}")
     for kind, bad in TROUBLES:
         found = conditions.get(kind)

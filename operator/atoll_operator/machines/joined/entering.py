@@ -102,17 +102,17 @@ def enter(place: JoinOptions, now: float) -> Entered:
 
 
 def _kept(place: JoinOptions, token: Token | None) -> tuple[Path, Bundle] | None:
-    """The machine that this one is already; by the server's address, else by its certificate."""
+    """Find the machine that this one is already; by the server's address, else its certificate."""
     if place.state is not None:
         machine = bundles.read(place.state)
         return None if machine is None else (place.state, machine)
-    mine = [each for each in bundles.state_folders()[0] if each[1].wanted == place.name]
-    mine = [each for each in mine if each[1].server]
+    mine = [kept for kept in bundles.state_folders()[0] if kept[1].wanted == place.name]
+    mine = [kept for kept in mine if kept[1].server]
     digest = token.digest if token else ""
-    found = [each for each in mine if each[1].server == place.server and not digest]
+    found = [kept for kept in mine if kept[1].server == place.server and not digest]
     if not found and mine:
         digest = digest or link_to(place.server).digest
-        found = [each for each in mine if _digest(each[1]) == digest]
+        found = [kept for kept in mine if _digest(kept[1]) == digest]
     if len(found) > 1:
         names = ", ".join(str(folder) for folder, _ in found)
         raise SpecError("--state", f"several folders are of this job: {names}", "give one of them")
@@ -124,7 +124,7 @@ def _digest(machine: Bundle) -> str:
 
 
 def _others(server: str) -> str:
-    """Return what to do: this machine may have had another name, as hosts are renamed."""
+    """Advise: this machine may have had another name, as hosts are renamed."""
     machines, faults = bundles.state_folders()
     others = [
         f"go on as {machine.wanted} with --state {folder}"

@@ -188,7 +188,7 @@ class JoinedRun:
 
     def _given_up(self) -> RunResult | None:
         children = self.supervisor.children
-        if not children or not all(each.given_up for each in children):
+        if not children or not all(child.given_up for child in children):
             return None
         self.say(f"no learner of this machine can go on: {children[0].given_up}")
         self.watcher.look()  # nobody asks any more, so what is refused goes now

@@ -107,7 +107,7 @@ def _container(bundle: Bundle, wanted: Wanted) -> Container:
     if wanted.processes is None:
         return container
     command = launched(container.command, wanted.processes, TEMPLATE)
-    env = [each for each in container.env if each.name != Torchrun.PROCESSES]
+    env = [variable for variable in container.env if variable.name != Torchrun.PROCESSES]
     env.append(EnvVar(name=Torchrun.PROCESSES, value=str(wanted.processes)))
     return container.model_copy(update={"command": command, "env": env})
 

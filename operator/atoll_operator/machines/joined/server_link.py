@@ -73,7 +73,7 @@ def link_to(place: str) -> ServerLink:
 
 
 def certificate_at(place: str) -> bytes:
-    """The certificate (DER) of what answers there, believed for nothing. Raises SpecError."""
+    """Fetch the certificate (DER) of what answers, believed for nothing. Raises SpecError."""
     try:
         host, port = split(place)
     except ValueError as error:

@@ -179,7 +179,7 @@ def enter(
         hosts=hosts,
     )
     spent = token if token.uses is None else replace(token, uses=token.uses - 1)
-    tokens = tuple(spent if each.name == token.name else each for each in register.tokens)
+    tokens = tuple(spent if other.name == token.name else other for other in register.tokens)
     return replace(register, tokens=tokens, machines=(*register.machines, machine)), machine
 
 
@@ -309,9 +309,11 @@ def _free_slots(
 def _slot_of_host(
     register: Register, wanted: str, place: tuple[int, int], slots: Sequence[str]
 ) -> tuple[str, ...]:
-    """A slot that lacks this host of so many: one that has others first. Raises SpecError."""
+    """Find a slot that lacks this host of so many, one with others first. Raises SpecError."""
     (host, hosts), own = place, [wanted] if wanted else slots
-    has = {slot: [machine for machine in register.machines if slot in machine.slots] for slot in slots}
+    has = {
+        slot: [machine for machine in register.machines if slot in machine.slots] for slot in slots
+    }
     lacking = [
         slot
         for slot in own
@@ -323,7 +325,7 @@ def _slot_of_host(
         problem = f"is not given, and several learners lack host {host}: {named}"
         raise SpecError("--slot", problem, "give one of them")
     if not lacking:
-        those = ", ".join(f"{x.name} has {x.shown}" for each in own for x in has.get(each, ()))
+        those = ", ".join(f"{x.name} has {x.shown}" for slot in own for x in has.get(slot, ()))
         problem = f"no learner lacks host {host} of {hosts}"
         remedy = "give another --host or --slot, or first `atoll tokens DIR --revoke MACHINE`"
         raise SpecError("--host", f"{problem} ({those or f'{wanted} is no slot here'})", remedy)
@@ -335,7 +337,9 @@ def _too_few(
 ) -> SpecError:
     total = len(offered.slots[region])
     holders = ", ".join(
-        f"{machine.name} has {len(machine.slots)}" for machine in register.machines if machine.region == region
+        f"{machine.name} has {len(machine.slots)}"
+        for machine in register.machines
+        if machine.region == region
     )
     problem = f"{wanted} wanted, and {len(free)} of the {total} of region {region} are free"
     grown = f"atoll edit {offered.folder} --learners {region}={total + wanted - len(free)}"
@@ -380,7 +384,7 @@ class JobCertificates:
             return done
 
     def of_machine(self, machine: Member, request: bytes, now: float) -> str:
-        """The certificate (PEM) that a machine has, or one for its request. Raises SpecError."""
+        """Return a machine's certificate (PEM), or one for its request. Raises SpecError."""
         identity = identity_of(self.owner, machine.region, Role.LEARNER, machine.name)
         with self._lock:
             authorities, had = self._read(), machine.certificate
@@ -398,7 +402,7 @@ class JobCertificates:
             texts = mapping(path.read_text(encoding="utf-8"))
         except ValueError:
             texts = {}  # damaged: the words of one that is not there have the remedy
-        files = {name: str(each).encode() for name, each in texts.items()}
+        files = {name: str(text).encode() for name, text in texts.items()}
         return Authorities.from_files(files, kept=str(path))
 
     def _turned(self, now: float) -> tuple[Authorities, str]:
@@ -408,7 +412,7 @@ class JobCertificates:
             authorities, said = turned(self._read(), self.owner, now)
             if not said:
                 return authorities, ""
-        texts = {name: each.decode() for name, each in authorities.to_files().items()}
+        texts = {name: file.decode() for name, file in authorities.to_files().items()}
         write_private(self.folder / AUTHORITY_FILE, json.dumps(texts).encode())
         return authorities, said
 

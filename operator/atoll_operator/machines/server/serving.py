@@ -130,7 +130,7 @@ def server_file(
             raise SpecError("spec.syncer", problem, remedy)
         host, port = (host, port or had.port) if listen else (had.host, had.port)
         names = [region.name for region in job.spec.regions]  # some may have left it
-        here = here or [each for each in had.here if each in names]
+        here = here or [region for region in had.here if region in names]
         advertise = advertise or had.advertise
         found = dataclasses.replace(had, port=port, host=host)
     else:
@@ -217,9 +217,9 @@ def address(flag: str, text: str, port: int) -> tuple[str, int]:
 
 def own_host() -> str:
     """Return the address of this machine's interface with the default route, else its name."""
-    for each in NOWHERE:
+    for address in NOWHERE:
         with suppress(OSError):
-            return own_address(each, 9)
+            return own_address(address, 9)
     return socket.gethostname()
 
 
@@ -282,11 +282,13 @@ class MachineServer(Elsewhere):
         return job.model_copy(update={"spec": job.spec.model_copy(update={"regions": regions})})
 
     def through(self, planned: list[Planned]) -> list[Planned]:
-        return [self._secured(each) for each in planned]
+        return [self._secured(process) for process in planned]
 
     def listed(self, slots: Expected) -> Expected:
         entered = self._register().machines
-        machines = tuple(ListedMachine(name=each.name, slots=each.slots) for each in entered)
+        machines = tuple(
+            ListedMachine(name=machine.name, slots=machine.slots) for machine in entered
+        )
         return replace(slots, machines=machines)
 
     @contextmanager
@@ -410,11 +412,11 @@ class MachineServer(Elsewhere):
     def _keep(self, now: float, say: Callable[[str], None]) -> None:
         if now - self.kept_at >= KEEP_SECONDS:
             self.kept_at = now
-            for each in self.certificates.keep(time.time()):
-                say(each)
+            for line in self.certificates.keep(time.time()):
+                say(line)
 
     def invitation(self) -> str:
-        """That of the last start, while it lasts, else one for as many machines as find a slot."""
+        """Return the last start's, while it lasts, else one for as many machines as find a slot."""
         now, hours = time.time(), DAY_HOURS
         register, token = self.book.read(), self.server.invitation
         for granted in valid(register.tokens, now + HOUR_SECONDS):
@@ -481,8 +483,8 @@ def serving_in(
         leaf_folder(out, x, ""): identity_of(owner, region, x) for x in (Role.SHARD, Role.EVALUATOR)
     }
     leaves[out / OBSERVER_FOLDER] = identity_of(owner, region, Role.OPERATOR)
-    for each in here:
-        leaves[leaf_folder(out, Role.LEARNER, each)] = identity_of(owner, each, Role.LEARNER)
+    for near in here:
+        leaves[leaf_folder(out, Role.LEARNER, near)] = identity_of(owner, near, Role.LEARNER)
     return MachineServer(
         job=job,
         out=out,
