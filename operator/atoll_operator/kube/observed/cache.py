@@ -105,7 +105,7 @@ class Ledger:
         return Account(since=since, has=has, asks=asks)
 
     def _judged(self) -> dict[Key, SpecError]:
-        """The jobs that ask for more than there is room for, with the reason."""
+        """Find the jobs that ask for more than there is room for, with the reason."""
         if self.refused is not None:
             return self.refused
         self.refused, taken = {}, Counter[str]()
@@ -144,7 +144,7 @@ def _refusal(asks: int, value: str, scope: str, limit: float, room: float) -> Sp
 
 
 def count(spec: Raw, serves: Callable[[str], bool], *, over: bool = False) -> int:
-    """The children that a manifest asks for here; `spec` is as stored, and may be anything."""
+    """Count the children that a manifest asks for here; `spec`, as stored, may be anything."""
     learner, syncer = _mapping(spec.get("learner")), _mapping(spec.get("syncer"))
     hosts, template = _number(learner.get("hosts")), _pieces(learner.get("template"))
     regions = [_mapping(region) for region in _list(spec.get("regions"))]
@@ -190,7 +190,6 @@ def _list(value: Any) -> list[Any]:
 
 
 def _number(value: Any) -> int:
-    """A field whose default is 1."""
     return value if type(value) is int and value >= 0 else 1
 
 
@@ -446,13 +445,13 @@ def version(raw: Mapping[str, Any]) -> int:
 
 
 def manifest(raw: Mapping[str, Any]) -> tuple[object, ...]:
-    """What changes when a person edits a job, and not when its status is written."""
+    """Return what an edit by a person changes, and a write of the status does not."""
     metadata = raw["metadata"]
     return metadata["uid"], metadata.get("generation"), metadata.get("annotations")
 
 
 def key_of(kind: str, raw: Mapping[str, Any]) -> Key | None:
-    """The job that an object is, or that its label names; None: no job's."""
+    """Return the job that an object is or that its label names; None: no job's."""
     metadata = raw["metadata"]
     if kind == KIND:
         return metadata["namespace"], metadata["name"]
@@ -461,7 +460,7 @@ def key_of(kind: str, raw: Mapping[str, Any]) -> Key | None:
 
 
 def slim(kind: str, raw: Object) -> Object:
-    """The object without what nothing here reads; `raw` itself is changed."""
+    """Remove from `raw`, in place, what nothing here reads."""
     metadata = raw["metadata"]
     metadata.pop("managedFields", None)
     if kind == "Pod":
@@ -474,7 +473,7 @@ def slim(kind: str, raw: Object) -> Object:
 
 
 def failure(raw: Object) -> EventFailure | None:
-    """What is kept of an Event: nothing, unless it is one of those that are read."""
+    """Return what is kept of an Event: nothing, unless it is one of those that are read."""
     of = raw["involvedObject"]
     if raw.get("reason") not in FAILURES.get(of.get("kind", ""), ()):
         return None
@@ -489,7 +488,7 @@ def failure(raw: Object) -> EventFailure | None:
 
 
 def slim_node(raw: Object) -> Object:
-    """What decisions need of a Node or a Lease: of a Node of 20 kB, images and all, about 1 kB."""
+    """Keep what decisions need of a Node or a Lease: of a Node of 20 kB about 1 kB."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     return {
         "metadata": {name: metadata[name] for name in KEPT_METADATA if name in metadata},

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def doubled(bounds: tuple[float, float], times: int) -> float:
-    """The first of two bounds, doubled so many times, and at most the second."""
+    """Double the first of two bounds so many times, up to the second."""
     first, most = bounds
     return min(most, first * 2.0 ** min(times, 10))
 
@@ -192,7 +192,7 @@ class JobMemory:
     def read(
         self, shards: int, pods: Iterable[Pod], now: float, slots: Sequence[str] = ()
     ) -> Remembered:
-        """What a plan may use, as ages; notes who is absent. No `slots`: they are not known."""
+        """Return what a plan may use, as ages; note who is absent. No `slots`: not known."""
         replies = self._young_replies(shards, now)
         self._note_slots(replies[0] if replies else None, pods, now)
         self._note_wanted(slots, now)
@@ -233,7 +233,7 @@ class JobMemory:
         )
 
     def _young_replies(self, shards: int, now: float) -> tuple[pb.StatusReply | None, ...]:
-        """What may still be shown: one per shard, None when it is too old."""
+        """Return what may still be shown: one per shard, None when it is too old."""
         found: list[pb.StatusReply | None] = []
         for shard in range(shards):
             reply = self.replies.get(shard)

@@ -55,7 +55,7 @@ NUMBER_MAX, DIGITS_MAX = 2**53, 16
 
 
 def document(text: str | None) -> dict[str, Any]:
-    """The JSON object that a text holds; empty where it holds none."""
+    """Read the JSON object that a text holds; empty where it holds none."""
     try:
         found = json.loads(text or NOTHING)
     except (ValueError, RecursionError):
@@ -64,7 +64,7 @@ def document(text: str | None) -> dict[str, Any]:
 
 
 def replaced(text: str | None) -> dict[int, Replaced]:
-    """What was replaced, by a pod's index in its workload; the reverse of `of_replaced`."""
+    """Read what was replaced, by a pod's index in its workload; the reverse of `of_replaced`."""
     found = {}
     for key, values in document(text).items():
         match values:
@@ -103,7 +103,7 @@ def is_spoilt(raw: Mapping[str, Any]) -> bool:
 
 
 def run_files(children: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The texts of run files by the names of their ConfigMaps; without those that were spoilt."""
+    """Return run files' texts by the names of their ConfigMaps, without those that were spoilt."""
     configs = [each for each in children if each["kind"] == "ConfigMap"]
     found = {each["metadata"]["name"]: (each.get("data") or {}).get(RUN_FILE) for each in configs}
     return {name: text for name, text in found.items() if text and _lists_regions(document(text))}
@@ -147,7 +147,7 @@ PLAIN_ENDS = frozenset({"", "Completed", "Error"})  # these say no more than the
 
 
 def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
-    """A Pod from the API server's object; `containers` has the name of Atoll's one by role."""
+    """Read a Pod from the API server's object; `containers` has the name of Atoll's one by role."""
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels", {})
     conditions = {each["type"]: each for each in status.get("conditions") or []}
@@ -230,19 +230,19 @@ def _learner_of(labels: Mapping[str, str]) -> int | None:
 
 
 def _template(metadata: Raw) -> str:
-    """The hash of a role's template, and when `kubectl rollout restart` was called, if it was."""
+    """Return a role's template's hash, and when `kubectl rollout restart` was called, if it was."""
     annotations = metadata.get("annotations") or {}
     found, restarted = annotations.get(Annotation.TEMPLATE, ""), annotations.get(RESTARTED_AT)
     return f"{found}{RESTARTED}{restarted}" if restarted else str(found)
 
 
 def _number(text: str | None) -> int:
-    """The number in a label, -1 if there is none: anybody may put any label on a pod."""
+    """Read the number in a label, -1 if there is none: anybody may put any label on a pod."""
     return int(text) if text and text.isascii() and text.isdigit() else -1
 
 
 def _container(raw: Raw, name: str) -> Raw:
-    """The status of Atoll's container; empty before there is one.
+    """Return the status of Atoll's container; empty before there is one.
 
     It is found by its `name`: the kubelet sorts containers by name, and a webhook may put a sidecar
     before ours. In a pod of an older template, with another name, it is the spec's first one.
@@ -274,7 +274,7 @@ def _other_waits(status: Raw, own: Raw) -> str:
 
 
 def _details(waits: Raw) -> str:
-    """The kubelet's words for a container that waits; empty where they tell nothing new.
+    """Return the kubelet's words for a container that waits; empty where nothing is new.
 
     Those of CrashLoopBackOff only count seconds, and each change of a message writes the status.
     """
@@ -284,7 +284,7 @@ def _details(waits: Raw) -> str:
 
 
 def node(raw: Raw, region_label: str) -> Node:
-    """A Node from the API server's object; `plan.replacements.Leases` adds what its Lease shows."""
+    """Read a Node from the API server's object; `plan.replacements.Leases` adds its Lease."""
     conditions = raw.get("status", {}).get("conditions") or []
     state: Raw = next((each for each in conditions if each["type"] == "Ready"), {})
     ready = state.get("status") == "True"
@@ -300,7 +300,7 @@ def node(raw: Raw, region_label: str) -> Node:
 
 
 def _outer_address(addresses: Sequence[Raw]) -> str:
-    """The address of a node for those outside of its cluster: an external one, if it has one."""
+    """Return a node's address for those outside of its cluster: an external one, if it has one."""
     for kind in ("ExternalIP", "ExternalDNS", "InternalIP"):
         for each in addresses:
             if each.get("type") == kind and each.get("address"):
@@ -349,7 +349,7 @@ def _failed(spec: Raw, status: Raw, failed: EventFailure | None, pods: Iterable[
 
 
 def _pods_refused(status: Raw) -> str:
-    """What a Deployment's controller was told when it could not make a pod."""
+    """Return the error that a Deployment's controller got when it could not make a pod."""
     for each in status.get("conditions") or []:
         if each["type"] == "ReplicaFailure" and each["status"] == "True":
             return str(each.get("message") or each.get("reason") or "its pods are refused")
@@ -357,7 +357,7 @@ def _pods_refused(status: Raw) -> str:
 
 
 def excluded_nodes(template: Raw) -> tuple[str, ...]:
-    """The nodes that a pod or a pod template excludes (`plan.pods` writes them)."""
+    """Read the nodes that a pod or a pod template excludes (`plan.pods` writes them)."""
     affinity = template.get("spec", {}).get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     found = {
@@ -429,5 +429,5 @@ def _time(text: str | None) -> float | None:
 
 
 def seconds_of(text: str) -> float:
-    """The reverse of `rfc3339`: UNIX seconds."""
+    """Reverse `rfc3339`: UNIX seconds."""
     return datetime.datetime.fromisoformat(text).timestamp()

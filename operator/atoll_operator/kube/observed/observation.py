@@ -142,7 +142,7 @@ class Replaced:
     recent: int = 0  # since then
 
     def within_a_day(self, now: float) -> int:
-        """Replacements of the present day of the budget, which begins with the first of them."""
+        """Count replacements of the budget's present day, which begins with the first of them."""
         return self.recent if now - self.since < DAY_SECONDS else 0
 
     def once_more(self, uid: str, now: float) -> Self:
@@ -377,12 +377,12 @@ def by_workload(job: str, pods: Iterable[Pod]) -> dict[str, list[Pod]]:
 
 
 def place_of(job: str, pod: Pod) -> str:
-    """What stays of a pod when it is made again: its name, or the Deployment of one pod."""
+    """Return what stays of a pod made again: its name, or the Deployment of one pod."""
     return pod.name if pod.role == LEARNER_ROLE else workload_name(job, pod)
 
 
 def with_hosts(uids: frozenset[str], pods: Iterable[Pod]) -> frozenset[str]:
-    """These UIDs of slots, and those of the other hosts' pods of the same learners."""
+    """Add to these UIDs those of the other hosts' pods of the same learners."""
     several = [pod for pod in pods if pod.has_own_set]
     slots = {pod.slot for pod in several if pod.is_head and pod.uid in uids}
     return uids | {pod.uid for pod in several if pod.slot in slots and not pod.is_head}

@@ -81,7 +81,7 @@ def read(
     spans_regions: bool = False,
     denied: SpecError | None = None,
 ) -> Reading:
-    """The manifest to act on; `children` are the job's objects, which hold the last accepted.
+    """Read the manifest to act on; `children`, the job's objects, hold the last accepted.
 
     `serves` says whether this install runs a region, and `spans_regions` that it runs all.
     `denied`: the install has no room for all of it.
@@ -112,13 +112,13 @@ def read(
 
 
 def _job(metadata: Mapping[str, Any], spec: Any) -> Job:
-    """Raises SpecError."""
+    """Raise SpecError for an invalid one."""
     own = {name: metadata[name] for name in ("name", "uid") if name in metadata}
     return from_object({"metadata": own, "spec": spec}, stored=True)
 
 
 def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
-    """That learners here could not find the shards, which are in another cluster."""
+    """Check that learners here can find the shards, which are in another cluster."""
     home = job.spec.syncer_region
     if serves(home) or job.spec.syncer.endpoints:
         return None
@@ -136,7 +136,7 @@ def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
 def _second_home(
     job: Job, children: Sequence[Object], serves: Callable[[str], bool], *, spans_regions: bool
 ) -> SpecError | None:
-    """That this install would start a second syncer of a job whose syncer runs elsewhere.
+    """Check that this install starts no second syncer of a job whose syncer runs elsewhere.
 
     Helm forgets what an earlier upgrade has set, and an install without `regions` serves all. Two
     things show it: learners were started here that dial spec.syncer.endpoints, or nobody has named
@@ -169,7 +169,7 @@ def _second_home(
 def _last(
     raw: Object, children: Iterable[Object], serves: Callable[[str], bool]
 ) -> tuple[Mapping[str, Any], Job] | None:
-    """The manifest that was accepted last, if there is one that this version can honour."""
+    """Return the manifest accepted last, if there is one that this version can honour."""
     spec = document(_accepted(children, raw["metadata"]["name"]).get(SPEC))
     present = raw.get("spec")
     suspend = present.get("suspend") if isinstance(present, dict) else None
@@ -210,7 +210,7 @@ class LiveTemplate:
     raw: Raw
 
     def without_additions(self, rendered: Raw) -> Object:
-        """The template without lost nodes and a restart; `rendered`: by this version."""
+        """Return the template without lost nodes and a restart; `rendered`: by this version."""
         found = pods.without_exclusions(self.raw, rendered)
         metadata = {**(found.get("metadata") or {})}
         metadata.pop("creationTimestamp", None)
@@ -239,7 +239,7 @@ class Renderings:
         return replace(install, worker_image=worker, syncer_image=syncer)
 
     def record(self, install: Settings, *, tls: bool) -> str:
-        """The record's text, but for the manifest."""
+        """Write the record, but for the manifest."""
         used = self.settings(install)
         images = {"worker": used.worker_image, "syncer": used.syncer_image}
         return json.dumps({"generation": self.rendered, "images": images, "tls": tls})
@@ -252,7 +252,7 @@ def renderings_of(
     job: Job, generation: int, manifest: Raw, children: Iterable[Raw], running: Running, *,
     home: bool = True,
 ) -> Renderings:  # fmt: skip
-    """What stays of `children`, the live ones; `job` was read from `manifest`.
+    """Find what stays of `children`, the live ones; `job` was read from `manifest`.
 
     `home`: the syncer runs here.
     """
@@ -289,7 +289,7 @@ def renderings_of(
 
 
 def _record(children: Iterable[Raw], job: Job, manifest: Raw) -> Record | None:
-    """The record; None: there is none that can be read. `job` was read from `manifest`."""
+    """Read the record; None: none can be read. `job` was read from `manifest`."""
     data = _accepted(children, job.name)
     noted, text = document(data.get(names.RENDERED)), data.get(names.ACCEPTED_SPEC)
     generation, images = noted.get("generation"), noted.get("images")
@@ -356,14 +356,14 @@ def inputs(job: Job, *, home: bool = True) -> dict[str, str]:
 
 
 def _hash_of(workload: Raw, rendered: int) -> str:
-    """The hash of a workload's template if it was rendered for this generation, else empty."""
+    """Return the hash of a template that was rendered for this generation, else empty."""
     noted = (workload["metadata"].get("annotations") or {}).get(names.Annotation.RENDERED, "")
     generation, _, hashed = noted.partition(" ")
     return hashed if generation == str(rendered) else ""
 
 
 def _file(templates: Iterable[Raw], configs: Mapping[str, str]) -> str:
-    """The run file that kept templates mount; empty where its ConfigMap is not there."""
+    """Return the run file that kept templates mount; empty where its ConfigMap is missing."""
     texts = (configs.get(pods.run_config_of(each)) for each in templates)
     return next(filter(None, texts), "")
 
@@ -379,7 +379,7 @@ def _length(text: str) -> dict[str, int | None]:
 
 
 def with_present(text: str, job: Job) -> str:
-    """A run file's text with the job's present length, regions and learners, and nothing else."""
+    """Set the job's present length, regions and learners in a run file, and nothing else."""
     document = json.loads(text) | {name: getattr(job.spec, name) for name in LENGTH}
     known = {each["name"]: each for each in document.get("regions", [])}
     document["regions"] = [

@@ -62,7 +62,7 @@ class Event:
         return f"{self.job['name']}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def to_object(self, first: str, count: int) -> dict[str, Any]:
-        """A core/v1 Event; it happened for the first time at `first`, and `count` times in all."""
+        """Make a core/v1 Event that happened first at `first`, and `count` times in all."""
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -88,7 +88,7 @@ class Event:
 def of_transition(
     job: Mapping[str, Any], condition: Condition, before: str, now: str, *, begun: bool
 ) -> Event:
-    """The Event for a condition whose status has changed; `begun`: the job has trained already."""
+    """Make the Event for a condition whose status changed; `begun`: the job has trained already."""
     bad_when = TRUE if condition.type in WARNINGS else FALSE
     expected = (
         condition.type in EXPECTED_TYPES
@@ -123,7 +123,7 @@ def run_lost(job: Mapping[str, Any], old: str, new: str, step: int | None, now: 
 
 
 def warning(job: Mapping[str, Any], reason: str, subject: str, message: str, now: str) -> Event:
-    """The Event for something that was done about one pod or child, and why."""
+    """Make the Event for what was done about one pod or child, and why."""
     return Event(
         job=job["metadata"], reason=reason, message=message, at=now, subject=subject, warning=True
     )

@@ -375,7 +375,7 @@ def _short(value: Any) -> str:
 
 
 def _as_grown(wanted: Object, live: Object) -> Object:
-    """A claim that is larger keeps its size: no volume shrinks, whoever has enlarged it.
+    """Keep the size of a larger claim: no volume shrinks, whoever has enlarged it.
 
     A size that was asked for and has not come can be taken back to any size above what is there.
     """
@@ -393,7 +393,7 @@ def _as_grown(wanted: Object, live: Object) -> Object:
 
 
 def _refused(seen: Observation, changed: Sequence[Object]) -> tuple[ChildRefusal, ...]:
-    """The children that the API server refused as they are wanted now; an edit forgets it."""
+    """Return the children that the API server refused as wanted now; an edit forgets it."""
     wanted = {key_of(each): each for each in changed}
     found = []
     for each in seen.remembered.refused:
@@ -448,7 +448,7 @@ def _applied(child: Object) -> str | None:
 def _pruned(
     case: Situation, own: Mapping[Key, Object], objects: Sequence[Object]
 ) -> tuple[Deletion, ...]:
-    """What the job no longer asks for; never pods, claims, or what pods use or will use.
+    """Find what the job no longer asks for; never pods, claims, or what pods use or will use.
 
     Pods use run files, Services by which they dial, and service accounts: a cloud's identity is
     taken from them all the time. A workload whose new template is refused makes pods of its present

@@ -77,7 +77,7 @@ def secret(
     generation: int = 0,
     machine: str = "",
 ) -> Object:
-    """The Secret of a region; its certificates live `life` seconds from `now` (UNIX seconds).
+    """Make a region's Secret; its certificates live `life` seconds from `now` (UNIX seconds).
 
     `machine`: the only one for which that of the learners is.
     """
@@ -119,7 +119,7 @@ def secret(
 
 
 def judged(raw: Raw | None, job: str, region: str, now: float) -> JudgedSecret:
-    """What a region's Secret is good for at `now` (UNIX seconds); None: there is none."""
+    """Judge what a region's Secret is good for at `now` (UNIX seconds); None: there is none."""
     if raw is None:
         return JudgedSecret(fault="it is not there")
     learner = credentials_of(raw)
@@ -147,7 +147,7 @@ def command(job: str, namespace: str, region: str) -> str:
 
 
 def files_of(raw: Raw) -> dict[str, bytes]:
-    """The entries of a Secret; what is not base64 counts as empty."""
+    """Decode the entries of a Secret; what is not base64 counts as empty."""
     found = {}
     for name, text in (raw.get("data") or {}).items():
         try:
@@ -213,7 +213,7 @@ def wanted(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple[Le
 
 
 def operators(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple[Identity, ...]:
-    """The operator's own: one for each region that it serves, to name its owners.
+    """Return the operator's own: one for each region that it serves, to name its owners.
 
     That of the syncer's region comes first: shards take a job's ending from it alone.
     """
@@ -258,7 +258,7 @@ def work_of(
     refused: Sequence[ChildRefusal],
     now: float,
 ) -> CertificateWork:
-    """What to make at `now` of `leaves`; `refused`: writes that the API server has not taken."""
+    """Find what to make at `now` of `leaves`; `refused`: writes that the API server rejected."""
     if seen.unread:
         return CertificateWork(missing=(seen.unread,))
     known = {each.name: each for each in refused if each.kind == SECRET}
@@ -297,7 +297,7 @@ def work_of_region_secrets(
     refusals: Sequence[str],
     now: float,
 ) -> CertificateWork:
-    """What is wrong with the Secrets brought for a syncer elsewhere; `refusals` are in words."""
+    """Check the Secrets brought for a syncer elsewhere; `refusals` are in words."""
     if seen.unread:
         return CertificateWork(missing=(seen.unread,))
     regions = {
@@ -339,7 +339,7 @@ def _missing(names: Sequence[str], seen: Certificates) -> tuple[str, ...]:
 def _refusals(
     names: Sequence[str], seen: Certificates, known: dict[str, ChildRefusal]
 ) -> tuple[ChildRefusal, ...]:
-    """What the API server has refused, and Secrets of others that have the name of one of ours."""
+    """Return what the API server refused, and others' Secrets with the name of one of ours."""
     found = []
     for name in names:
         said = seen.of(name).obstacle

@@ -52,21 +52,21 @@ from atoll_protos.network.addresses import joined
 
 
 def account(owner: JobOwner, role: str) -> Object:
-    """A service account per role, to give a cloud's identity to shards alone; it has no rights."""
+    """Make a role's account without rights, to give a cloud's identity to shards alone."""
     name = names.account_name(owner.name, role)
     labels = owner.labels(role)
     return owner.child("ServiceAccount", "v1", name, labels, automountServiceAccountToken=False)
 
 
 def run_config_map(owner: JobOwner, text: str) -> Object:
-    """A run file for pods to mount; immutable, so that a running pod never sees another one."""
+    """Make a run file to mount; immutable, so that a running pod never sees another one."""
     labels, name = owner.labels("run"), config_name(owner.name, text)
     data = {names.RUN_FILE: text}
     return owner.child("ConfigMap", "v1", name, labels, data=data, immutable=True)
 
 
 def slots_map(owner: JobOwner, job: Job, generation: int) -> Object:
-    """What a running job may change, for shards to read: its learners, its length, a checkpoint.
+    """Write for shards what a running job may change: its learners, its length, a checkpoint.
 
     It changes in place, so neither change restarts a shard. It is applied before the learners'
     StatefulSets, so no learner runs that it lacks. `generation` is the job's, which tells shards
@@ -82,19 +82,19 @@ def slots_map(owner: JobOwner, job: Job, generation: int) -> Object:
 
 
 def accepted_map(owner: JobOwner, manifest: Mapping[str, Any], rendered: str) -> Object:
-    """The manifest in force (`accepted`), and for what templates are rendered."""
+    """Record the manifest in force (`accepted`), and for what templates are rendered."""
     data = {accepted.SPEC: accepted.spec_text(manifest), names.RENDERED: rendered}
     labels = owner.labels("manifest")
     return owner.child("ConfigMap", "v1", names.accepted_name(owner.name), labels, data=data)
 
 
 def shards_file(job: Job) -> RunFile:
-    """The run file without regions: no edit of them restarts a shard, which takes every slot."""
+    """Make the run file without regions: no edit of them restarts a shard; it takes any slot."""
     return replace(run_file(job), regions=())
 
 
 def config_name(job: str, text: str) -> str:
-    """The name carries the hash of the file because the ConfigMap is immutable."""
+    """Put the hash of the file in the name because the ConfigMap is immutable."""
     return f"{job}-run-{digest(text)[:10]}"
 
 
@@ -110,7 +110,7 @@ def share(job: Job, serves: Callable[[str], bool]) -> int:
 
 
 def of_learners(owner: JobOwner, job: Job, serves: Callable[[str], bool]) -> Object:
-    """A drain may take this cluster's share of what the quorum can spare, and at least one.
+    """Let a drain take this cluster's share of what the quorum can spare, and at least one.
 
     A budget that forbids every eviction blocks drains for ever. A learner that loses one host is
     lost as a whole, so its other hosts may go with it: a drain of a rack whose hosts find no other
@@ -215,7 +215,7 @@ def _of_node(service: Raw, host: str) -> str | None:
 
 
 def _host(nodes: Mapping[str, Node], region: str, shown: Sequence[str | None]) -> str:
-    """The node's address to show; empty: no node is Ready."""
+    """Return the node's address to show; empty: no node is Ready."""
     fit = [
         nodes[name].address
         for name in sorted(nodes)
@@ -342,7 +342,7 @@ class JobChildren:
     def _learners(
         self, region: RegionSpec, name: str, marks: Mapping[str, str], render: Render, count: int
     ) -> list[Object]:
-        """A StatefulSet of so many learners, or hosts of one learner, and its Service.
+        """Make a StatefulSet of so many learners, or hosts of one learner, and its Service.
 
         `marks` tell its pods from those of others. Parallel, because learners do not wait for one
         another to start, and hosts for each other in vain. OnDelete, because the operator decides
@@ -383,7 +383,7 @@ class JobChildren:
         return [self._headless(name, labels, match), workload]
 
     def _headless(self, name: str, labels: Mapping[str, str], match: Mapping[str, str]) -> Object:
-        """A Service by whose name all of these pods are found, whether they are Ready or not."""
+        """Make a Service by whose name these pods are found, Ready or not."""
         spec = {"clusterIP": "None", "selector": dict(match), "publishNotReadyAddresses": True}
         return self.owner.child("Service", "v1", name, labels, spec=spec)
 
@@ -414,7 +414,7 @@ class JobChildren:
         return [*found, self._deployment(name, labels, match, template, self.running.shards)]
 
     def _claim(self, name: str, labels: Mapping[str, str]) -> Object:
-        """A shard's storage. Without an owner it outlives the job (`reclaim: Retain`).
+        """Make a shard's storage. Without an owner it outlives the job (`reclaim: Retain`).
 
         It has no label `app.kubernetes.io/instance`, by which Argo CD tells what an Application of
         that name has made: it would delete a claim that has no owner.
@@ -433,7 +433,7 @@ class JobChildren:
         return claim
 
     def _evaluator(self) -> Object:
-        """The evaluator, which lives where the shards live and reads their shared parameters."""
+        """Make the evaluator, which lives with the shards and reads their shared parameters."""
         job, name = self.job, names.evaluator_name(self.owner.name)
         labels = self.owner.labels(names.EVALUATOR_ROLE)
         context = self._context(
@@ -465,7 +465,7 @@ class JobChildren:
     def _template(
         self, name: str, context: pods.RoleContext, bare: pods.RoleContext, render: Render
     ) -> Object:
-        """A workload's template without lost nodes; a live one that is of another version stays."""
+        """Make a workload's template without lost nodes; a live one of another version stays."""
         template = render(context)
         hashed = digest(template if bare is context else render(bare))[:16]
         live = self.renderings.live.get(name)
@@ -483,7 +483,7 @@ class JobChildren:
 
 
 def with_applied_hash(child: Object) -> Object:
-    """A template counts by what it was rendered for, since that of another version is a live one.
+    """Note the hash; a template counts by what it was rendered for, as it may be a live one.
 
     Its hash stands in Annotation.RENDERED; nodes and the run file are what it may have besides.
     """

@@ -138,7 +138,7 @@ def phase_at_home(
     final_seconds: float | None,
     exited: Sequence[Pod] = (),
 ) -> Phase:
-    """The phase of a job whose syncer is here.
+    """Return the phase of a job whose syncer is here.
 
     `registrar` is shard 0's answer, None when there is no young one. `exited` are the pods that
     have ended for good (`exited_for_good`). `final_seconds` is the time since this operator first
@@ -313,7 +313,7 @@ def said_by(pod: Pod) -> str:
 
 
 def _no_quorum(job: Job, exited: Iterable[Pod]) -> list[Pod]:
-    """The learners that have ended for good, if those that are left cannot make a quorum."""
+    """Return the learners that ended for good, if those left cannot make a quorum."""
     hosts: dict[str, list[Pod]] = {}
     for pod in exited:
         if pod.role == names.LEARNER_ROLE:
@@ -386,7 +386,7 @@ def phase_elsewhere(scene: ElsewhereFacts) -> Phase:
 
 
 def _ended(scene: ElsewhereFacts) -> Phase | None:
-    """That the job is over, as far as this cluster can know it."""
+    """Return the phase of a job that is over, as far as this cluster can know."""
     job, registrar = scene.job, scene.seen.registrar
     there = f"in the cluster of {job.spec.syncer_region}"
     place = f"the model is at {job.spec.export_url} {there}" if job.spec.export_url else (
@@ -462,7 +462,7 @@ def hold(scene: ElsewhereFacts) -> Hold | None:
 
 
 def differences(job: Job, registrar: pb.StatusReply | None) -> tuple[str, ...]:
-    """What the home's manifest, which counts, has in another way, in words; it holds nobody up."""
+    """Describe how the home's manifest, which counts, differs; it holds nobody up."""
     if registrar is None:
         return ()
     home = f"in the cluster of {job.spec.syncer_region}, where the syncer runs"
@@ -478,7 +478,7 @@ def differences(job: Job, registrar: pb.StatusReply | None) -> tuple[str, ...]:
 
 
 def mismatch(job: Job, replies: Sequence[pb.StatusReply | None]) -> str:
-    """The first difference between this manifest and the home's that matters; empty: none."""
+    """Find the first difference between this manifest and the home's that matters; empty: none."""
     for number, reply in enumerate(replies):
         if reply is None:
             continue

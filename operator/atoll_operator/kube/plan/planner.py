@@ -68,7 +68,7 @@ class Inquiry:
 
 
 def inquire(shown: Shown, settings: Settings, now: float) -> Inquiry:
-    """What to look at. Of a job that is not run here, or that cannot be read: nothing."""
+    """Choose what to look at. Of a job that is not run here, or that cannot be read: nothing."""
     if not is_managed_here(shown.raw):
         return Inquiry(seen=Observation(at=shown.at, raw=shown.raw))
     found = accepted.read(

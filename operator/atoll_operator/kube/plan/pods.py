@@ -106,7 +106,7 @@ POD: Mapping[str, Merge] = {
 
 
 def overridden(template: Mapping[str, Any], overrides: PodOverrides) -> Object:
-    """The template with what the region changes; its first container is the learner's."""
+    """Apply what the region changes; the template's first container is the learner's."""
     found: Object = copy.deepcopy(dict(template))
     dumped = overrides.model_dump(by_alias=True, exclude_unset=True)
     given = copy.deepcopy({name: value for name, value in dumped.items() if value})
@@ -162,7 +162,7 @@ class RoleContext:
 
 
 def learner(job: Job, context: RoleContext) -> dict[str, Any]:
-    """The pod template of a region's learners; a pod's slot comes from its StatefulSet ordinal."""
+    """Make the learners' pod template; a pod's slot comes from its StatefulSet ordinal."""
     slot = f"$({Env.REGION})-$({Env.ORDINAL})"
     env = variables(of_learner(region=context.region, slot=slot))
     env.insert(1, from_field(Env.ORDINAL, POD_INDEX))  # before the slot, which refers to it
@@ -175,7 +175,7 @@ def evaluator(job: Job, context: RoleContext) -> dict[str, Any]:
 
 
 def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> dict[str, Any]:
-    """The pod template of one shard, whose state is in a folder named by `uid`.
+    """Make the pod template of one shard, whose state is in a folder named by `uid`.
 
     So a claim that outlives its job (`reclaim: Retain`), or a bucket, gives a later one of its name
     no old state.
@@ -214,7 +214,7 @@ def shard(job: Job, context: RoleContext, number: int, uid: str, claim: str) -> 
 
 
 def _probes(container: dict[str, Any]) -> None:
-    """A shard is Ready while it serves; one that waits for its turn, or reads its store, lives."""
+    """Show a shard Ready while it serves, alive while it waits for its turn or reads its store."""
     health = {"port": names.HEALTH_PORT}  # in plain text: the kubelet has no certificate
     serves = {"grpc": health, "timeoutSeconds": 5}
     lives = {"grpc": {**health, "service": ALIVE}, "timeoutSeconds": 5}
@@ -322,7 +322,7 @@ def _volumes(context: RoleContext, spec: dict[str, Any]) -> None:
 
 
 def _certificate(secret: str) -> dict[str, Any]:
-    """The three files, which root owns and the pod's fsGroup reads, and nobody else."""
+    """Mount the three files, which root owns and only the pod's fsGroup reads."""
     items = [{"key": name, "path": name} for name in (CERTIFICATE, KEY, AUTHORITY)]
     return {"secret": {"secretName": secret, "defaultMode": GROUP_READS, "items": items}}
 
@@ -364,7 +364,7 @@ def _place(context: RoleContext, spec: dict[str, Any]) -> None:
 
 
 def excluding(template: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
-    """The template, kept off these nodes; itself, if there are none."""
+    """Keep the template off these nodes; return itself if there are none."""
     if not nodes:
         return template
     found: dict[str, Any] = copy.deepcopy(template)
@@ -378,7 +378,7 @@ def excluding(template: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
 
 
 def without_exclusions(template: Mapping[str, Any], of_user: Mapping[str, Any]) -> dict[str, Any]:
-    """The reverse of `excluding`, but for the nodes that the template `of_user` excludes, too."""
+    """Reverse `excluding`, but for the nodes that the template `of_user` excludes, too."""
     found: dict[str, Any] = copy.deepcopy(dict(template))
     own = [each for term in _terms(of_user) for each in term.get("matchFields") or []]
     terms = _terms(found)
@@ -424,7 +424,7 @@ def run_config_of(template: Mapping[str, Any]) -> str:
 
 
 def with_run_config(template: dict[str, Any], name: str) -> dict[str, Any]:
-    """The template with another run file of the same run; itself, if it has this one."""
+    """Mount another run file of the same run; return `template` itself if it has this one."""
     if run_config_of(template) in ("", name):
         return template
     found: dict[str, Any] = copy.deepcopy(template)
@@ -495,13 +495,13 @@ def hosts_learner(job: Job, context: RoleContext, slot: str) -> dict[str, Any]:
 
 
 def of_user(template: Mapping[str, Any]) -> dict[str, str]:
-    """The user's annotations of a template: Volcano reads the size of its gang at the set."""
+    """Return the user's annotations: Volcano reads the size of its gang at the set."""
     given = template["metadata"].get("annotations") or {}
     return {name: text for name, text in given.items() if not name.startswith(f"{GROUP}/")}
 
 
 def gpus(container: dict[str, Any]) -> int:
-    """The processes of a host: one for each GPU of its container, else one."""
+    """Count the processes of a host: one for each GPU of its container, else one."""
     limits = (container.get("resources") or {}).get("limits") or {}
     found = [str(count) for name, count in limits.items() if name.endswith(GPUS)]
     return max(1, sum(int(text) for text in found if text.isascii() and text.isdigit()))

@@ -227,7 +227,7 @@ class Storm:
 def storm(
     region: str, found: Tally, failure: FailureSpec, *, released: bool, settling: bool = False
 ) -> Storm | None:
-    """A region's storm: more than stormPercent of its nodes, and at least STORM_NODES_MIN.
+    """Detect a region's storm: over stormPercent of its nodes, and at least STORM_NODES_MIN.
 
     `settling`: after one within nodeLossSeconds any lost node counts. `released`: by the user.
     """
@@ -360,7 +360,7 @@ def _is_lost(
 def counts(
     job: str, pods: Iterable[Pod], workloads: Mapping[str, Workload], now: float
 ) -> dict[str, int]:
-    """Replacements of the last day by learner's name; `now` is in UNIX seconds.
+    """Count replacements of the last day by learner's name; `now` is in UNIX seconds.
 
     Of several hosts that of the one replaced most often counts. A replacement that is under way is
     already in the annotation, and not counted against itself. Of a job that is suspended or over
@@ -408,7 +408,7 @@ def exclusions(
     now: float,
     known: bool = True,
 ) -> Exclusions:
-    """What every workload excludes; `now` is in UNIX seconds.
+    """Return what every workload excludes; `now` is in UNIX seconds.
 
     `known`: the nodes have been listed; before that everything stays as it is. A Deployment keeps
     what it has as long as its pod is on a node that is not lost, because a changed template

@@ -159,7 +159,7 @@ def idle(
 
 
 def to_retire(pod: Pod, registrar: pb.StatusReply | None) -> int | None:
-    """The generation of the slot of a pod about to be deleted; None: nothing needs to be said.
+    """Return the slot's generation of a pod about to be deleted; None: nothing needs to be sent.
 
     So it is where the slot has no owner, the pod is not its learner's head, or the registrar is
     away or does not show the slot: then incarnations alone keep the old process out.
@@ -299,7 +299,7 @@ def retry_of(seen: Observation) -> str:
 
 
 def _place(seen: Observation, job: Job, phase: Phase, settings: Settings, now: float) -> Placement:
-    """What is to be done about lost nodes; nothing before all nodes have been listed."""
+    """Decide what to do about lost nodes; nothing before all nodes have been listed."""
     if seen.nodes is None or phase.kind is PhaseKind.REJECTED:
         return Placement()
     judged = judge(

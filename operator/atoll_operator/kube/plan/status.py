@@ -77,7 +77,7 @@ class Problems(NamedTuple):
 def problems(
     pods: Sequence[Pod], placement: Placement, joined: frozenset[str] | None = None
 ) -> Problems:
-    """What is wrong with the pods, one sentence per pod.
+    """Describe what is wrong with the pods, one sentence per pod.
 
     `joined` holds the UIDs of pods whose learner has a session (None: not known, or the job is
     final). It tells a learner that has come back from one that ended a moment ago.
@@ -115,7 +115,7 @@ def problems(
 
 
 def _detaching(pod: Pod, lost: Collection[str]) -> str:
-    """What frees a disk that is attached to a lost node, which Kubernetes does after 6 minutes."""
+    """Return what frees a disk attached to a lost node, which Kubernetes does after 6 minutes."""
     (node, *_) = (*(each for each in pod.excluded if each in lost), "")
     if not node or ATTACHED not in pod.held_up:
         return ""
@@ -168,7 +168,7 @@ LEFT_ELSEWHERE_SECONDS = 60.0  # for which one that was told to end there may be
 
 
 def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
-    """The status of an unreadable manifest: what runs goes on unseen, and what is over stays so."""
+    """Write an unreadable manifest's status: what runs goes on unseen, what is over stays so."""
     old = seen.status
     begun = old.start_time is not None
     found = conditions.rejected(seen.reason or INVALID, seen.error, begun=begun)
@@ -179,7 +179,7 @@ def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
 
 
 def of_unread(case: Situation) -> StatusWrite | None:
-    """The status of a job whose objects cannot be read: its phase, and all else Unknown."""
+    """Write the status of a job whose objects cannot be read: its phase, all else Unknown."""
     facts = replace(_facts(case), unread=case.seen.unread)
     status = case.seen.status
     if not case.phase.kind.over:
@@ -210,7 +210,7 @@ def of_job(case: Situation, refused: Sequence[ChildRefusal] = ()) -> StatusWrite
 
 
 def _with_last_reports(case: Situation) -> Status:
-    """The status with learners' last reports, which shards that stay give all clusters alike."""
+    """Add learners' last reports, which shards that stay give all clusters alike."""
     status = case.seen.status
     last, known = job_status.status_of(_view(case)).progress, status.progress
     if last is None or known is None or last.step < known.step or last.tokens <= known.tokens:
@@ -263,7 +263,7 @@ def _lasts(case: Situation) -> dict[str, Any]:
 
 
 def _run(case: Situation) -> str | None:
-    """The run as written before; a retried job whose shards have kept nothing begins another."""
+    """Return the run written before; a retried job whose shards kept nothing begins another."""
     kept = case.job.spec.syncer.storage.outlives_pods
     return None if case.before.retried and not kept else case.seen.status.run
 
@@ -326,7 +326,7 @@ def _facts(case: Situation) -> Facts:
 
 
 def _drift(case: Situation) -> tuple[str, ...]:
-    """That shards know of another length than the manifest's."""
+    """Describe shards that know another length than the manifest's."""
     spec = case.job.spec
     name, asked = ("steps", spec.steps) if spec.tokens is None else ("tokens", spec.tokens)
     known = {each.shard: getattr(each, name) for each in case.seen.replies if each is not None}
@@ -335,7 +335,7 @@ def _drift(case: Situation) -> tuple[str, ...]:
 
 
 def _transport(case: Situation) -> str:
-    """That the run talks in another way than the manifest asks for; empty: it does not."""
+    """Describe a run on another transport than the manifest's; empty: it is the same."""
     asked = case.job.spec.syncer.tls.mode
     if case.seen.tls is None or case.seen.tls == (asked is TlsMode.REQUIRED):
         return ""
@@ -349,7 +349,7 @@ def _transport(case: Situation) -> str:
 
 
 def _unreachable(case: Situation) -> tuple[str, ...]:
-    """What to do about silent shards whose own kubelet finds them ready: the way is blocked."""
+    """Advise on silent shards whose own kubelet finds them ready: the way is blocked."""
     seen = case.seen
     if not case.home:
         return _unreachable_endpoints(case)
@@ -483,7 +483,7 @@ def replaced_by_region(job: Job, workloads: Mapping[str, Workload]) -> dict[str,
 def _write(
     seen: Observation, found: Sequence[Condition], status: Status, now: float
 ) -> StatusWrite | None:
-    """The write, or None when nothing is new, or only progress a moment after the last write."""
+    """Return None when nothing is new, or only progress a moment after the last write."""
     old = seen.status
     known = old.conditions or []
     generation = seen.raw["metadata"]["generation"]
@@ -518,7 +518,7 @@ def _states(found: Sequence[Condition]) -> list[tuple[str, str, str, int | None]
 
 
 def _without_clock(status: Status) -> Status:
-    """A status without the time of its numbers: the same numbers a second later are no news."""
+    """Drop the time of a status's numbers: the same numbers a second later are no news."""
     if status.progress is None:
         return status
     still = {"last_updated_time": "", "estimated_remaining_seconds": None}
@@ -526,7 +526,7 @@ def _without_clock(status: Status) -> Status:
 
 
 def _lasting(status: Status) -> Status:
-    """A status without what moves all the time, and without its conditions."""
+    """Drop what moves all the time, and the conditions."""
     columns = status.columns.model_copy(update={"progress": None}) if status.columns else None
     moving = {"progress": None, "conditions": None, "columns": columns}
     return status.model_copy(update=moving)
