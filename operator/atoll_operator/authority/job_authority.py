@@ -116,7 +116,7 @@ class Authorities:
             others = x509.load_pem_x509_certificates(former) if former else []
         except ValueError:  # somebody has changed what was believed
             others = []
-        kept = b"".join(_pem(each) for each in others if each != certificate)
+        kept = b"".join(_pem(other) for other in others if other != certificate)
         return cls(signer=signer, former=_unexpired(kept, now))
 
 
@@ -331,7 +331,9 @@ def _moment(certificate: x509.Certificate, share: float) -> float:
 
 def _unexpired(bundle: bytes, now: float) -> bytes:
     certificates = x509.load_pem_x509_certificates(bundle) if bundle else []
-    return b"".join(_pem(each) for each in certificates if not _past(each, now, 1))
+    return b"".join(
+        _pem(certificate) for certificate in certificates if not _past(certificate, now, 1)
+    )
 
 
 def _check(authorities: Authorities, remedy: str) -> None:

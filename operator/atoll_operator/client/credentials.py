@@ -124,7 +124,7 @@ def slots_of(
     if job.spec.learner.hosts > 1:
         problem = "is for learners of one machine each, and spec.learner.hosts is more"
         raise SpecError("--machine", problem, "leave it out")
-    every = next(each.slots for each in job.spec.regions if each.name == region)
+    every = next(entry.slots for entry in job.spec.regions if entry.name == region)
     own = [slot for slot in had or () if slot in every]
     taken = {slot for slots in known.values() for slot in slots}
     usable = [*own, *(slot for slot in every if slot not in taken)]
@@ -146,7 +146,7 @@ def revoked(job: str, region: str, machine: str = "", *, namespace: str, context
     jobs = JobClient(namespace, context)
     raw = jobs.get(job)
     found = from_object(raw, stored=True)
-    regions = [each.name for each in found.spec.regions]
+    regions = [entry.name for entry in found.spec.regions]
     if region not in regions:
         remedy = f"{_one_of(regions)}; regions that a job has not any more are shut out anyway"
         raise SpecError("--revoke", f"{region} is not a region of {job}", remedy)
@@ -185,14 +185,14 @@ def _annotate(jobs: JobClient, raw: Any, annotation: str, value: Mapping[str, An
 
 def _check(job: Job, region: str) -> None:
     """Raise SpecError where there is nothing to print for this region."""
-    regions = [each.name for each in job.spec.regions]
+    regions = [entry.name for entry in job.spec.regions]
     if region not in regions:
-        others = [each for each in regions if each != job.spec.syncer_region]
+        others = [entry for entry in regions if entry != job.spec.syncer_region]
         remedy = _one_of(others) if others else NO_OTHER
         raise SpecError("--region", f"{region} is not a region of {job.name}", remedy)
     if region == job.spec.syncer_region:  # its operator alone may say what becomes of the job
         problem = f"{region} is where the syncer runs, and has its certificates"
-        others = [each for each in regions if each != region]
+        others = [entry for entry in regions if entry != region]
         raise SpecError("--region", problem, _one_of(others) if others else NO_OTHER)
     if job.spec.syncer.tls.mode is TlsMode.DISABLED:
         problem = "is Disabled: its processes talk in plain text and need no credentials"

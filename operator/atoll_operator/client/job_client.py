@@ -233,4 +233,4 @@ def nodes_of(job: str, namespace: str, context: str) -> Mapping[str, str]:
 
 def _is_ready(pod: Any) -> bool:
     conditions = pod.status.conditions or ()
-    return any(each.type == "Ready" and each.status == "True" for each in conditions)
+    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)

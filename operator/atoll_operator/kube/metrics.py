@@ -58,5 +58,5 @@ class Metrics:
         found = collections.Counter(states)
         self.namespaces.update(namespace for namespace, _ in found)
         for namespace in self.namespaces:
-            for each in STATES:
-                self.jobs.labels(namespace, each).set(found[namespace, each])
+            for state in STATES:
+                self.jobs.labels(namespace, state).set(found[namespace, state])

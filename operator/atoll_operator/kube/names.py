@@ -229,7 +229,7 @@ def machines(annotations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {
         name: tuple(slots)
         for name, slots in _mapping(annotations, Annotation.MACHINES).items()
-        if isinstance(slots, list) and all(isinstance(each, str) for each in slots)
+        if isinstance(slots, list) and all(isinstance(slot, str) for slot in slots)
     }
 
 

@@ -134,7 +134,7 @@ class ClusterObserver:
         return memory.certificates.seen
 
     def _shown(self, key: Key, raw: Object, memory: JobMemory, at: float) -> Shown:
-        children = [each for each in self.cache.children(key) if objects.belongs(each, raw)]
+        children = [child for child in self.cache.children(key) if objects.belongs(child, raw)]
         return Shown(
             at=at,
             raw=raw,

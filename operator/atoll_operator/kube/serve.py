@@ -109,9 +109,9 @@ class Term:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LISTS_SECONDS_MAX):
-                    for each in follow:
-                        await each.listed.wait()
-            await asyncio.gather(*(fresh(each) for each in made_of))
+                    for reflector in follow:
+                        await reflector.listed.wait()
+            await asyncio.gather(*(fresh(reflector) for reflector in made_of))
             for raw in self.passes.observer.cache.jobs(""):
                 self.queue.add((raw["metadata"]["namespace"], raw["metadata"]["name"]))
             await self.queue.run()
@@ -166,8 +166,8 @@ class Terms:
                     parts[0].result()
                     raise RuntimeError("the passes have ended by themselves")
             finally:
-                for each in parts:
-                    each.cancel()
+                for part in parts:
+                    part.cancel()
                 await asyncio.gather(*parts, return_exceptions=True)
                 self.now = None
 
@@ -356,15 +356,15 @@ async def serve(settings: Settings) -> None:
         for each in settings.namespaces or [""]
     ]
     others = watches.sources(cache, nodes, settings.namespaces, terms.ask)
-    follow: list[Reflector] = [*jobs, *(Reflector(api=server, source=each) for each in others)]
-    made_of = [each for each in follow if each.source.path in cache.sights]
+    follow: list[Reflector] = [*jobs, *(Reflector(api=server, source=source) for source in others)]
+    made_of = [reflector for reflector in follow if reflector.source.path in cache.sights]
     sights = cache.sights | cache.failures_sights | nodes.sights
 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     runner = await serve_http(settings.http_port, partial(signs, terms, sights), metrics.registry)
-    parts = [asyncio.create_task(each.follow()) for each in follow]
+    parts = [asyncio.create_task(reflector.follow()) for reflector in follow]
     parts.append(asyncio.create_task(terms.run(follow, made_of)))
     electing = asyncio.create_task(election.follow())
     log.info("operator runs", regions=settings.regions, name=election.me)
@@ -372,8 +372,8 @@ async def serve(settings: Settings) -> None:
     try:
         await end_of_first(stop, [electing, *parts])
     finally:
-        for each in (stop, *parts):
-            each.cancel()
+        for part in (stop, *parts):
+            part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
         electing.cancel()
         await asyncio.gather(electing, return_exceptions=True)

@@ -252,7 +252,7 @@ class Api:
             query += [("continue", rest)] if rest else []
             page = await self.call("get", where, query=query)
             kind, version = page["kind"].removesuffix("List"), page["apiVersion"]
-            items = [{**each, "kind": kind, "apiVersion": version} for each in page["items"] or []]
+            items = [{**item, "kind": kind, "apiVersion": version} for item in page["items"] or []]
             yield Page(items=items, version=page["metadata"]["resourceVersion"])
             rest = page["metadata"].get("continue", "")
             if not rest:

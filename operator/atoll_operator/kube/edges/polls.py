@@ -96,7 +96,7 @@ class Syncers:
         more, or does not know it yet, asks and tells nothing.
         """
         asked = request or pb.StatusRequest()
-        replies = (self._status(each, asked, credentials) for each in addresses)
+        replies = (self._status(address, asked, credentials) for address in addresses)
         return list(await asyncio.gather(*replies))
 
     async def _status(
@@ -293,8 +293,8 @@ def said_by(replies: Sequence[pb.StatusReply | None]) -> Said:
             reply.must_equal,
             reply.evaluation.final,
             tuple(
-                (each.slot, each.state, each.uid, each.owner_generation, each.reason, each.trouble)
-                for each in reply.slots
+                (slot.slot, slot.state, slot.uid, slot.owner_generation, slot.reason, slot.trouble)
+                for slot in reply.slots
             ),
         )
         for reply in replies

@@ -141,7 +141,7 @@ class Reflector:
         found: list[Any] = []
         version = ""
         async for page in self.api.pages(self.source.path, self.source.query, PAGE_OBJECTS):
-            found += [self.source.keep(each) for each in page.items]
+            found += [self.source.keep(item) for item in page.items]
             version = page.version
             self.sight.tried_at = time.monotonic()
         self.source.take_list(found, int(version))
@@ -244,8 +244,8 @@ class Nodes:
 
     def usable(self, now: float) -> bool:
         return len(self.sights) == len((NODES, LEASES)) and all(
-            each.listed and (each.broken_at is None or now - each.broken_at < UNSEEN_SECONDS_MAX)
-            for each in self.sights.values()
+            sight.listed and (sight.broken_at is None or now - sight.broken_at < UNSEEN_SECONDS_MAX)
+            for sight in self.sights.values()
         )
 
     def look(self, now: float) -> Census:
@@ -283,13 +283,13 @@ class Nodes:
 
     def listed(self, where: str, items: list[dict[str, Any]]) -> set[str]:
         """Take in a whole list: what is not in it has been deleted. Names of changed nodes."""
-        names = {each["metadata"]["name"] for each in items}
+        names = {item["metadata"]["name"] for item in items}
         self.last_look = None
         known = self.nodes if where == NODES else self.leases.leases
         changed = known.keys() - names if where == NODES else set()
         for name in known.keys() - names:
             known.pop(name)
-        changed |= {each["metadata"]["name"] for each in items if self.take(where, "ADDED", each)}
+        changed |= {item["metadata"]["name"] for item in items if self.take(where, "ADDED", item)}
         if where == LEASES:
             self.resumed()
         return changed

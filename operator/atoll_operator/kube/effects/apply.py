@@ -130,7 +130,9 @@ async def _refusal_of_pod(api: Api, workload: Object) -> ApiError | None:
     if pod["spec"].get("serviceAccountName") != own:
         return await _try(api, pod)
     known = api.cache.children((metadata["namespace"], job))
-    if any(each["kind"] == "ServiceAccount" and each["metadata"]["name"] == own for each in known):
+    if any(
+        child["kind"] == "ServiceAccount" and child["metadata"]["name"] == own for child in known
+    ):
         wrong = await _try(api, pod)
         if wrong is None or NO_ACCOUNT not in wrong.message:
             return wrong
@@ -160,17 +162,17 @@ async def _try(api: Api, pod: Object) -> ApiError | None:
 def _lacks_controller(pod: Object, error: ApiError) -> bool:
     """Whether a webhook has looked for the controller that the pod names."""
     owners = pod["metadata"].get("ownerReferences") or ()
-    return any(f'"{each["name"]}" not found' in error.message for each in owners)
+    return any(f'"{owner["name"]}" not found' in error.message for owner in owners)
 
 
 def _says(error: ApiError, words: Sequence[str]) -> bool:
-    return any(each in error.message.lower() for each in words)
+    return any(word in error.message.lower() for word in words)
 
 
 def _is_no_mistake(error: ApiError) -> bool:
     if error.status == TOO_MANY_REQUESTS:
         raise error
-    return any(each in error.message for each in NO_MISTAKE)
+    return any(text in error.message for text in NO_MISTAKE)
 
 
 def pod_of(workload: Object) -> Object:
@@ -217,7 +219,9 @@ class Applier:
 
     async def apply(self, plan: Plan, memory: JobMemory) -> ApplyOutcome:
         """Raise ApiError and what the network raises; then the rest is left to the next pass."""
-        for gone in memory.refused.keys() - {(each.kind, each.name) for each in plan.refused}:
+        for gone in memory.refused.keys() - {
+            (refusal.kind, refusal.name) for refusal in plan.refused
+        }:
             del memory.refused[gone]  # the job no longer asks for it
         memory.stormed_at |= dict.fromkeys(plan.storms, plan.at)
         outcome = await self._apply_children(plan, memory)
@@ -239,7 +243,11 @@ class Applier:
 
     async def _apply_children(self, plan: Plan, memory: JobMemory) -> ApplyOutcome:
         """Whether a child was refused that the status does not name yet, or has been replaced."""
-        news, waits, reverts = False, False, {each.key: each for each in plan.children.reverts}
+        news, waits, reverts = (
+            False,
+            False,
+            {revert.key: revert for revert in plan.children.reverts},
+        )
         wrong = await self._check(plan, memory)
         news |= any(wrong.values())
         goes = plan.children.partly or not wrong
@@ -263,7 +271,7 @@ class Applier:
                 continue
             memory.refused.pop((kind, name), None)
             memory.conflicts.discard((kind, name))
-            marks = frozenset(each.mark for each in drift(child, answer))
+            marks = frozenset(difference.mark for difference in drift(child, answer))
             memory.settle((kind, name), applied, marks)
             self.metrics.writes.labels(kind).inc()
             log.info("applied", job=plan.job, kind=kind, name=name)
@@ -300,15 +308,19 @@ class Applier:
         return await self.api.apply(child)
 
     async def _delete(self, plan: Plan, deletions: Iterable[Deletion], memory: JobMemory) -> None:
-        for each in deletions:
-            if each.key is not None:
-                memory.deleted_at[each.key] = plan.at
-            if await self.delete(plan, each, memory):
+        for deletion in deletions:
+            if deletion.key is not None:
+                memory.deleted_at[deletion.key] = plan.at
+            if await self.delete(plan, deletion, memory):
                 log.info(
-                    "deleted", job=plan.job, kind=each.kind, name=each.name, reason=each.reason
+                    "deleted",
+                    job=plan.job,
+                    kind=deletion.kind,
+                    name=deletion.name,
+                    reason=deletion.reason,
                 )
-                if each.event is not None:
-                    await self.recorder.tell(each.event)
+                if deletion.event is not None:
+                    await self.recorder.tell(deletion.event)
 
     async def replace(self, plan: Plan, each: PodReplacement, memory: JobMemory) -> bool:
         """Delete a pod of a lost node; False when the registrar has to be asked again."""
@@ -406,7 +418,7 @@ def _refuse(plan: Plan, memory: JobMemory, child: Object, error: ApiError) -> bo
 def _without_successor(prune: Iterable[Deletion], memory: JobMemory) -> tuple[Deletion, ...]:
     """Of the children that are no longer asked for those that no refused one may replace."""
     waits = {kind for (kind, _), each in memory.refused.items() if QUOTA not in each.message}
-    return tuple(each for each in prune if not waits & {"StatefulSet", each.kind})
+    return tuple(deletion for deletion in prune if not waits & {"StatefulSet", deletion.kind})
 
 
 def _is_outdated(child: Object, error: ApiError) -> bool:

@@ -101,7 +101,7 @@ class Recorder:
     def due_seconds(self, uid: str) -> float | None:
         """Until `flush` has something of the job to write; None: there is nothing."""
         job = self.jobs.get(uid, JobEvents())
-        due = [each.due_at for each in job.unsettled.values()]
+        due = [event.due_at for event in job.unsettled.values()]
         due += [told.written_at + TELL_SECONDS for told in job.told.values() if told.owes]
         return max(0.0, min(due) - time.monotonic()) if due else None
 

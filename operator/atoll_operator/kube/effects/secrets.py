@@ -94,13 +94,13 @@ class Secrets:
         now = time.monotonic()
         home = self.settings.serves(job.spec.syncer_region)
         leaves = wanted(job, owner, self.settings.serves) if home else ()
-        regions = [each.name for each in job.spec.regions if self.settings.serves(each.name)]
-        names = [each.secret for each in leaves]
-        names = names if home else [credentials_name(job.name, each) for each in regions]
+        regions = [region.name for region in job.spec.regions if self.settings.serves(region.name)]
+        names = [leaf.secret for leaf in leaves]
+        names = names if home else [credentials_name(job.name, region) for region in regions]
         known = {} if memory.seen is None else memory.seen.secrets
         gone = memory.names.difference(names, used)
         revoked = owner.generations != memory.generations
-        hurry = waits or bool(gone) or not all(each in known for each in names)
+        hurry = waits or bool(gone) or not all(name in known for name in names)
         due_at = min(memory.next_at, memory.read_at + HURRY_SECONDS if hurry else NEVER)
         if now < due_at and not revoked:
             return
@@ -112,7 +112,9 @@ class Secrets:
                 stale = await self._stale(owner, gone, memory)
             else:
                 seen, stale = await self._look_brought(job, owner, regions, memory), ()
-            memory.seen = Certificates(secrets={each.name: each for each in seen}, stale=stale)
+            memory.seen = Certificates(
+                secrets={secret.name: secret for secret in seen}, stale=stale
+            )
         except ApiError as error:
             memory.next_at = now + AGAIN_SECONDS
             if error.may_pass and memory.seen is None:
@@ -122,7 +124,7 @@ class Secrets:
                 memory.seen = Certificates(unread=said)
             return
         memory.names.update(names if home else ())
-        missing = any(each.reason for each in (seen[:1] if home else seen))
+        missing = any(secret.reason for secret in (seen[:1] if home else seen))
         most = READ_SECONDS_MAX if home else BROUGHT_SECONDS_MAX
         pause = min(most, self.settings.certificate_seconds / READS_A_LIFE)
         memory.next_at = now + (min(pause, MISSING_SECONDS) if others and missing else pause)

@@ -288,7 +288,7 @@ class Cache:
     def children(self, key: Key) -> list[Object]:
         """All objects that carry the job's label, in the order of their kinds and names."""
         found = self.by_job.get(key, {})
-        return [found[each] for each in sorted(found)]
+        return [found[child] for child in sorted(found)]
 
     def jobs_on(self, nodes: Collection[str]) -> set[Key]:
         return {
@@ -339,7 +339,7 @@ class Cache:
         if key is not None and kind != KIND:
             self.by_job.setdefault(key, {})[found] = raw
         self._note(found, key)
-        return {each for each in keys if each is not None}
+        return {job for job in keys if job is not None}
 
     def gone(self, kind: str, raw: Object) -> set[Key]:
         """Take in that an object of this UID exists no more; the job it belonged to."""
@@ -357,10 +357,10 @@ class Cache:
         """Take in a whole list of a kind (`namespace` empty: of all); the jobs it concerns."""
         keys: set[Key | None] = set()
         uids = set()
-        for each in items:
-            uids.add(each["metadata"]["uid"])
-            self._taken(kind, each)
-            keys.add(key_of(kind, each))
+        for item in items:
+            uids.add(item["metadata"]["uid"])
+            self._taken(kind, item)
+            keys.add(key_of(kind, item))
         for found, raw in list(self._of(kind, namespace)):
             if raw["metadata"]["uid"] not in uids and version(raw) <= list_version:
                 self._drop(found)
@@ -368,7 +368,7 @@ class Cache:
         for uid, found in list(self.deleted_uids.items()):
             if found[0] == kind and namespace in ("", found[1]) and uid not in uids:
                 del self.deleted_uids[uid]
-        return {each for each in keys if each is not None} | self._freed(kind)
+        return {key for key in keys if key is not None} | self._freed(kind)
 
     def failed(self, kind: str, found: EventFailure) -> set[Key]:
         """Take in an Event of a StatefulSet or a pod; the job that it concerns, if any."""
@@ -385,7 +385,7 @@ class Cache:
     def failures_listed(self, namespace: str, items: Iterable[EventFailure]) -> set[Key]:
         for uid in [u for u, each in self.failures.items() if namespace in ("", each.namespace)]:
             del self.failures[uid]
-        return {key for each in items for key in self.failed("ADDED", each)}
+        return {key for item in items for key in self.failed("ADDED", item)}
 
     # ------------------------------------------------------------ what this operator has done
 

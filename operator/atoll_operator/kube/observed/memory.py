@@ -76,7 +76,11 @@ class CertificateMemory:
     def offered(self) -> tuple[Credentials, ...]:
         """Those with which shards are asked, in the order of trial."""
         newest, proved = next(iter(self.own.values()), None), next(iter(self.worked.values()), None)
-        return tuple(dict.fromkeys(each for each in (newest, proved) if each is not None))
+        return tuple(
+            dict.fromkeys(
+                credentials for credentials in (newest, proved) if credentials is not None
+            )
+        )
 
     @property
     def used(self) -> tuple[Credentials, ...]:

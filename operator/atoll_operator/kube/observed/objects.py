@@ -104,8 +104,10 @@ def is_spoilt(raw: Mapping[str, Any]) -> bool:
 
 def run_files(children: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return run files' texts by the names of their ConfigMaps, without those that were spoilt."""
-    configs = [each for each in children if each["kind"] == "ConfigMap"]
-    found = {each["metadata"]["name"]: (each.get("data") or {}).get(RUN_FILE) for each in configs}
+    configs = [child for child in children if child["kind"] == "ConfigMap"]
+    found = {
+        config["metadata"]["name"]: (config.get("data") or {}).get(RUN_FILE) for config in configs
+    }
     return {name: text for name, text in found.items() if text and _lists_regions(document(text))}
 
 
@@ -114,7 +116,9 @@ def _lists_regions(file: Mapping[str, Any]) -> bool:
     return (
         bool(file)
         and isinstance(regions, list)
-        and all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in regions)
+        and all(
+            isinstance(region, dict) and isinstance(region.get("name"), str) for region in regions
+        )
     )
 
 
@@ -150,7 +154,7 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
     """Read a Pod from the API server's object; `containers` has the name of Atoll's one by role."""
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels", {})
-    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
     own = _container(raw, (containers or {}).get(labels.get(Label.ROLE, ""), ""))
     now, last = own.get("state") or {}, own.get("lastState") or {}
     ended = now.get("terminated") or last.get("terminated") or {}
@@ -174,7 +178,7 @@ def pod(raw: Raw, containers: Mapping[str, str] | None = None) -> Pod:
         phase=status.get("phase", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
         gated=any(
-            each.get("conditionType") == TRAINING_GATE for each in spec.get("readinessGates") or []
+            gate.get("conditionType") == TRAINING_GATE for gate in spec.get("readinessGates") or []
         ),
         trains=conditions.get(TRAINING_GATE, {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata,
@@ -217,7 +221,7 @@ def _starts(found: Pod) -> bool:
 def _taken_at(status: Raw, conditions: Mapping[str, Raw]) -> float | None:
     """Since when a kubelet tries to mount what a pod needs and to make its network."""
     inits = (each.get("state") or {} for each in status.get("initContainerStatuses") or [])
-    if any("running" in each or "terminated" in each for each in inits):
+    if any("running" in init or "terminated" in init for init in inits):
         return None
     has_both = conditions.get("PodReadyToStartContainers", {}).get("status") == "True"
     return None if has_both else _time(status.get("startTime"))
@@ -286,7 +290,7 @@ def _details(waits: Raw) -> str:
 def node(raw: Raw, region_label: str) -> Node:
     """Read a Node from the API server's object; `plan.replacements.Leases` adds its Lease."""
     conditions = raw.get("status", {}).get("conditions") or []
-    state: Raw = next((each for each in conditions if each["type"] == "Ready"), {})
+    state: Raw = next((condition for condition in conditions if condition["type"] == "Ready"), {})
     ready = state.get("status") == "True"
     taints = raw.get("spec", {}).get("taints") or []
     return Node(
@@ -295,16 +299,16 @@ def node(raw: Raw, region_label: str) -> Node:
         address=_outer_address(raw.get("status", {}).get("addresses") or []),
         ready=ready,
         never_ready=not ready and _as_made(state, raw["metadata"]),
-        out_of_service=any(each.get("key") == OUT_OF_SERVICE_TAINT for each in taints),
+        out_of_service=any(taint.get("key") == OUT_OF_SERVICE_TAINT for taint in taints),
     )
 
 
 def _outer_address(addresses: Sequence[Raw]) -> str:
     """Return a node's address for those outside of its cluster: an external one, if it has one."""
     for kind in ("ExternalIP", "ExternalDNS", "InternalIP"):
-        for each in addresses:
-            if each.get("type") == kind and each.get("address"):
-                return str(each["address"])
+        for address in addresses:
+            if address.get("type") == kind and address.get("address"):
+                return str(address["address"])
     return ""
 
 
@@ -350,9 +354,11 @@ def _failed(spec: Raw, status: Raw, failed: EventFailure | None, pods: Iterable[
 
 def _pods_refused(status: Raw) -> str:
     """Return the error that a Deployment's controller got when it could not make a pod."""
-    for each in status.get("conditions") or []:
-        if each["type"] == "ReplicaFailure" and each["status"] == "True":
-            return str(each.get("message") or each.get("reason") or "its pods are refused")
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return str(
+                condition.get("message") or condition.get("reason") or "its pods are refused"
+            )
     return ""
 
 
@@ -371,14 +377,14 @@ def excluded_nodes(template: Raw) -> tuple[str, ...]:
 
 def mounted_secrets(workloads: Iterable[Raw]) -> set[str]:
     """Names of the Secrets that pods of these workloads mount: without them none could start."""
-    specs = [each["spec"]["template"].get("spec") or {} for each in workloads]
+    specs = [workload["spec"]["template"].get("spec") or {} for workload in workloads]
     volumes = [volume for spec in specs for volume in spec.get("volumes") or []]
-    return {str((each.get("secret") or {}).get("secretName") or "") for each in volumes}
+    return {str((volume.get("secret") or {}).get("secretName") or "") for volume in volumes}
 
 
 def controller(raw: Raw) -> Raw | None:
     owners = raw["metadata"].get("ownerReferences") or []
-    return next((each for each in owners if each.get("controller")), None)
+    return next((owner for owner in owners if owner.get("controller")), None)
 
 
 def is_of(raw: Raw, job: str, uid: str) -> bool:
@@ -401,7 +407,7 @@ def belongs(raw: Raw, job: Raw) -> bool:
 
 def ready_and_held(job: Raw) -> tuple[str, bool]:
     status = Status.read(job.get("status"))
-    reasons = {each.type: each.reason for each in status.conditions or []}
+    reasons = {condition.type: condition.reason for condition in status.conditions or []}
     return reasons.get("Ready", ""), reasons.get("Degraded") == NODE_LOSS_HELD
 
 
@@ -420,8 +426,8 @@ def rfc3339(seconds: float) -> str:
 
 def written_at(metadata: Raw) -> float:
     """When an object was last changed, by the clock of the API server (UNIX seconds)."""
-    times = [each.get("time") for each in metadata.get("managedFields") or []]
-    return max((seconds_of(each) for each in times if each), default=0.0)
+    times = [manager.get("time") for manager in metadata.get("managedFields") or []]
+    return max((seconds_of(time_) for time_ in times if time_), default=0.0)
 
 
 def _time(text: str | None) -> float | None:

@@ -205,8 +205,8 @@ class ChildRefusal:
 def texts_of(refused: Sequence[ChildRefusal]) -> tuple[str, ...]:
     """Refusals in words, for the condition Accepted; children with one message share a sentence."""
     names: dict[str, list[str]] = {}
-    for each in refused:
-        names.setdefault(each.message, []).append(f"{each.kind} {each.name}")
+    for refusal in refused:
+        names.setdefault(refusal.message, []).append(f"{refusal.kind} {refusal.name}")
     return tuple(f"{', '.join(found)}: {message}" for message, found in names.items())
 
 
@@ -357,7 +357,7 @@ def serves(pod: Pod) -> bool:
 def is_followed(pod: Pod, pods: Iterable[Pod]) -> bool:
     """Whether another pod of the same shard serves, so that nothing is lost with this one."""
     return pod.role == SHARD_ROLE and any(
-        serves(each) and each.shard == pod.shard and each.uid != pod.uid for each in pods
+        serves(other) and other.shard == pod.shard and other.uid != pod.uid for other in pods
     )
 
 

@@ -122,7 +122,7 @@ def _unreachable(job: Job, serves: Callable[[str], bool]) -> SpecError | None:
     home = job.spec.syncer_region
     if serves(home) or job.spec.syncer.endpoints:
         return None
-    if not any(serves(each.name) for each in job.spec.regions):
+    if not any(serves(region.name) for region in job.spec.regions):
         return None  # nobody here asks for them
     return SpecError(
         "spec.syncer.endpoints",
@@ -146,14 +146,16 @@ def _second_home(
     if not endpoints or not serves(job.spec.syncer_region):
         return None
     shards = {shard_name(job.name, n) for n in range(job.spec.syncer.shards)}
-    workloads = [each for each in children if each["kind"] in WORKLOADS]
+    workloads = [child for child in children if child["kind"] in WORKLOADS]
     dialled = any(
         variable.get("name") == Env.ENDPOINTS and variable.get("value") == endpoints
-        for each in workloads
-        for container in each["spec"]["template"]["spec"]["containers"]
+        for workload in workloads
+        for container in workload["spec"]["template"]["spec"]["containers"]
         for variable in container.get("env") or ()
     )
-    new = spans_regions and not any(each["metadata"]["name"] in shards for each in workloads)
+    new = spans_regions and not any(
+        workload["metadata"]["name"] in shards for workload in workloads
+    )
     if not dialled and not new:
         return None
     return SpecError(
@@ -258,7 +260,7 @@ def renderings_of(
     """
     children = tuple(children)
     record, configs = _record(children, job, manifest), run_files(children)
-    live = {each["metadata"]["name"]: each for each in children if each["kind"] in WORKLOADS}
+    live = {child["metadata"]["name"]: child for child in children if child["kind"] in WORKLOADS}
     regions, shards = names.learner_sets(job), names.shard_deployments(job)
     at_rest = not any(_replicas(each) for each in live.values())
     tls = None if at_rest else speaks_tls(children, job.name)
@@ -307,7 +309,7 @@ def _record(children: Iterable[Raw], job: Job, manifest: Raw) -> Record | None:
 
 def _accepted(children: Iterable[Raw], job: str) -> Raw:
     key = ("ConfigMap", names.accepted_name(job))
-    found = next((each for each in children if key_of(each) == key), {})
+    found = next((child for child in children if key_of(child) == key), {})
     return found.get("data") or {}
 
 
@@ -319,7 +321,7 @@ def speaks_tls(children: Iterable[Raw], job: str) -> bool | None:
     children = tuple(children)
     noted = document(_accepted(children, job).get(names.RENDERED)).get("tls")
     first = min(
-        (each for each in children if each["kind"] in WORKLOADS),
+        (child for child in children if child["kind"] in WORKLOADS),
         key=lambda each: (not _replicas(each), not _of_shard(each)),
         default=None,
     )
@@ -364,7 +366,7 @@ def _hash_of(workload: Raw, rendered: int) -> str:
 
 def _file(templates: Iterable[Raw], configs: Mapping[str, str]) -> str:
     """Return the run file that kept templates mount; empty where its ConfigMap is missing."""
-    texts = (configs.get(pods.run_config_of(each)) for each in templates)
+    texts = (configs.get(pods.run_config_of(template)) for template in templates)
     return next(filter(None, texts), "")
 
 
@@ -383,8 +385,8 @@ def with_present(text: str, job: Job) -> str:
     document = json.loads(text) | {name: getattr(job.spec, name) for name in LENGTH}
     known = {each["name"]: each for each in document.get("regions", [])}
     document["regions"] = [
-        {**known.get(each.name, {}), "name": each.name, "learners": each.learners}
-        for each in job.spec.regions
+        {**known.get(region.name, {}), "name": region.name, "learners": region.learners}
+        for region in job.spec.regions
     ]
     return json.dumps(document, indent=2) + "\n"
 

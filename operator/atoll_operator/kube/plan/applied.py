@@ -116,7 +116,7 @@ def _compare(path: str, key: str, wanted: Any, found: Any, *, whole: bool) -> It
     elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
         live = found if isinstance(found, list) else []
         keys = _keys(key, wanted)
-        if keys and all(isinstance(each, Mapping) for each in (*wanted, *live)):
+        if keys and all(isinstance(item, Mapping) for item in (*wanted, *live)):
             by_mark = {_identity(each, keys): each for each in live}
             for mark, each in ((_identity(each, keys), each) for each in wanted):
                 name = f"{path}[{','.join(mark)}]"
@@ -188,17 +188,19 @@ def of_children(case: Situation) -> Changes:
     refused = _refused(seen, changed)
     if not any(kind in WORKLOADS for kind, _ in own):
         return _of_new(case, changed, refused)
-    if case.certificates.missing and not any(each.replicas for each in seen.workloads.values()):
+    if case.certificates.missing and not any(
+        workload.replicas for workload in seen.workloads.values()
+    ):
         return Changes(certificates=case.certificates, refused=refused)
-    waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
-    put_off = {each.key: seen.remembered.reverts.get(each.key, 0.0) for each in reverts}
+    waiting = {(refusal.kind, refusal.name) for refusal in refused if refusal.wait_seconds > 0}
+    put_off = {revert.key: seen.remembered.reverts.get(revert.key, 0.0) for revert in reverts}
     waiting |= {key for key, seconds in put_off.items() if seconds > 0}
     apply = tuple(each for each in changed if key_of(each) not in waiting)
     return Changes(
         certificates=case.certificates,
         check=tuple(each for each in apply if _has_new_template(each, seen)),
         apply=apply,
-        reverts=tuple(each for each in reverts if each.key not in waiting),
+        reverts=tuple(revert for revert in reverts if revert.key not in waiting),
         prune=_pruned(case, own, objects),
         refused=refused,
         wait_seconds=min((each for each in put_off.values() if each > 0), default=None),
@@ -213,14 +215,16 @@ def _of_suspended(case: Situation) -> Changes:
     """
     seen = case.seen
     objects = [wanted for wanted, _, _ in compared(case, _own(case))]
-    workloads = _to_try([each for each in objects if each["kind"] in TRIED])
+    workloads = _to_try([obj for obj in objects if obj["kind"] in TRIED])
     refused = _refused(seen, workloads)
     edited = seen.status.observed_generation != seen.raw["metadata"]["generation"]
     forgotten = not refused and any(
-        each.reason in REFUSED_REASONS for each in seen.status.conditions or []
+        condition.reason in REFUSED_REASONS for condition in seen.status.conditions or []
     )
-    due = {(each.kind, each.name) for each in refused if each.wait_seconds <= 0}
-    check = tuple(each for each in workloads if edited or forgotten or key_of(each) in due)
+    due = {(refusal.kind, refusal.name) for refusal in refused if refusal.wait_seconds <= 0}
+    check = tuple(
+        workload for workload in workloads if edited or forgotten or key_of(workload) in due
+    )
     return Changes(check=check, partly=False, refused=refused)
 
 
@@ -232,8 +236,8 @@ def _of_new(
     A job whose template or volume is wrong leaves nothing behind, and its first status says so.
     """
     workloads = tuple(each for each in changed if each["kind"] in TRIED)
-    waiting = {(each.kind, each.name) for each in refused if each.wait_seconds > 0}
-    if any(key_of(each) in waiting for each in workloads):
+    waiting = {(refusal.kind, refusal.name) for refusal in refused if refusal.wait_seconds > 0}
+    if any(key_of(workload) in waiting for workload in workloads):
         return Changes(refused=refused)
     work = case.certificates
     if work.missing:
@@ -254,14 +258,14 @@ def alike(workloads: Iterable[Object]) -> list[tuple[Object, ...]]:
     So do the Deployments of a shard in their process.
     """
     found: dict[tuple[str, str], list[Object]] = {}
-    for each in workloads:
-        labels = each["metadata"]["labels"]
-        same = key_of(each)
+    for workload in workloads:
+        labels = workload["metadata"]["labels"]
+        same = key_of(workload)
         if Label.SLOT in labels:
             same = ("learners of", labels[Label.REGION])
         elif Label.SHARD in labels:
-            same = (each["kind"], labels[Label.SHARD])
-        found.setdefault(same, []).append(each)
+            same = (workload["kind"], labels[Label.SHARD])
+        found.setdefault(same, []).append(workload)
     return [tuple(each) for each in found.values()]
 
 
@@ -276,7 +280,7 @@ def _has_new_template(child: Object, seen: Observation) -> bool:
 
 def _own(case: Situation) -> dict[Key, Object]:
     seen, name = case.seen, case.job.name
-    return {key_of(each): each for each in seen.children if is_of(each, name, seen.uid)}
+    return {key_of(child): child for child in seen.children if is_of(child, name, seen.uid)}
 
 
 _KEPT: dict[str, tuple[tuple[object, ...], list[Compared]]] = {}
@@ -339,12 +343,12 @@ def compare(
         home=bare.settings.serves(bare.job.spec.syncer_region),
     )
     found: list[Compared] = []
-    for each in replace(bare, renderings=renderings).objects():
-        key, live = key_of(each), own.get(key_of(each))
+    for obj in replace(bare, renderings=renderings).objects():
+        key, live = key_of(obj), own.get(key_of(obj))
         if live is None:
-            found.append((each, None, ()))
+            found.append((obj, None, ()))
             continue
-        wanted = _as_grown(each, live)
+        wanted = _as_grown(obj, live)
         known = settled.get((*key, _applied(wanted) or ""), frozenset())
         found.append((wanted, live, drift(wanted, live, known)))
     return found
@@ -360,7 +364,7 @@ def _revert(case: Situation, key: Key, differs: Sequence[Drift]) -> Revert:
 def _in_words(found: Sequence[Drift]) -> str:
     """`spec.replicas was 0 and is 2 again`, of the first few differences; not of their hash."""
     hashed = f".{Annotation.APPLIED}"
-    found = [each for each in found if not each.path.endswith(hashed)] or found
+    found = [difference for difference in found if not difference.path.endswith(hashed)] or found
     said = [
         f"{each.path} was {_short(each.found)} and is {_short(each.wanted)} again"
         for each in found[:DIFFERENCES_MAX]
@@ -394,13 +398,13 @@ def _as_grown(wanted: Object, live: Object) -> Object:
 
 def _refused(seen: Observation, changed: Sequence[Object]) -> tuple[ChildRefusal, ...]:
     """Return the children that the API server refused as wanted now; an edit forgets it."""
-    wanted = {key_of(each): each for each in changed}
+    wanted = {key_of(child): child for child in changed}
     found = []
-    for each in seen.remembered.refused:
-        child = wanted.get((each.kind, each.name))
-        if child is not None and _applied(child) == each.applied:
-            origin = f" (from {_origin(child)})" if each.of_template else ""
-            found.append(replace(each, message=f"{each.message}{origin}"))
+    for refusal in seen.remembered.refused:
+        child = wanted.get((refusal.kind, refusal.name))
+        if child is not None and _applied(child) == refusal.applied:
+            origin = f" (from {_origin(child)})" if refusal.of_template else ""
+            found.append(replace(refusal, message=f"{refusal.message}{origin}"))
     return tuple(found)
 
 
@@ -456,13 +460,13 @@ def _pruned(
     user's Service.
     """
     seen = case.seen
-    used = {key_of(each) for each in objects}
+    used = {key_of(obj) for obj in objects}
     for pod in (
-        *(each for each in seen.children if each["kind"] == "Pod"),
+        *(child for child in seen.children if child["kind"] == "Pod"),
         *(
-            each["spec"]["template"]
-            for each in (*objects, *(own[key] for key in own.keys() & used))
-            if "template" in (each.get("spec") or {})
+            obj["spec"]["template"]
+            for obj in (*objects, *(own[key] for key in own.keys() & used))
+            if "template" in (obj.get("spec") or {})
         ),
     ):
         spec = pod.get("spec") or {}

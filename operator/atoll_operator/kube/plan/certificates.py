@@ -135,7 +135,7 @@ def judged(raw: Raw | None, job: str, region: str, now: float) -> JudgedSecret:
     if learner.identity.owner != operator.identity.owner:
         said = f"{OPERATOR_CERTIFICATE} is of {operator.identity.owner}, {CERTIFICATE} is of"
         return JudgedSecret(fault=f"{said} {learner.identity.owner}")
-    due = min(due_at(each.certificate) for each in (learner, operator))
+    due = min(due_at(leaf.certificate) for leaf in (learner, operator))
     return JudgedSecret(operator=operator, due_at=due)
 
 
@@ -205,7 +205,7 @@ def wanted(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple[Le
     home = job.spec.syncer_region
     found = [(SHARD_ROLE, home)]
     found += [(EVALUATOR_ROLE, home)] if job.spec.evaluator is not None else []
-    found += [(LEARNER_ROLE, each.name) for each in job.spec.regions if serves(each.name)]
+    found += [(LEARNER_ROLE, entry.name) for entry in job.spec.regions if serves(entry.name)]
     return tuple(
         Leaf(secret=secret_of(job, role, region), identity=identity(owner, Role(role), region))
         for role, region in found
@@ -217,7 +217,7 @@ def operators(job: Job, owner: JobOwner, serves: Callable[[str], bool]) -> tuple
 
     That of the syncer's region comes first: shards take a job's ending from it alone.
     """
-    regions = [each.name for each in job.spec.regions if serves(each.name)]
+    regions = [entry.name for entry in job.spec.regions if serves(entry.name)]
     regions.sort(key=lambda each: each != job.spec.syncer_region)
     return tuple(identity(owner, Role.OPERATOR, region) for region in regions)
 
@@ -235,7 +235,7 @@ def identity(owner: JobOwner, role: Role, region: str) -> Identity:
 
 
 def leaf_names(job: Job, status: Status) -> set[str]:
-    return {leaf_name(job.name, Role.LEARNER, each.name) for each in status.regions or ()}
+    return {leaf_name(job.name, Role.LEARNER, region.name) for region in status.regions or ()}
 
 
 def authority_of(job: Job) -> str:
@@ -261,9 +261,9 @@ def work_of(
     """Find what to make at `now` of `leaves`; `refused`: writes that the API server rejected."""
     if seen.unread:
         return CertificateWork(missing=(seen.unread,))
-    known = {each.name: each for each in refused if each.kind == SECRET}
+    known = {refusal.name: refusal for refusal in refused if refusal.kind == SECRET}
     waits = {name for name, each in known.items() if each.wait_seconds > 0}
-    names, authority = [each.secret for each in leaves], seen.of(authority_of(job))
+    names, authority = [leaf.secret for leaf in leaves], seen.of(authority_of(job))
     ca_secret, expiring = job.spec.syncer.tls.ca_secret, tuple[str, ...]()
     if ca_secret and authority.reason:
         said = f"the Secret {ca_secret} of spec.syncer.tls.caSecret: {authority.reason}"
@@ -282,8 +282,8 @@ def work_of(
         authority=authority.reason,
         ca_secret=ca_secret,
         expiring=expiring,
-        leaves=tuple(each for each in leaves if each.secret in made),
-        missing=_missing([each for each in names if each not in made], seen),
+        leaves=tuple(leaf for leaf in leaves if leaf.secret in made),
+        missing=_missing([name for name in names if name not in made], seen),
         refused=_refusals(names, seen, known),
         stale=seen.stale,
     )
@@ -301,9 +301,9 @@ def work_of_region_secrets(
     if seen.unread:
         return CertificateWork(missing=(seen.unread,))
     regions = {
-        credentials_name(job.name, each.name): each.name
-        for each in job.spec.regions
-        if serves(each.name)
+        credentials_name(job.name, entry.name): entry.name
+        for entry in job.spec.regions
+        if serves(entry.name)
     }
     found = {name: seen.of(name) for name in regions}
     do = {name: command(job.name, namespace, region) for name, region in regions.items()}
@@ -328,11 +328,11 @@ def work_of_region_secrets(
 
 def _missing(names: Sequence[str], seen: Certificates) -> tuple[str, ...]:
     found = []
-    for each in map(seen.of, names):
-        if not each.uid:
-            found.append(f"the Secret {each.name} is not there")
-        elif each.obstacle:
-            found.append(f"the Secret {each.name}: {each.obstacle}")
+    for secret in map(seen.of, names):
+        if not secret.uid:
+            found.append(f"the Secret {secret.name} is not there")
+        elif secret.obstacle:
+            found.append(f"the Secret {secret.name}: {secret.obstacle}")
     return tuple(found)
 
 

@@ -163,7 +163,9 @@ def endpoints(
     kind = job.spec.syncer.expose.type
     if kind is ServiceType.CLUSTER_IP:
         return None
-    services = {each["metadata"]["name"]: each for each in children if each["kind"] == "Service"}
+    services = {
+        child["metadata"]["name"]: child for child in children if child["kind"] == "Service"
+    }
     own = [services.get(shard_name(job.name, n)) for n in range(job.spec.syncer.shards)]
     if kind is ServiceType.LOAD_BALANCER:
         return _all([_of_load_balancer(each) if each else None for each in own])
@@ -180,7 +182,7 @@ def stale(
 
     A job that is made again has other NodePorts. Nothing is known of another host, as a gateway.
     """
-    hosts = {each.address for each in (nodes or {}).values()}
+    hosts = {node.address for node in (nodes or {}).values()}
     hosts |= {each.rpartition(":")[0].strip("[]") for each in shown if each}
     found = []
     for number, (given, now) in enumerate(zip(job.spec.syncer.endpoints, shown, strict=False)):
@@ -200,17 +202,17 @@ def _all(found: Sequence[str | None]) -> list[str] | None:
 
 def _of_load_balancer(service: Raw) -> str | None:
     status = service.get("status") or {}
-    for each in (status.get("loadBalancer") or {}).get("ingress") or []:
-        host = each.get("hostname") or each.get("ip")
+    for ingress in (status.get("loadBalancer") or {}).get("ingress") or []:
+        host = ingress.get("hostname") or ingress.get("ip")
         if host:
             return joined(str(host), SHARD_PORT)
     return None
 
 
 def _of_node(service: Raw, host: str) -> str | None:
-    for each in (service.get("spec") or {}).get("ports") or []:
-        if each.get("port") == SHARD_PORT and each.get("nodePort"):
-            return joined(host, int(each["nodePort"]))
+    for port in (service.get("spec") or {}).get("ports") or []:
+        if port.get("port") == SHARD_PORT and port.get("nodePort"):
+            return joined(host, int(port["nodePort"]))
     return None
 
 
@@ -263,12 +265,12 @@ class JobChildren:
         for region in regions:
             found += self._region(region)
         needless = self._own_accounts()
-        return [with_applied_hash(each) for each in found if key_of(each) not in needless]
+        return [with_applied_hash(child) for child in found if key_of(child) not in needless]
 
     def _own_accounts(self) -> set[tuple[str, str]]:
         """Service accounts that are not made: every template of their role names one itself."""
         spec = self.job.spec
-        of_regions = [each.pod_overrides.service_account_name for each in spec.regions]
+        of_regions = [region.pod_overrides.service_account_name for region in spec.regions]
         given = {
             names.LEARNER_ROLE: all(of_regions) or bool(pods.account_of(spec.learner.template)),
             names.SHARD_ROLE: bool(pods.account_of(spec.syncer.template)),
@@ -311,8 +313,8 @@ class JobChildren:
             settings=self.renderings.settings(self.settings),
             endpoints=",".join(shards if home else job.spec.syncer.endpoints or shards),
             any_node=any(
-                each.name == region and each.placement is RegionPlacement.ANYWHERE
-                for each in job.spec.regions
+                entry.name == region and entry.placement is RegionPlacement.ANYWHERE
+                for entry in job.spec.regions
             ),
             **more,
         )

@@ -351,7 +351,7 @@ class ElsewhereFacts:
     @property
     def is_lost(self) -> bool:
         """Whether no shard of the run has answered for syncerLostSeconds, not even by refusal."""
-        if any(not each.other_run for each in self.seen.refusals.values()):
+        if any(not refusal.other_run for refusal in self.seen.refusals.values()):
             return False
         limit, seconds = self.job.spec.failure.syncer_lost_seconds, self.seen.remembered
         shards = range(self.job.spec.syncer.shards)
@@ -412,7 +412,7 @@ def _ended(scene: ElsewhereFacts) -> Phase | None:
 
 
 def _own_finished(scene: ElsewhereFacts) -> bool:
-    learners = {each.name: each.learners for each in scene.job.spec.regions}
+    learners = {entry.name: entry.learners for entry in scene.job.spec.regions}
     wanted = sum(learners[region] for region in scene.regions)
     own = [pod for pod in scene.seen.pods if pod.is_head and not pod.terminating]
     return 0 < wanted <= len({pod.slot for pod in own}) and all(map(has_finished, own))
@@ -442,7 +442,7 @@ def hold(scene: ElsewhereFacts) -> Hold | None:
     silent = all(reply is None for reply in scene.seen.replies)
     if (
         silent
-        and not any(each.replicas for each in scene.seen.workloads.values())
+        and not any(workload.replicas for workload in scene.seen.workloads.values())
         and not scene.seen.status.run
     ):
         text = "the learners of this cluster start once a shard has answered"
@@ -469,7 +469,7 @@ def differences(job: Job, registrar: pb.StatusReply | None) -> tuple[str, ...]:
     found = []
     if job.spec.steps is not None and registrar.steps and registrar.steps != job.spec.steps:
         found.append(f"spec.steps is {job.spec.steps} here and {registrar.steps} {home}")
-    here, there = {each.name: each.learners for each in job.spec.regions}, registrar.learners
+    here, there = {entry.name: entry.learners for entry in job.spec.regions}, registrar.learners
     for region in sorted({*here, *there}) if there else []:
         mine, theirs = here.get(region, 0), there.get(region, 0)
         if mine != theirs:
@@ -509,7 +509,7 @@ def mismatch(job: Job, replies: Sequence[pb.StatusReply | None]) -> str:
 
 
 def has_other_clusters(job: Job, settings: Settings) -> bool:
-    return any(each.learners and not settings.serves(each.name) for each in job.spec.regions)
+    return any(region.learners and not settings.serves(region.name) for region in job.spec.regions)
 
 
 def away(
@@ -520,7 +520,7 @@ def away(
     Whose certificate was refused nobody can know: it is not believed.
     """
     regions = sorted({split_slot(slot)[0] for slot in missing})
-    others = [each for each in regions if not settings.serves(each)]
+    others = [region for region in regions if not settings.serves(region)]
     if not others:
         return ()
     found = [
@@ -561,4 +561,6 @@ def intent(phase: Phase) -> pb.StatusRequest:
 
 
 def _reason(status: Status, kind: str) -> str:
-    return next((each.reason for each in status.conditions or [] if each.type == kind), "")
+    return next(
+        (condition.reason for condition in status.conditions or [] if condition.type == kind), ""
+    )

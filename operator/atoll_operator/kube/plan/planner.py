@@ -90,7 +90,7 @@ def inquire(shown: Shown, settings: Settings, now: float) -> Inquiry:
     job = found.job
     if job is None or shown.unread:
         return Inquiry(seen=seen)
-    workloads = [each for each in shown.children if each["kind"] in observation.WORKLOADS]
+    workloads = [child for child in shown.children if child["kind"] in observation.WORKLOADS]
     seen = replace(
         seen,
         children=shown.children,
@@ -100,11 +100,11 @@ def inquire(shown: Shown, settings: Settings, now: float) -> Inquiry:
     of_workload = observation.by_workload(job.name, seen.pods)
     parsed = [
         objects.workload(
-            each,
-            shown.failures.get(each["metadata"]["uid"]),
-            of_workload.get(each["metadata"]["name"], ()),
+            workload,
+            shown.failures.get(workload["metadata"]["uid"]),
+            of_workload.get(workload["metadata"]["name"], ()),
         )
-        for each in workloads
+        for workload in workloads
     ]
     seen = replace(seen, workloads={each.name: each for each in parsed})
     over = before_of(seen, now).over
@@ -130,9 +130,9 @@ def is_managed_here(raw: Object) -> bool:
 
 def _pods(shown: Shown, job: Job, now: float) -> tuple[Pod, ...]:
     containers, found = container_names(job), []
-    for each in shown.children:
-        if each["kind"] == "Pod":
-            pod = objects.pod(each, containers)
+    for child in shown.children:
+        if child["kind"] == "Pod":
+            pod = objects.pod(child, containers)
             failure = shown.failures.get(pod.uid)
             found.append(replace(pod, held_up=objects.held_up(pod, failure, now)))
     return tuple(found)
@@ -151,7 +151,7 @@ def _secrets(
     """Those to read; elsewhere than at the syncer only to ask (`asks`) the shards."""
     home = serves(job.spec.syncer_region)
     if home:
-        runs = any(each["spec"].get("replicas") for each in workloads)
+        runs = any(workload["spec"].get("replicas") for workload in workloads)
         if not needed(job, before_of(seen, now), runs=runs, tls=seen.tls):
             return None
     elif not asks:
@@ -200,7 +200,7 @@ def until_written(seen: Observation, write: StatusWrite | None) -> float | None:
 
 
 def sooner(*pauses: float | None) -> float | None:
-    return min((each for each in pauses if each is not None), default=None)
+    return min((pause for pause in pauses if pause is not None), default=None)
 
 
 def _of_phase(case: Situation) -> float | None:
@@ -278,8 +278,8 @@ def _all_placed(case: Situation) -> bool:
     if any(of_nodes.states.get(pod.node) is not NodeState.WELL for pod in seen.pods):
         return False
     spans = case.settings.spans_regions
-    regions = [of_nodes.tally(each.name, spans_regions=spans) for each in case.job.spec.regions]
-    return not any(nears_storm(each, failure) for each in regions)
+    regions = [of_nodes.tally(region.name, spans_regions=spans) for region in case.job.spec.regions]
+    return not any(nears_storm(region, failure) for region in regions)
 
 
 def _of_steady(case: Situation) -> float:
@@ -360,13 +360,13 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
     """
     seen, job, placement = case.seen, case.job, case.placement
     found, waits = [], False
-    for each in placement.replace:
-        pod, state = each.pod, placement.lost.get(each.pod.node)
+    for replacement in placement.replace:
+        pod, state = replacement.pod, placement.lost.get(replacement.pod.node)
         live = seen.workloads.get(workload_name(job.name, pod))
         left = live is None and not _is_wanted(pod, job)
         again = not left and (live is None or live.replicas > 0)
         place = "made again on another node" if again else "removed"
-        if not (left or is_excluded(each, live, placement.lost)):
+        if not (left or is_excluded(replacement, live, placement.lost)):
             waits = True
             continue
         key = (place_of(job.name, pod), f"{pod.node} is lost")
@@ -380,7 +380,7 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
         found.append(
             PodReplacement(
                 pod=pod,
-                reason=each.reason,
+                reason=replacement.reason,
                 silent_renewal=node.renewed if node and state is NodeState.SILENT else None,
                 retire_generation=retire,
                 silent_seconds=seen.lease_ages.get(pod.node, 0.0),
@@ -389,7 +389,7 @@ def _replacements(case: Situation) -> tuple[tuple[PodReplacement, ...], bool]:
                     seen.raw,
                     actions.NODE_LOST,
                     pod.name,
-                    f"{pod.name} is {place}: {each.reason}",
+                    f"{pod.name} is {place}: {replacement.reason}",
                     rfc3339(case.now),
                 ),
             )
@@ -406,7 +406,7 @@ def _is_wanted(pod: Pod, job: Job) -> bool:
 def _owners(case: Situation) -> tuple[SlotOwner, ...]:
     """Successors that wait to be named owner of their slot; not pods about to be replaced."""
     seen = case.seen
-    replaced = {each.pod.uid for each in case.placement.replace}
+    replaced = {replacement.pod.uid for replacement in case.placement.replace}
     waiting = situation.to_name(seen.pods, seen.registrar, seen.remembered.absent_seconds)
     return tuple(
         SlotOwner(pod=pod.name, slot=pod.slot, uid=pod.uid, generation=generation)

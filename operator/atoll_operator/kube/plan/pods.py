@@ -75,8 +75,8 @@ def _by(key: str) -> Merge:
 
 def _init_containers(old: list[Object] | None, new: list[Object]) -> list[Object]:
     found = {each["name"]: each for each in old or []}
-    for each in new:
-        found[each["name"]] = _merged(found.get(each["name"], {}), each, CONTAINER)
+    for container in new:
+        found[container["name"]] = _merged(found.get(container["name"], {}), container, CONTAINER)
     return list(found.values())
 
 
@@ -413,13 +413,13 @@ def dialled(spec: Mapping[str, Any]) -> set[str]:
         for variable in container.get("env") or []
         if variable.get("name") == Env.ENDPOINTS
     ]
-    return {each.partition(".")[0] for text in texts for each in text.split(",")}
+    return {word.partition(".")[0] for text in texts for word in text.split(",")}
 
 
 def run_config_of(template: Mapping[str, Any]) -> str:
     """Name of the ConfigMap with the run file; empty: the user mounts another file."""
     volumes = template["spec"].get("volumes") or []
-    named = [each["configMap"]["name"] for each in volumes if each["name"] == RUN_VOLUME]
+    named = [volume["configMap"]["name"] for volume in volumes if volume["name"] == RUN_VOLUME]
     return str(named[0]) if named else ""
 
 
@@ -487,7 +487,7 @@ def hosts_learner(job: Job, context: RoleContext, slot: str) -> dict[str, Any]:
     if is_launched([*container["command"], *(container.get("args") or ())]):
         _probe(container)
     ports = container.setdefault("ports", [])
-    if all(each.get("containerPort") != MEETING_PORT for each in ports):
+    if all(port.get("containerPort") != MEETING_PORT for port in ports):
         ports.append({"name": "rendezvous", "containerPort": MEETING_PORT})
     if own.topology_key:
         _together(pod, own.topology_key)

@@ -163,7 +163,7 @@ class Tally:
 
 def tally(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> Tally:
     """Count a region's nodes. Nodes declared out-of-service are well, new ones do not count."""
-    known = [each for each in nodes if not each.never_ready]
+    known = [node for node in nodes if not node.never_ready]
     lost = sum(not n.out_of_service and states[n.name] is not NodeState.WELL for n in known)
     return Tally(nodes=len(known), lost=lost)
 
@@ -289,8 +289,8 @@ def placement_of(
     of_nodes = states_of(nodes, seconds)
     states, lost = of_nodes.states, dict(of_nodes.lost)
     tallies = {
-        each.name: of_nodes.tally(each.name, spans_regions=spans_regions)
-        for each in job.spec.regions
+        entry.name: of_nodes.tally(entry.name, spans_regions=spans_regions)
+        for entry in job.spec.regions
     }
     released = Annotation.RELEASE_HOLD in (seen.raw["metadata"].get("annotations") or {})
     ages = seen.remembered.storm_seconds
@@ -418,7 +418,7 @@ def exclusions(
     lost = {n for n, state in placement.lost.items() if state is not NodeState.GONE}
     moved, suspected = (
         by_workload(job, found)
-        for found in ([each.pod for each in placement.replace], placement.suspected)
+        for found in ([replacement.pod for replacement in placement.replace], placement.suspected)
     )
     excluded: dict[str, tuple[str, ...]] = {}
     replaced: dict[str, str] = {}

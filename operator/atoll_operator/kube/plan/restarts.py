@@ -120,7 +120,7 @@ def _is_given_up(case: Situation, pod: Pod) -> bool:
     finalizer (Kueue's) holds it. In a storm its process may well train on.
     """
     deleted = pod.terminating and not pod.is_head and pod.node in case.placement.lost
-    return deleted and pod.region not in {each.region for each in case.placement.held}
+    return deleted and pod.region not in {storm.region for storm in case.placement.held}
 
 
 def counted(
@@ -130,9 +130,9 @@ def counted(
     leaving = {pod.slot for pod in pods if pod.terminating}
     here = {pod.slot: pod.uid for pod in pods if pod.is_head and pod.slot not in leaving}
     return frozenset(
-        each.slot
-        for each in slots
-        if not serves(split_slot(each.slot)[0]) or here.get(each.slot) == each.uid
+        slot.slot
+        for slot in slots
+        if not serves(split_slot(slot.slot)[0]) or here.get(slot.slot) == slot.uid
     )
 
 
@@ -208,8 +208,8 @@ def shards_to_hold(processes: Sequence[ShardProcess], *, restorable: bool = True
 
     What serves takes it one at a time, while everything else serves.
     """
-    serving = [each.name for each in processes if each.changed and each.serves]
-    one_may = restorable and all(each.serves for each in processes)
+    serving = [process.name for process in processes if process.changed and process.serves]
+    one_may = restorable and all(process.serves for process in processes)
     return frozenset(serving[1:] if one_may else serving)
 
 
@@ -301,7 +301,9 @@ def _of_pod(
 
 
 def _not_again(case: Situation, found: Sequence[Deletion]) -> tuple[Deletion, ...]:
-    return tuple(each for each in found if each.key is None or not is_done(case, each.key))
+    return tuple(
+        deletion for deletion in found if deletion.key is None or not is_done(case, deletion.key)
+    )
 
 
 def is_done(case: Situation, key: tuple[str, str], seconds: float = SAME_CAUSE_SECONDS) -> bool:
@@ -316,19 +318,19 @@ def held_shards(case: Situation, objects: Sequence[Object]) -> frozenset[str]:
         return frozenset()  # they are scaled to nothing
     if kind not in (PhaseKind.RUNNING, PhaseKind.SUSPENDED, PhaseKind.FINISHING):
         return frozenset()
-    lost = {workload_name(case.job.name, each.pod) for each in case.placement.replace}
+    lost = {workload_name(case.job.name, replacement.pod) for replacement in case.placement.replace}
     return shards_to_hold(_processes(seen, objects), restorable=restorable) - lost
 
 
 def _processes(seen: Observation, objects: Sequence[Object]) -> list[ShardProcess]:
     assert seen.job is not None
     pods, found = by_workload(seen.job.name, seen.pods), []
-    for each in objects:
-        name, labels = each["metadata"]["name"], each["metadata"]["labels"]
-        if each["kind"] != "Deployment" or Label.SHARD not in labels:
+    for obj in objects:
+        name, labels = obj["metadata"]["name"], obj["metadata"]["labels"]
+        if obj["kind"] != "Deployment" or Label.SHARD not in labels:
             continue
         live = seen.workloads.get(name)
-        wanted = each["spec"]["template"]["metadata"]["annotations"][Annotation.TEMPLATE]
+        wanted = obj["spec"]["template"]["metadata"]["annotations"][Annotation.TEMPLATE]
         found.append(
             ShardProcess(
                 name=name,

@@ -246,7 +246,7 @@ def situation_of(seen: Observation, job: Job, settings: Settings, now: float) ->
             job, before, seen.pods, seen.registrar, seen.remembered.final_seconds, exited
         )
     else:
-        served = [each.name for each in job.spec.regions if settings.serves(each.name)]
+        served = [region.name for region in job.spec.regions if settings.serves(region.name)]
         scene = phases.ElsewhereFacts(
             seen=seen, job=job, before=before, exited=exited, regions=served
         )

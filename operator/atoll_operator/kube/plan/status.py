@@ -116,7 +116,7 @@ def problems(
 
 def _detaching(pod: Pod, lost: Collection[str]) -> str:
     """Return what frees a disk attached to a lost node, which Kubernetes does after 6 minutes."""
-    (node, *_) = (*(each for each in pod.excluded if each in lost), "")
+    (node, *_) = (*(name for name in pod.excluded if name in lost), "")
     if not node or ATTACHED not in pod.held_up:
         return ""
     return f"; if {node} is off, and not only cut off: kubectl taint node {node} {OFF}"
@@ -137,26 +137,26 @@ def unbound_claims(children: Iterable[Object]) -> list[str]:
     cannot be scheduled: the scheduler's words do not name the claim or its storage class.
     """
     found = []
-    for each in children:
-        if each["kind"] != "PersistentVolumeClaim":
+    for child in children:
+        if child["kind"] != "PersistentVolumeClaim":
             continue
-        if (each.get("status") or {}).get("phase") == "Pending":
-            given = each["spec"].get("storageClassName")
+        if (child.get("status") or {}).get("phase") == "Pending":
+            given = child["spec"].get("storageClassName")
             of_class = f" of the storage class {given}" if given else ""
-            found.append(f"claim {each['metadata']['name']}{of_class} has no volume yet")
+            found.append(f"claim {child['metadata']['name']}{of_class} has no volume yet")
     return sorted(found)
 
 
 def larger_claims(children: Iterable[Object], size: str) -> list[str]:
     """Claims that are larger than `spec.syncer.storage.size`, one sentence per claim."""
     found, asked = [], quantity(size)
-    for each in children:
-        if each["kind"] != "PersistentVolumeClaim":
+    for child in children:
+        if child["kind"] != "PersistentVolumeClaim":
             continue
-        has = each.get("spec", {}).get("resources", {}).get("requests", {}).get("storage")
+        has = child.get("spec", {}).get("resources", {}).get("requests", {}).get("storage")
         given = quantity(has)
         if asked is not None and given is not None and given > asked:
-            found.append(f"claim {each['metadata']['name']} keeps its {has}: no volume shrinks")
+            found.append(f"claim {child['metadata']['name']} keeps its {has}: no volume shrinks")
     return sorted(found)
 
 
@@ -173,7 +173,7 @@ def of_rejected(seen: Observation, now: float) -> StatusWrite | None:
     begun = old.start_time is not None
     found = conditions.rejected(seen.reason or INVALID, seen.error, begun=begun)
     if phases.before(old, now).over:
-        known = {each.type: each for each in old.conditions or []}
+        known = {condition.type: condition for condition in old.conditions or []}
         found = (found[0], *(known.get(each.type, each) for each in found[1:]))
     return _write(seen, found, old, now)
 
@@ -192,7 +192,7 @@ def of_job(case: Situation, refused: Sequence[ChildRefusal] = ()) -> StatusWrite
     facts = replace(
         _facts(case),
         refused=(*texts_of(refused), *case.seen.remembered.undeleted),
-        template_refused=any(each.of_template for each in refused),
+        template_refused=any(refusal.of_template for refusal in refused),
     )
     found = conditions.conditions_of(facts)
     if case.phase.kind.over and case.before.over:
@@ -278,10 +278,10 @@ def _facts(case: Situation) -> Facts:
     if any(pod.role == SHARD_ROLE and pod.unschedulable for pod in seen.pods):
         shard_problems += unbound_claims(seen.children)
     deployed = shard_deployments(job)
-    for each in seen.workloads.values():
-        if each.trouble:
-            said = f"{each.kind} {each.name} cannot make a pod: {each.trouble}"
-            (shard_problems if each.name in deployed else losses).append(said)
+    for workload in seen.workloads.values():
+        if workload.trouble:
+            said = f"{workload.kind} {workload.name} cannot make a pod: {workload.trouble}"
+            (shard_problems if workload.name in deployed else losses).append(said)
     return Facts(
         **facts_of_replies(seen.replies, job.spec.sync),
         phase=case.phase,
@@ -299,7 +299,7 @@ def _facts(case: Situation) -> Facts:
         quorum=job.spec.learners_needed,
         losses=tuple(losses),
         exited=tuple(sorted(last_words(pod) for pod in case.exited)),
-        held=tuple(each.message for each in placement.held),
+        held=tuple(storm.message for storm in placement.held),
         drift=_drift(case) if case.home else (),  # elsewhere the home's length counts
         other_counts=job_status.unlisted(job, seen.replies)
         if case.home
@@ -315,7 +315,7 @@ def _facts(case: Situation) -> Facts:
         unreachable=_unreachable(case),
         begun=conditions.has_begun(seen.status.conditions or []),
         hold=case.hold,
-        served=any(case.settings.serves(each.name) for each in job.spec.regions),
+        served=any(case.settings.serves(region.name) for region in job.spec.regions),
         certificates=case.certificates.missing,
         certificates_reason=case.certificates.why,
         expiring=(
@@ -329,7 +329,7 @@ def _drift(case: Situation) -> tuple[str, ...]:
     """Describe shards that know another length than the manifest's."""
     spec = case.job.spec
     name, asked = ("steps", spec.steps) if spec.tokens is None else ("tokens", spec.tokens)
-    known = {each.shard: getattr(each, name) for each in case.seen.replies if each is not None}
+    known = {reply.shard: getattr(reply, name) for reply in case.seen.replies if reply is not None}
     others = [f"{length} at shard {shard}" for shard, length in known.items() if length != asked]
     return (f"spec.{name} is {asked}, and still {', '.join(others)}",) if others else ()
 
@@ -339,7 +339,7 @@ def _transport(case: Situation) -> str:
     asked = case.job.spec.syncer.tls.mode
     if case.seen.tls is None or case.seen.tls == (asked is TlsMode.REQUIRED):
         return ""
-    if not any(each.replicas for each in case.seen.workloads.values()):
+    if not any(workload.replicas for workload in case.seen.workloads.values()):
         return ""  # it starts as the manifest says
     way = "over TLS" if case.seen.tls else "in plain text"
     remedy = "suspend the job and resume it when it has no pods"
@@ -420,7 +420,7 @@ def _starts(case: Situation, slot: str, pods: Sequence[Pod]) -> bool:
     if any(_is_troubled(pod, case.placement.lost) for pod in present):
         return False
     slots = case.seen.registrar.slots if case.seen.registrar is not None else ()
-    shown = next((each for each in slots if each.slot == slot), None)
+    shown = next((entry for entry in slots if entry.slot == slot), None)
     joining = shown is None or job_status.starts(shown)
     if not joining and shown is not None and shown.uid in {pod.uid for pod in present}:
         return False  # this very pod has trained
@@ -497,14 +497,14 @@ def _write(
     if seen.remembered.unwritten_seconds < wait:
         return None
     changed = conditions.transitions(known, found)
-    before = {each.type: each.status for each in known}
+    before = {condition.type: condition.status for condition in known}
     begun = conditions.has_begun(known)
     said = [
         actions.of_transition(seen.raw, each, before.get(each.type, ""), rfc3339(now), begun=begun)
         for each in changed
     ]
-    held = next((each for each in found if each.reason == NODE_LOSS_HELD), None)
-    if held is not None and all(each.reason != NODE_LOSS_HELD for each in known):
+    held = next((condition for condition in found if condition.reason == NODE_LOSS_HELD), None)
+    if held is not None and all(condition.reason != NODE_LOSS_HELD for condition in known):
         said.append(actions.warning(seen.raw, NODE_LOSS_HELD, "", held.message, rfc3339(now)))
     if old.run and new.run and new.run != old.run:
         step = new.progress.step if new.progress else None
@@ -514,7 +514,10 @@ def _write(
 
 def _states(found: Sequence[Condition]) -> list[tuple[str, str, str, int | None]]:
     """Without messages, which may name a number that moves all the time."""
-    return [(each.type, each.status, each.reason, each.observed_generation) for each in found]
+    return [
+        (condition.type, condition.status, condition.reason, condition.observed_generation)
+        for condition in found
+    ]
 
 
 def _without_clock(status: Status) -> Status:
