@@ -123,7 +123,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
             self.learner.schedule(scheduler if period == 1 else EveryTicks(scheduler, period))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """An order that is drawn again in each epoch is a function of slot and epoch."""
+        """Draw the epoch's order again, as a function of slot and epoch."""
         epoch = self._first_epoch + trainer.current_epoch
         if trainer.current_epoch:
             self._begin_epoch(trainer, epoch)
@@ -133,7 +133,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """The step boundary, if an optimizer has stepped."""
+        """Make the step boundary, if an optimizer has stepped."""
         assert self.learner is not None
         assert self._steps is not None
         self._batches += self._ranks.size
@@ -188,7 +188,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
         return steps
 
     def _model(self, pl_module: Any) -> Any:
-        """What is exchanged: the LightningModule or one module of it that holds all that trains."""
+        """Return what is exchanged: the LightningModule, or a module of it with all that trains."""
         if not self.module:
             return pl_module
         model = pl_module.get_submodule(self.module)
@@ -208,7 +208,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
             learner.close(error)
 
     def _begin_epoch(self, trainer: Any, epoch: int) -> None:
-        """The iterator that is made next gives the slot's order in this epoch of the data."""
+        """Make the next iterator give the slot's order in this epoch of the data."""
         torch.manual_seed(slot_seed(self._job.seed, self._job.slot, epoch))
         self._draw_orders(trainer, epoch)
 
@@ -243,7 +243,7 @@ class AtollCallback(Callback):  # type: ignore[misc]
 
 
 def loss_of(logged: Mapping[str, Tensor], name: str) -> Tensor | None:
-    """What is logged under this name, else the mean of all with "loss" in theirs; None if none is.
+    """Return what is logged under this name, else the mean of all with "loss" in theirs, or None.
 
     What is logged for steps and epochs has two names, the second with "_step".
     """
@@ -257,7 +257,7 @@ def loss_of(logged: Mapping[str, Tensor], name: str) -> Tensor | None:
 
 
 def check_parallel(trainer: Any) -> None:
-    """Raises SpecError unless the strategy gives every rank batches of its own."""
+    """Raise SpecError unless the strategy gives every rank batches of its own."""
     remedy = "give it devices= and num_nodes=, as many as there are processes"
     check_all("AtollCallback", trainer.world_size, remedy)
     if trainer.world_size == 1:

@@ -18,7 +18,7 @@ TEXT_DIMENSIONS = 2  # samples, length
 
 
 def tokens_in(batch: Any, main_input: str = "input_ids") -> int:
-    """The tokens of a batch; of a batch without tokens, its samples. 1 or more.
+    """Return the tokens of a batch; of a batch without tokens, its samples. 1 or more.
 
     The first tensor counts, in a mapping the one named `main_input` if it is there. Integers of
     shape [samples, length] are tokens, padding among them, so that nothing waits for the device; of
@@ -47,7 +47,7 @@ def _first_tensor(batch: Any, main_input: str) -> Tensor | None:
 
 
 def slot_seed(seed: int, slot: str, epoch: int = 0) -> int:
-    """A seed for the order of the data of a slot in an epoch, 0 to 2**31 - 1, as after a restart.
+    """Return a seed, 0 to 2**31 - 1, for a slot's order of the data in an epoch, also restarted.
 
     The seeds of two slots lie far apart, since that of epoch e is often seed + e.
     """
@@ -78,7 +78,7 @@ class Ranks:
     def together(
         self, tokens: int, loss: Tensor | float | None, device: torch.device
     ) -> tuple[int, Tensor | float | None]:
-        """The tokens of all batches, and the mean loss of the ranks that have one; None if none.
+        """Return the tokens of all batches, and the mean loss of ranks that have one, or None.
 
         `loss`: one element, on `device`, where the mean is computed too; nothing waits for it.
         """
@@ -96,7 +96,7 @@ class Ranks:
 
 
 def check_all(callback: str, known: int, remedy: str) -> None:
-    """Raises SpecError if a trainer divides its work for fewer processes than there are ranks.
+    """Raise SpecError if a trainer divides its work for fewer processes than there are ranks.
 
     Each of them would train as if it were alone, on the same data.
     """
@@ -110,7 +110,7 @@ def world_size() -> int:
 
 
 def refuse(callback: str, parallel: str, works: str) -> None:
-    """Raises SpecError for a way of a trainer to have several processes that is not supported."""
+    """Raise SpecError for a way of a trainer to have several processes that is not supported."""
     raise atoll.SpecError(callback, f"does not train with {parallel}", f"use {works}")
 
 

@@ -111,7 +111,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         self._keep_going(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The step boundary; at the end of the job, evaluate and save as at any last step."""
+        """Make the step boundary; at the job's end, evaluate and save as at any last step."""
         assert self.learner is not None
         assert self._steps is not None
         if self._steps.taken:
@@ -162,7 +162,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         return loss
 
     def _loader(self, make: Callable[[], Any], seed: Callable[..., int]) -> "Continued":
-        """The slot's own order, from the slot's own place."""
+        """Return the slot's own order, from the slot's own place."""
         torch.manual_seed(seed())  # accelerate takes the seed of the order from here
         return Continued(make(), seed=seed, place=self._place, batches=self._batches_of_an_epoch)
 
@@ -182,7 +182,7 @@ class AtollCallback(TrainerCallback):  # type: ignore[misc]
         return scheduler
 
     def _training_values(self, values: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """The first of them is the number of epochs."""
+        """Return sampler states, the first of which is the number of epochs."""
         _, *others = values(*arguments, **keywords)
         return (sys.maxsize, *others)
 
@@ -224,7 +224,7 @@ class Continued:
         return getattr(self.loader, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """The Trainer's count of epochs; that of the data is kept here."""
+        """Take the Trainer's count of epochs; that of the data is kept here."""
 
     def _from(self, place: int) -> Iterator[Any]:
         """All batches from the one at `place`, through the ends of epochs."""
@@ -263,7 +263,7 @@ class Continued:
 
 
 def check_parallel(accelerator: Any) -> None:
-    """Raises SpecError unless every rank has batches of its own, and its values in torch alone."""
+    """Raise SpecError unless every rank has batches of its own, and its values in torch alone."""
     remedy = "without GPUs give TrainingArguments(use_cpu=True)"
     check_all("AtollCallback", accelerator.num_processes, remedy)
     kind = accelerator.distributed_type.value
@@ -275,7 +275,7 @@ def check_parallel(accelerator: Any) -> None:
 
 
 def trainer_that_calls() -> Any:
-    """The Trainer whose `__init__` is running: a callback is given everything else but that."""
+    """Return the Trainer whose `__init__` runs: a callback is passed all else but that."""
     frame = sys._getframe(1)
     while frame is not None:
         owner = frame.f_locals.get("self")

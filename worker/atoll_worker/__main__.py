@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def target(given: Sequence[str]) -> Callable[[], object]:
-    """The function that MODULE:FUNCTION names; modules of the working folder are found first.
+    """Return the function that MODULE:FUNCTION names; the working folder comes first.
 
     Raises SpecError if there is none. An error inside the module's own imports passes through.
     """

@@ -89,7 +89,7 @@ def say_collected() -> None:
 
 
 def place_of_caller() -> str:
-    """The line of the user's code that is being run, as ` (FILE:LINE)`."""
+    """Return the line of the user's code that is being run, as ` (FILE:LINE)`."""
     return _place(traceback.walk_stack(None))
 
 

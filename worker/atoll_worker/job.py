@@ -83,7 +83,7 @@ class Job:
 
 
 def job() -> Job:
-    """The job of this process, from its environment, before any model is built.
+    """Return the job of this process, from its environment, before any model is built.
 
     Without a launcher it is alone, as a line on standard error says. Raises as `read_job`.
     """
@@ -146,7 +146,7 @@ def needed_of(slot: str) -> Needed:
 
 
 def _check_credentials(folder: str, slot: str) -> None:
-    """Raises CredentialsError, or LearnerError where the next start may find renewed ones."""
+    """Raise CredentialsError, or LearnerError where the next start may find renewed ones."""
     try:
         Credentials.read(folder).check(time.time(), needed_of(slot))
     except OutOfDateError as error:

@@ -447,7 +447,7 @@ class Learner:
                 side.send(LoggedValues(values=tuple(values.items())))
 
     def _look_at_steps(self, models: Sequence[nn.Module], steps: Sequence[Optimizer]) -> None:
-        """The head notices a script that calls `step()` at the wrong places."""
+        """Warn, on the head, of a script that calls `step()` at the wrong places."""
         if self._is_head and self._hooks.followed is None:
             self._watch = StepWatch(models=models, given=steps, tell=self._inside.warn)
             self._watch.begin()
@@ -457,7 +457,7 @@ class Learner:
             self._watch.end()
 
     def _draw_before(self, optimizer: Optimizer) -> None:
-        """The ranks hear the head's commands while this optimizer steps, not in step()."""
+        """Receive the head's commands while this optimizer steps, not in step()."""
         if self._ranks is not None:
             self._hooks.announce(optimizer, self._draw)
 
@@ -467,7 +467,7 @@ class Learner:
                 self._ranks.draw()
 
     def _hear(self) -> None:
-        """What the head has counted in the last step is what this rank has counted, too."""
+        """Take what the head has counted in the last step as this rank's count."""
         if self._ranks is not None and (said := self._ranks.counted()):
             self._counts.heard(*said)
 
@@ -550,7 +550,7 @@ class Learner:
                 atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        """The process ends and nobody has closed: the job is told all the same."""
+        """Report the end of a process whose script has not closed."""
         error = uncaught()
         terminated = TERMINATED if self._termination.requested else "the process has ended"
         self._leave(reason_of(error) if error else terminated)

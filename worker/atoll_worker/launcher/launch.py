@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """What is executed: this Python with a script, any other command as it is. Raises SpecError."""
+    """Return what is executed: this Python with a script, else the command. Raises SpecError."""
     if not words:
         raise SpecError("launch", "names no command", f"use {USAGE}")
     if not words[0].endswith(".py"):
@@ -81,7 +81,7 @@ def command(words: Sequence[str]) -> list[str]:
 
 
 def configuration(options: Sequence[str]) -> tuple[LaunchConfig, int]:
-    """What torchrun makes of options and PET_*, and the number of this host. Raises SpecError."""
+    """Return what torchrun makes of options and PET_*, and this host's number, or SpecError."""
     parser = torchrun.get_args_parser()
     parser.usage = USAGE
     parser.set_defaults(node_rank=os.environ.get(Env.HOST) or os.environ.get("PET_NODE_RANK"))
@@ -110,7 +110,7 @@ def configuration(options: Sequence[str]) -> tuple[LaunchConfig, int]:
 
 
 def host_of(args: Namespace) -> int:
-    """The number of this host, and what depends on whether it is the only one. Raises SpecError."""
+    """Return this host's number, and what depends on being the only one. Raises SpecError."""
     _, hosts = torchrun.parse_min_max_nnodes(args.nnodes)
     number, args.node_rank, args.rdzv_backend = args.node_rank, 0, BACKEND
     if args.nproc_per_node != "1":
@@ -193,7 +193,7 @@ def run_until_over(
 
 
 def first_cause(codes: Mapping[int, int]) -> int:
-    """The rank that has ended the others, by exit codes in the order in which they were seen.
+    """Return the rank that has ended the others, by exit codes in the order of their arrival.
 
     One rank fails, and the others with it: they lose it in a collective (75, or an error of torch),
     or are stopped. A rank that failed may take longer to end than one that has noticed it, so the

@@ -88,7 +88,7 @@ class LocalRanks:
 
 
 def running() -> list[int]:
-    """The ranks that have not ended, as /proc has them: children with sessions of their own.
+    """Return the ranks that have not ended, as /proc has them: children with sessions of their own.
 
     The first process of a container is also the parent of what its ranks leave behind.
     """
@@ -102,7 +102,7 @@ def running() -> list[int]:
 
 
 def ending_with_parent() -> list[str]:
-    """The start of a command whose process is killed when the launcher dies; else empty."""
+    """Return the start of a command whose process is killed when the launcher dies; else empty."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []
 
@@ -127,7 +127,7 @@ class _Pipe:
     rest: bytes = b""
 
     def lines(self, data: bytes) -> list[bytes]:
-        """The whole lines that end with this data; all of them without data."""
+        """Return the whole lines that end with this data; all of them without data."""
         *whole, self.rest = [*(self.rest + data).splitlines(keepends=True), b""]
         if data and whole and not (whole[-1].endswith(b"\n") or len(whole[-1]) >= LINE_BYTES_MAX):
             self.rest = whole.pop()
@@ -164,7 +164,7 @@ class Lines(LogsSpecs):
         return ""
 
     def open(self, rank: int, descriptor: int) -> str:
-        """The path of a new pipe for what this rank writes to standard output (1) or errors (2)."""
+        """Return the path of a new pipe for this rank's standard output (1) or errors (2)."""
         read, write = os.pipe()
         os.set_blocking(read, False)
         self.last.setdefault(rank, deque(maxlen=KEPT_LINES))
@@ -410,13 +410,13 @@ class Meeting(OneHost):
         return self.store.get(key).decode() if self.store.check([key]) else ""
 
     def pause(self) -> None:
-        """Raises SignalException where the launcher is to end."""
+        """Raise SignalException where the launcher is to end."""
         time.sleep(LOOK_SECONDS)
         if self.ranks.signal:
             raise SignalException("ended while it waits for others", sigval=self.ranks.signal)
 
     def beat(self, wish: str) -> str:
-        """The last sign of life of its launcher; empty if it has left."""
+        """Return the last sign of life of its launcher; empty if it has left."""
         return self.read(f"beat/{wish.split(maxsplit=1)[0]}")
 
     def alive(self, wish: str, seconds: float) -> bool:

@@ -42,12 +42,12 @@ def known(kind: type[T]) -> type[T]:
 
 
 def encode(value: object) -> bytes:
-    """Raises TypeError for what cannot travel."""
+    """Raise TypeError for what cannot travel."""
     return _encoder.encode(value).encode()
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """Raises ValueError, KeyError or TypeError for what `encode` has not made."""
+    """Raise ValueError, KeyError or TypeError for what `encode` has not made."""
     return _made(json.loads(data))
 
 

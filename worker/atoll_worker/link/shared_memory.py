@@ -65,7 +65,7 @@ def memory_plan(layout: Layout, sync: Sync, *, observer: bool = False) -> Memory
 
 
 def aligned(byte_count: int) -> int:
-    """The next multiple of a page, so that every region can be registered with a device."""
+    """Return the next multiple of a page, so that every region can be registered with a device."""
     return -(-byte_count // ALIGN_BYTES) * ALIGN_BYTES
 
 
@@ -118,7 +118,7 @@ class SharedMemory:
 
 
 def create() -> int:
-    """A new memory file without any bytes: its descriptor, to be inherited by the transport."""
+    """Return the descriptor of a new, empty memory file, which the transport inherits."""
     return os.memfd_create("atoll", os.MFD_CLOEXEC)
 
 

@@ -180,7 +180,7 @@ class TransportEnd:
 
 
 def outlive_signals() -> None:
-    """Some senders signal all processes of a job at once; the Leaving must still get through."""
+    """Ignore signals to all processes of a job at once: the Leaving must still be sent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

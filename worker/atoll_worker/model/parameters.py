@@ -45,7 +45,7 @@ PARALLEL_CHILD = "module"
 
 
 def cleaner(model: nn.Module) -> Callable[[str], str]:
-    """A function that takes the wrappers' parts out of a name in `model`."""
+    """Return a function that takes the wrappers' parts out of a name in `model`."""
     modules = model.named_modules(remove_duplicate=False)
     wrappers = [_plain(f"{path}.") for path, module in modules if isinstance(module, PARALLEL)]
     wrappers.sort(key=len, reverse=True)  # the innermost first: its path has the outer ones' parts
@@ -82,7 +82,7 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, without a copy; the view keeps the tensor alive."""
+    """Return the bytes of a contiguous CPU tensor as a view, which keeps the tensor alive."""
     assert tensor.is_contiguous(), tensor.shape
     assert tensor.device.type == "cpu", tensor.device
     byte_count = tensor.numel() * tensor.element_size()
@@ -94,12 +94,12 @@ def byte_view(tensor: torch.Tensor) -> memoryview:
 
 
 def from_bytes(data: bytearray | memoryview, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor over writable bytes, without a copy: shape [n] of `dtype`."""
+    """Return a tensor over writable bytes, without a copy: shape [n] of `dtype`."""
     return torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
 
 
 def packed(data: bytearray | memoryview, encoding: pb.Encoding, form: Form) -> Packed[torch.Tensor]:
-    """The whole values of a slice over its writable bytes, without a copy: F32 or BF16."""
+    """Return the whole values of a slice over its writable bytes, without a copy: F32 or BF16."""
     exact, coded = form.cut(data)
     return Packed(
         form=form,
@@ -113,7 +113,7 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def travelling(model: nn.Module, mean_patterns: Sequence[str] = ()) -> tuple[TravellingTensor, ...]:
-    """What `travelling_of` has of one model; SpecError also for one that has nothing."""
+    """Return what `travelling_of` has of one model; SpecError also for one that has nothing."""
     places = travelling_of([model], mean_patterns)
     if not places:
         raise untrained()
@@ -219,7 +219,7 @@ def is_one(
 
 
 def device_of(places: Sequence[TravellingTensor]) -> torch.device:
-    """The device of all tensors. Raises SpecError if they are on several."""
+    """Return the device of all tensors. Raises SpecError if they are on several."""
     devices = {place.tensor.device: place.spec.name for place in places}
     if len(devices) > 1:
         (first, one), (second, other), *_ = devices.items()
@@ -257,7 +257,7 @@ def is_read(tensor: Tensor) -> bool:
 
 
 def _host_chunks(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor in order, in pieces of CHUNK_BYTES; none of one without plain bytes."""
+    """Yield a tensor's bytes in pieces of CHUNK_BYTES; nothing of one without plain bytes."""
     if tensor.is_meta or not tensor.numel():
         return
     flat = _bytes_of(tensor)
@@ -316,7 +316,7 @@ def _alone(make: Callable[[], Any]) -> list[Any]:
 def frozen_digest(
     models: Sequence[nn.Module], gather: Gather = _alone, rank: int = 0
 ) -> FrozenDigest:
-    """Collective. Raises SpecError, on every rank, for a parameter that only some have cut."""
+    """Raise SpecError, on every rank, for a parameter that only some have cut. Collective."""
     reshard(sharded_modules(models))
     mine: dict[str, Any] = {}
     for model in models:

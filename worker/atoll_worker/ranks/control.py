@@ -61,7 +61,7 @@ class Control:
     counts: Word | None = None  # of the last boundary
 
     def draw(self) -> None:
-        """The head says its commands, the others begin to receive them; once per boundary."""
+        """Send the head's commands, or begin to receive them; once per boundary."""
         if self.drawn is None:
             self.drawn = self.begin(self._commands() if self.rank == HEAD else None)
 
@@ -74,7 +74,7 @@ class Control:
         return found
 
     def count(self, tokens: int, cursor: int) -> None:
-        """The head says what it has counted; the arguments of the others do not matter."""
+        """Share the head's counts; the arguments of the others do not matter."""
         if self.counts is not None:
             self.counts.heard()  # on the head: it is sent
         said = COUNTS.pack(tokens, cursor) if self.rank == HEAD else None

@@ -58,7 +58,7 @@ DIGEST: Final = struct.Struct("<qq")
 
 
 def join_states(numbers: Sequence[int], states: Sequence[bytes]) -> bytes | None:
-    """What is kept of the ranks' states; `numbers[rank]` is that of its state, or NONE."""
+    """Return what is kept of the ranks' states; `numbers[rank]` is that of its state, or NONE."""
     if not states:
         return None
     if _is_one(numbers, len(states)):
@@ -69,7 +69,7 @@ def join_states(numbers: Sequence[int], states: Sequence[bytes]) -> bytes | None
 
 
 def share(kept: bytes | None, rank: int, size: int) -> tuple[bytes | None, str]:
-    """The state of one rank of a learner of `size`, and why it has none though there is one."""
+    """Return one rank's state in a learner of `size`, and why it has none of those kept."""
     if kept is None or not kept.startswith(MARK):
         return kept, ""
     ranks, count = FRAME.unpack_from(kept, len(MARK))
@@ -91,7 +91,7 @@ def share(kept: bytes | None, rank: int, size: int) -> tuple[bytes | None, str]:
 
 
 def gather_states(control: dist.ProcessGroup | None, mine: bytes | None) -> bytes | None:
-    """What is kept of all ranks' states, on the head. Collective; SpecError on all for too much."""
+    """Return what is kept of all states, on the head. Collective; SpecError for too much."""
     rank = dist.get_rank(control)
     said = _all(control, mine)
     firsts: dict[tuple[int, ...], int] = {}  # the lowest rank that has given it, by what it said
@@ -177,14 +177,14 @@ class Group:
         return self.control.closed
 
     def agree(self, make: Callable[[], Made]) -> Made:
-        """What `make` makes here. A SpecError of any rank is raised on every one."""
+        """Return what `make` makes here. A SpecError of any rank is raised on every one."""
         made: list[Made] = []
         with self.guarded():
             together(self.words, lambda: made.append(make()))
         return made[0]
 
     def told(self, value: Made) -> list[Made]:
-        """What each rank says, on all of them."""
+        """Return what each rank says, on all of them."""
         with self.guarded():
             return together(self.words, lambda: value)
 
@@ -266,7 +266,7 @@ class Group:
         self.lifeline.close(in_order=in_order, early=early, told=told)
 
     def loss(self, error: BaseException) -> LearnerError | None:
-        """What an error of the user's code is if another rank was lost; None if none was.
+        """Return what an error of the user's code is if another rank was lost; None if none was.
 
         Their collectives fail as well when a rank has ended; of one that left early a note tells.
         """
@@ -310,7 +310,7 @@ class Group:
 def open_group(
     group: dist.ProcessGroup | None = None, *, cut: Callable[[], bool] = lambda: False
 ) -> Group | None:
-    """The ranks of this learner, once all of them are here; None of a learner of one process.
+    """Return this learner's ranks, once all of them are here; None for a single process.
 
     A model that is `cut` (of DTensors) has a Group also of one rank. Collective. Raises SpecError
     if this process is none of the group, LearnerError (75) if the others do not come.

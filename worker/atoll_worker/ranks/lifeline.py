@@ -63,7 +63,7 @@ class Peers:
         return 0.0 if self.silent else END_SECONDS
 
     def hear(self, rank: int, said: bytes, now: float) -> None:
-        """What has come from a rank; nothing is the end of its stream."""
+        """Take what has come from a rank; nothing is the end of its stream."""
         if rank not in self.heard:
             return
         if LEFT in said:
@@ -94,7 +94,7 @@ class Peers:
 
 
 def left_words(left: Sequence[int]) -> str:
-    """That these ranks have left early, for one that has not; empty if none has."""
+    """Return the message, for one that has not, that these ranks have left early, or nothing."""
     if not left:
         return ""
     first, more = min(left), f" and {len(left) - 1} more" if len(left) > 1 else ""
@@ -249,7 +249,7 @@ def open_lifeline(
 
 
 def _accept(listener: socket.socket, ranks: int, token: str) -> dict[int, socket.socket]:
-    """The streams of all ranks, which have connected already; others are turned away."""
+    """Return the streams of all ranks, which have connected already; others are turned away."""
     listener.settimeout(CONNECT_SECONDS_MAX)
     streams: dict[int, socket.socket] = {}
     while len(streams) < ranks:

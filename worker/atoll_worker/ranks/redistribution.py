@@ -114,13 +114,13 @@ def blocks_of(table: BlockTable, owned: Slice) -> Iterator[Block]:
 
 
 def rows_of(piece: Piece, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The indices of the first dimension where a piece begins and ends; none of a number."""
+    """Return the indices of the first dimension where a piece begins and ends; none of a number."""
     row = prod(shape[1:])
     return (piece.start // row, piece.stop // row) if shape else ()
 
 
 def union(said: Sequence[Sequence[Held]]) -> BlockTable:
-    """The table of a learner from what each rank says; `said[rank]` has each name at most once.
+    """Return a learner's table from those of its ranks; `said[rank]` has a name at most once.
 
     Raises SpecError that names a tensor and ranks, if they disagree about it or if their boxes do
     not tile it, and if there is no tensor at all.
@@ -164,7 +164,7 @@ def _disagreement(one: TensorSpec, rank: int, other: TensorSpec, other_rank: int
 
 
 def _check_tiling(spec: TensorSpec, shares: Holders) -> None:
-    """Raises SpecError if the boxes do not tile the tensor."""
+    """Raise SpecError if the boxes do not tile the tensor."""
     starts = np.array([box.offsets for box in shares], dtype=np.int64)
     stops = starts + np.array([box.sizes for box in shares], dtype=np.int64)
     filled = sum(box.element_count for box in shares) == prod(spec.shape)
@@ -243,7 +243,7 @@ def note_written(modules: Sequence[Any]) -> None:
 
 @torch.no_grad()
 def shard_of(place: TravellingTensor) -> Tensor:
-    """What this process holds of a tensor, as a plain tensor in the same memory."""
+    """Return what this process holds of a tensor, as a plain tensor in the same memory."""
     return shard(getattr(place.module, place.attribute)).detach()
 
 
@@ -258,7 +258,7 @@ def is_distributed(tensor: Tensor) -> bool:
 
 
 def held(places: Sequence[TravellingTensor]) -> tuple[Held, ...]:
-    """What this rank says of its tensors. SpecError: a shard is no box, or a name comes twice."""
+    """Return this rank's table. SpecError: a shard is no box, or a name comes twice."""
     names = set[str]()
     for place in places:
         if place.spec.name in names:
@@ -299,7 +299,7 @@ T = TypeVar("T")
 
 
 def together(group: dist.ProcessGroup | None, make: Callable[[], T]) -> list[T]:
-    """What `make` returns on every rank of the group, by rank; None is the default group.
+    """Return what `make` returns on every rank of the group, by rank; None is the default group.
 
     Collective. Where `make` raises SpecError on some rank, the first is raised on all; it says on
     which rank, unless all have the same to say.
@@ -320,7 +320,7 @@ def together(group: dist.ProcessGroup | None, make: Callable[[], T]) -> list[T]:
 
 
 def _gathered(mine: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
-    """The bytes of every rank, by rank. Collective."""
+    """Return the bytes of every rank, by rank. Collective."""
     ranks = range(dist.get_world_size(group))
     lengths = [torch.empty(1, dtype=torch.int64) for _ in ranks]
     dist.all_gather(lengths, torch.tensor([len(mine)]), group=group)
@@ -416,7 +416,7 @@ class Redistribution:
         return [(self._held(block), value) for block, value in found]
 
     def written(self) -> None:
-        """What `deal` has returned is assigned, or put in line on the current stream."""
+        """Note that what `deal` returned is assigned, or queued on the current stream."""
         if self.device.type == "cuda":
             note_written(self.sharded)
 
@@ -449,12 +449,12 @@ class Redistribution:
         return counts or [0] * self.table.ranks
 
     def _held(self, block: Block) -> Tensor:
-        """The block as a view of this rank's shard."""
+        """Return the block as a view of this rank's shard."""
         tensor = shard_of(self.places[block.piece.tensor])
         return _inside(tensor, block.box, block.held.offsets)
 
     def _part_of(self, values: Tensor, block: Block) -> Tensor:
-        """The block as a view of the values of its slice."""
+        """Return the block as a view of the values of its slice."""
         piece, shape = block.piece, self.table.specs[block.piece.tensor].shape
         part = values[piece.offset : piece.offset + piece.element_count]
         if not shape:
@@ -467,7 +467,7 @@ class Redistribution:
 
 
 def _inside(tensor: Tensor, box: Box, offsets: Sequence[int]) -> Tensor:
-    """A box of a tensor that begins at `offsets`, as a view."""
+    """Return a box of a tensor that begins at `offsets`, as a view."""
     for dim, (first, start, size) in enumerate(zip(box.offsets, offsets, box.sizes, strict=True)):
         if size != tensor.shape[dim]:
             tensor = tensor.narrow(dim, first - start, size)
@@ -481,7 +481,7 @@ def open_exchange(
     group: dist.ProcessGroup | None,
     control: dist.ProcessGroup | None,
 ) -> Redistribution:
-    """The exchange between the ranks of `group`; None is the default group. Collective.
+    """Return the exchange between the ranks of `group`; None is the default group. Collective.
 
     `places` are those of all `models` of this rank; a frozen stage of a pipeline has none.
     `control` has the same ranks and carries objects of the CPU. Raises SpecError on every rank if
@@ -513,7 +513,7 @@ def open_exchange(
 
 
 def flat_pairs(values: Tensor, region: Packed[Tensor]) -> Pairs:
-    """The values of a whole slice and the region that they are copied to or from, by dtype."""
+    """Return values of a whole slice and the region that they are copied to or from, by dtype."""
     exact = region.form.exact
     parts = (values[:exact], region.exact), (values[exact:], region.coded)
     return [(value, part) for value, part in parts if value.numel()]
@@ -528,7 +528,7 @@ def _device_among(models: Sequence[nn.Module], kind: str) -> torch.device:
 
 
 def _check_group(group: dist.ProcessGroup | None, device: torch.device) -> None:
-    """Raises SpecError if the group cannot move tensors of the device."""
+    """Raise SpecError if the group cannot move tensors of the device."""
     backends = dist.get_backend_config(group)
     kinds = [each.split(":")[0] for each in backends.split(",")]
     if device.type not in kinds:

@@ -117,7 +117,7 @@ def adopt_all(state: LearnerState) -> list[Effect]:
 def adopted(
     state: LearnerState, shard: int, fragment: int, number: int
 ) -> tuple[dict[str, Any], list[Effect]]:
-    """The training process has taken a value: its part of the boundary's telemetry, and effects."""
+    """Return telemetry and effects of a value that the training process has taken."""
     each = state.slices[shard, fragment]
     publish = each.adopting
     assert publish is not None, "adopted without a command"
@@ -304,19 +304,19 @@ class Exchange:
         return send_leave(self.state, reason)
 
     def evaluated(self, evaluation: pb.Evaluation) -> list[Effect]:
-        """The registrar gets the newest measurement of an observer, again when it is back."""
+        """Send the registrar an observer's newest measurement, again when it is back."""
         self._evaluation = evaluation
         if not self.state.shards[REGISTRAR_SHARD].welcomed:
             return []
         return [SendMessage(REGISTRAR_SHARD, pb.ToShard(evaluation=evaluation))]
 
     def logged(self, values: Sequence[tuple[str, float]]) -> list[Effect]:
-        """What the script logs belongs to the tick of the step lines around it."""
+        """Write what the script logs; it belongs to the tick of the step lines around it."""
         record = {"event": "logged", "tick": self.state.tick, "values": dict(values)}
         return [TelemetryRecord(record)]
 
     def troubled(self, trouble: str, now: float) -> list[Effect]:
-        """What is wrong with this process's credentials, in one line (rule 37); empty: nothing."""
+        """Report what is wrong with this process's credentials (rule 37); empty: nothing."""
         if trouble == self.state.trouble:
             return []
         self.state.trouble = trouble
@@ -384,7 +384,7 @@ class Exchange:
         return []
 
     def _welcome(self, shard: int, welcome: pb.Welcome, now: float) -> list[Effect]:
-        """What died with the last session is sent again."""
+        """Send again what died with the last session."""
         state = self.state
         welcomed(state.shards[shard], welcome.epoch, now)
         effects = joining.welcomed(state, shard, welcome, now)
@@ -425,7 +425,7 @@ class Exchange:
         return [*effects, *joining.proceed(state)]
 
     def _send_seed(self, shard: int) -> list[Effect]:
-        """The capture regions hold version 0 until the first capture (rule 1)."""
+        """Send the seed: capture regions hold version 0 until the first capture (rule 1)."""
         if self.state.captures_asked:
             reason = f"shard {shard} asks for a seed, but training has begun; start again"
             return joining.fail(self.state, ExitCode.TRY_AGAIN, reason)

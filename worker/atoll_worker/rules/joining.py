@@ -202,7 +202,7 @@ def start(state: LearnerState) -> list[Effect]:
 
 
 def refused(state: LearnerState, shard: int, end: pb.End) -> list[Effect]:
-    """A shard that has lost its store says `retry`: the learner trains on with the others."""
+    """Train on with the others after `retry` of a shard that has lost its store."""
     why = printable(end.reason, SENTENCE_LETTERS_MAX)
     state.shards[shard].end_reason = why
     if end.retry:
@@ -213,7 +213,7 @@ def refused(state: LearnerState, shard: int, end: pb.End) -> list[Effect]:
 
 
 def difference(own: Sequence[TensorSpec], runs: Sequence[pb.Tensor]) -> str:
-    """The tensors that differ; those merged in another way only where no form differs."""
+    """Return the tensors that differ; those merged in another way only where no form differs."""
     for form in FORMS:
         its = {each.name: form(each) for each in own}
         in_run = {each.name: form(each) for each in runs}
@@ -242,7 +242,7 @@ def backoff_seconds(instance: str, shard: int, attempt: int) -> float:
 
 
 def _note_cursor(progress: Progress, welcome: pb.Welcome) -> None:
-    """The largest cursor (rule 28); a shard that lost its store may lack the data state of it."""
+    """Keep the largest cursor (rule 28); a shard that lost its store may lack its data state."""
     if welcome.cursor < progress.cursor:
         return
     if welcome.cursor > progress.cursor:
@@ -270,7 +270,7 @@ def ask(state: LearnerState, wanted: Iterable[SliceState]) -> list[Effect]:
 
 
 def captured(state: LearnerState, shard: int, fragment: int) -> None:
-    """The capture region holds the slice as it is at this boundary, after its adoptions."""
+    """Note that the capture region holds the slice of this boundary, after its adoptions."""
     each, progress = state.slices[shard, fragment], state.progress
     each.capturing = False
     each.captured = Captured(
@@ -301,7 +301,7 @@ def offer(each: SliceState, capture: Captured) -> Effect:
 
 
 def lost(state: LearnerState, shard: int, fragment: int, base: int, capture: int) -> list[Effect]:
-    """The region was overwritten before it was read. The credit stays; a new capture answers it."""
+    """Drop a region overwritten before it was read; its credit waits for a new capture."""
     each = state.slices[shard, fragment]
     if each.number != base:
         return []
@@ -318,7 +318,7 @@ def lost(state: LearnerState, shard: int, fragment: int, base: int, capture: int
 
 
 def called(state: LearnerState, shard: int, call: pb.Call) -> list[Effect]:
-    """A Call is the credit for one offer on that base; on any other base nothing is owed."""
+    """Take a Call as the credit for one offer on that base; on any other base nothing is owed."""
     each = state.slices.get((shard, call.slice))
     if each is None or each.number != call.base or each.orphaned:
         return []
@@ -411,7 +411,7 @@ def hand_over_again(state: LearnerState, shard: int, newest: Mapping[int, int]) 
 
 
 def may_adopt(state: LearnerState, each: SliceState) -> bool:
-    """Always, but in lock-step modes only inside step().
+    """Return True, but in lock-step modes only inside step().
 
     There a slice that was handed over is adopted `overlap` steps later, not before, so that all
     learners adopt at the same position. At the end of the job it is adopted at once.

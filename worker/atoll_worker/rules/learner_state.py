@@ -42,7 +42,7 @@ class Offered:
     repeated: Counter[int] = field(default_factory=Counter)  # how often again, in other sessions
 
     def add(self, steps: int, tokens: int) -> None:
-        """The same capture may be offered again in another session."""
+        """Add a capture, which may be offered again in another session."""
         self.repeated[steps] += steps in self.captures
         self.captures[steps] = tokens
         if len(self.captures) > CAPTURES_KEPT:
@@ -113,12 +113,12 @@ class SliceState:
 
 
 def order(version: pb.Version) -> tuple[int, int]:
-    """The number, and the epoch where a loss has made a number twice."""
+    """Return the number, and the epoch where a loss has made a number twice."""
     return version.number, version.epoch
 
 
 def outcome(each: SliceState, merged: pb.Merged, incarnation: int) -> dict[str, int]:
-    """`merged` is the slot's last merged offer; it decides about its own base and incarnation."""
+    """Return what became of tokens by `merged`, the slot's last merged offer, of its own base."""
     captures, tokens = each.offered.captures, each.tokens
     if (merged.incarnation, merged.base) == (incarnation, each.number):
         captured = captures.get(merged.capture)
@@ -194,7 +194,7 @@ class Clock:
         return (high - low) / (last - first) if last > first else 0.0
 
     def estimate(self, now: float) -> float:
-        """The tick at `now` to a fraction, at most the next one."""
+        """Return the tick at `now` to a fraction, at most the next one."""
         if not self.times:
             return float(self.tick)
         return self.tick + min(1.0, (now - self.times[-1][0]) * self.ticks_per_second)
@@ -237,7 +237,7 @@ class Progress:
     def telemetry(
         self, boundary: Boundary, tick: int, adopted: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """The line of learners/SLOT.jsonl for a boundary."""
+        """Return the line of learners/SLOT.jsonl for a boundary."""
         return {
             "t_m": self.own_steps,
             "tick": tick,

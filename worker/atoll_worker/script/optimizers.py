@@ -34,7 +34,7 @@ COMPARED: Final = (
 
 
 def unwrapped(optimizer: Any) -> Optimizer:
-    """The torch optimizer inside the wrappers of accelerate and Lightning; SpecError for none."""
+    """Return the torch optimizer inside wrappers (accelerate, Lightning); SpecError for none."""
     found = optimizer
     while not hasattr(found, "_optimizer_step_post_hooks") and hasattr(found, "optimizer"):
         found = found.optimizer
@@ -56,7 +56,7 @@ def listed(given: Any) -> tuple[Optimizer, ...]:
 
 
 def check(optimizers: Iterable[Optimizer], models: Sequence[nn.Module], *, told: bool) -> None:
-    """Raises SpecError for an optimizer of another model: training would silently do nothing.
+    """Raise SpecError for an optimizer of another model: training would silently do nothing.
 
     One that steps copies (f32 masters) is right if the user is `told` of adoptions by `on_adopt`.
     """
@@ -104,7 +104,7 @@ def check_alike(said: Sequence[Settings]) -> None:
 
 
 def _plain(value: object) -> object:
-    """A setting as a value that can be compared: some are tensors of one element."""
+    """Return a setting as a value that can be compared: some are tensors of one element."""
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 else value.tolist()
     if isinstance(value, list | tuple):
@@ -309,7 +309,7 @@ class Schedules:
 
 
 def movable(given: Any) -> Any:
-    """The torch scheduler inside what was given (accelerate wraps it); SpecError if it is none."""
+    """Return the torch scheduler inside accelerate's wrapper, if any; SpecError if it is none."""
     while not hasattr(given, "last_epoch") and hasattr(given, "scheduler"):
         given = given.scheduler
     name = type(given).__name__
@@ -333,7 +333,7 @@ def movable(given: Any) -> Any:
 
 
 def end_of(scheduler: Any, ticks_max: int | None) -> float:
-    """The last position; OneCycleLR's is total_steps - 1. SpecError if the job is longer."""
+    """Return the last position; OneCycleLR's is total_steps - 1. SpecError if the job is longer."""
     own = getattr(scheduler, "total_steps", None)
     if not isinstance(own, int):
         return math.inf if ticks_max is None else ticks_max

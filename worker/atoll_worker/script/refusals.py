@@ -63,7 +63,7 @@ def check_accelerate(optimizers: object) -> None:
 
 
 def modules_of(model: object) -> tuple[nn.Module, ...]:
-    """The model, or its parts that this process has (stages of a pipeline). Raises SpecError."""
+    """Return the model, or this process's parts of it (pipeline stages). Raises SpecError."""
     parts = tuple(model) if isinstance(model, Sequence) else (model,)
     for part in parts:
         check_module(part)
@@ -203,7 +203,7 @@ class Unshared:
         self.known |= {id(each) for _, _, each in _stepped(self.optimizers)}
 
     def step_made(self) -> str:
-        """The warning, if a look is due and finds something new; else empty."""
+        """Return the warning, if a look is due and finds something new; else empty."""
         self.steps += 1
         if self.steps % STEPS_BETWEEN:
             return ""

@@ -98,7 +98,7 @@ class JobState:
         return work
 
     def keep_final(self, values: Values) -> BoundaryWork:
-        """A trainer may step on after the end; the adopt regions keep the values after Finished."""
+        """Keep the values after Finished in the adopt regions: a trainer may step on."""
         assert self.finished
         work = BoundaryWork()
         for key in self.slices:
@@ -106,7 +106,7 @@ class JobState:
         return work
 
     def names(self, work: BoundaryWork) -> tuple[str, ...]:
-        """The tensors that the work put values into, whole or in part, in the layout's order."""
+        """Return the tensors that the work put values into, also in part, in the layout's order."""
         pieces = (piece for key in work.assigned for piece in self.slices[key].pieces)
         return tuple(self.specs[n].name for n in sorted({piece.tensor for piece in pieces}))
 
@@ -135,14 +135,14 @@ class KeptDataState:
             self.take()
 
     def take(self) -> bytes | None:
-        """Raises SpecError for what is no data state."""
+        """Raise SpecError for what is no data state."""
         if self.function is not None:
             self.found, self.function = checked(self.function()), None
         return self.found
 
 
 def checked(state: object) -> bytes:
-    """Raises SpecError for what is no bytes, or too much."""
+    """Raise SpecError for what is no bytes, or too much."""
     if not isinstance(state, bytes | bytearray | memoryview):
         raise SpecError(
             "state",
@@ -174,7 +174,7 @@ class Counts:
     blocked_seconds: float = 0.0  # how long the last step() took
 
     def checked(self, tokens: int, cursor: int | None, state: DataState | None) -> tuple[int, int]:
-        """The arguments of step() as plain integers; SpecError if they are not whole or go back."""
+        """Return step()'s arguments as plain integers; SpecError if not whole or falling."""
         try:
             tokens = operator.index(tokens)
             cursor = self.cursor + 1 if cursor is None else operator.index(cursor)

@@ -104,7 +104,7 @@ def begin() -> TransportProcess:
 
 
 def start(memory_fd: int) -> tuple[subprocess.Popen[bytes], Link]:
-    """A fresh interpreter: a fork would copy the accelerator's and torch's state."""
+    """Start a fresh interpreter: a fork would copy the accelerator's and torch's state."""
     ours, theirs = socket.socketpair()
     with theirs:
         descriptors = ("--link-fd", str(theirs.fileno()), "--memory-fd", str(memory_fd))
@@ -183,7 +183,7 @@ class TrainingOwner:
         self.link.flush()
 
     def send(self, message: messages.Message) -> None:
-        """Raises TransportLostError if the process has not read for a very long time."""
+        """Raise TransportLostError if the process has not read for a very long time."""
         try:
             self.link.send(message)
         except LinkError as error:
@@ -354,7 +354,7 @@ class Replica:
         return Done() if self.owner is None else self.owner.capture(key, beside)
 
     def capture_seed(self) -> None:
-        """The model as it is, which may become version 0; no Boundary tells of that."""
+        """Capture the model as it is, which may become version 0, without a Boundary."""
         for key in self.state.slices:
             self.capture(key).wait()
             if self.owner is not None:
@@ -448,7 +448,7 @@ def agreed(
     steps: Sequence[Optimizer],
     told: bool,
 ) -> Job:
-    """Collective. `told`: `on_adopt` was called. SpecError, on all ranks, for what does not fit."""
+    """Agree on all ranks, else SpecError. `told`: `on_adopt` was called. Collective."""
 
     def checked() -> Job:
         if len(models) > 1 and ranks is None:
@@ -477,7 +477,7 @@ def open_for(
     *,
     steps: Sequence[Optimizer],
 ) -> Replica:
-    """Collective. SpecError, on all ranks, if the model cannot travel; no process is left then."""
+    """Open; SpecError, on all ranks and with no process left, for an unfit model. Collective."""
     patterns = job.run_file.sync.mean_patterns
     if ranks is None:
         places = travelling(models[0], patterns)  # alone, too, so that mistakes are found

@@ -104,7 +104,7 @@ class Numbers:
     def not_finite(
         self, shard: int, fragment: int, difference: Difference | None = None
     ) -> tuple[str, ...]:
-        """The tensors with a value in this difference, or in the capture, that is not finite."""
+        """Return tensors with a value, in this difference or capture, that is not finite."""
         values = self._captured(shard, fragment) if difference is None else difference
         owned, tensors = self._layout.slice(shard, fragment), self._layout.tensors
         names = (
@@ -121,7 +121,7 @@ class Numbers:
         return encoding, arrays.pack(difference, encoding, form)
 
     def encode_seed(self, shard: int, fragment: int) -> Encoded:
-        """The capture region as it is, in f32 (rule 1). A view, not a copy."""
+        """Return the capture region as it is, in f32 (rule 1). A view, not a copy."""
         return CAPTURE_ENCODING, self._memory.capture(shard, fragment)
 
     def encode_base(self, base: Base) -> Encoded:
@@ -185,7 +185,7 @@ class Values:
         self.candidates.pop((shard, fragment, number), None)
 
     async def formed(self, key: Key, base: Base, counter: int) -> Formed | None:
-        """The difference to the capture of this count; None if the region has another one."""
+        """Return the difference to the capture of this count; None if the region has another."""
         async with self._threads:
             difference = await asyncio.to_thread(self.numbers.difference, *key, base)
             if self.numbers.counter(*key) != counter:
@@ -196,7 +196,7 @@ class Values:
 
 
 def publish_bytes(configure: Configure, shard: int, head: pb.Transfer) -> int | None:
-    """The bytes of all parts of a Publish; None where it is in no encoding of the run (rule 25)."""
+    """Return the bytes of a Publish's parts; None for no encoding of the run (rule 25)."""
     layout, wire = configure.layout, configure.run_file.sync.wire_down
     part = layout.slice(shard, head.publish.version.slice)
     base = base_encoding(wire)
@@ -232,7 +232,7 @@ class Carrier:
     # ------------------------------------------------------------ sessions
 
     def opened(self, shard: int, welcome: pb.Welcome, payloads: Payloads) -> Bulk:
-        """The streams of a session that a shard takes; `run` is their life. Raises RefusedError."""
+        """Open the streams of a session; `run` is their life. Raises RefusedError."""
         configure = self.end.configure
         as_asked(welcome, configure.lanes)
         return Bulk(
@@ -251,7 +251,7 @@ class Carrier:
         self.exchange.heard(shard, self.now())
 
     def _admit(self, shard: int, head: pb.Transfer) -> int | None:
-        """The byte count that the coming transfer may have, or None to drop the session."""
+        """Return the byte count that the coming transfer may have, or None to drop the session."""
         if not head.HasField("publish"):
             return None
         with self.bugs_end():
@@ -267,7 +267,7 @@ class Carrier:
     # ------------------------------------------------------------ values that go
 
     def offer(self, shard: int, offer: pb.Offer) -> None:
-        """What has been captured again since the offer was made is not sent (rule 16)."""
+        """Send the offer, but for what has been captured again since it was made (rule 16)."""
         key = shard, offer.slice
         base, counter = self.values.bases[key], self.values.captures[key]
         work = self._formed(key, base, counter)
@@ -291,7 +291,7 @@ class Carrier:
         return formed.encoded
 
     def _outgoing(self, key: Key, head: pb.Transfer, encoded: Encoded) -> Outgoing:
-        """The head has the byte count of the whole slice."""
+        """Take the byte count of the whole slice, which the head has."""
         head.encoding, data = encoded
         head.byte_count = self.end.configure.layout.slice(*key).form.byte_count(head.encoding)
         return Outgoing(head, data)
@@ -349,6 +349,6 @@ class Carrier:
 
 
 def as_asked(welcome: pb.Welcome, lanes: int) -> None:
-    """Raises RefusedError where the shard takes another number of lanes than this learner has."""
+    """Raise RefusedError where the shard takes another number of lanes than this learner has."""
     if max(1, welcome.lanes) != lanes:
         raise RefusedError(f"takes {max(1, welcome.lanes)} lanes, and this learner has {lanes}")

@@ -126,7 +126,7 @@ async def _send(call: Any, frames: Iterator[bytes]) -> None:
 
 
 def once(head: pb.Transfer, sent: bytes | None) -> bytes | None:
-    """A session carries a data state once: `sent` was the last; returns the last one now."""
+    """Send a data state once a session: `sent` was the last; return the last one now."""
     if not head.offer.HasField("data_state"):
         return sent
     if head.offer.data_state != sent:
@@ -178,16 +178,16 @@ class Listener(Protocol):
     """What the driver of a machine hears from one shard; called in the event loop."""
 
     def connected(self, shard: int) -> None:
-        """The control stream is open: Join may be sent."""
+        """Allow the Join: the control stream is open."""
 
     def opened(self, shard: int, welcome: pb.Welcome, payloads: Payloads) -> Any:
-        """The shard takes this process: its Bulk streams, whose `run` is their life."""
+        """Open the Bulk streams of a shard that takes this process; their `run` is their life."""
 
     def disconnected(self, shard: int, reason: str) -> None:
         """All streams are gone; said once per `dial`."""
 
     def message(self, shard: int, message: pb.ToLearner) -> None:
-        """A control message has arrived."""
+        """Take a control message."""
 
 
 class Dialler:
@@ -198,7 +198,7 @@ class Dialler:
         self._shown: dict[str, Credentials] = {}  # by endpoint, with which its session began
 
     def open(self, endpoint: str, options: Options) -> grpc.aio.Channel:
-        """Raises CredentialsError, and OutOfDateError for what a renewal heals."""
+        """Raise CredentialsError, and OutOfDateError for what a renewal heals."""
         found = self.folder.read()
         if found is not None and options != bulk_options():
             self._shown[endpoint] = found
@@ -265,7 +265,7 @@ class Outbox:
         self.ready.set()
 
     async def take(self) -> pb.ToShard | None:
-        """The next message, waits for one; None behind the last."""
+        """Wait for the next message and return it; None behind the last."""
         while True:
             if self.ordered:
                 return self.ordered.popleft()

@@ -301,7 +301,7 @@ class Transport:
             look.add_done_callback(self._looks.discard)
 
     async def _look(self, key: Key, base: Base, held: pb.Version) -> None:
-        """An integer wire has each learner compute the base that its shard has computed."""
+        """Check that a base on an integer wire has the bits that its shard computed."""
         if await asyncio.to_thread(self.values.numbers.digest, base) == held.digest:
             return
         reason = (
@@ -314,7 +314,7 @@ class Transport:
         self._perform(TelemetryRecord({"event": "warning", "reason": reason}))
 
     async def _keep_looking(self) -> None:
-        """What is wrong with the credentials is said while shards hear it."""
+        """Report what is wrong with the credentials while shards can receive it."""
         while self.trouble is not None:
             trouble = await asyncio.to_thread(self.trouble)
             if trouble and trouble != self._said:
