@@ -53,5 +53,5 @@ def memory_byte_count_max() -> int:
     A larger allocation may well succeed, and kill the process when it uses what it was promised.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [Path(each).read_text().strip() for each in LIMITS if Path(each).exists()]
-    return min([machine, *(int(each) for each in limits if each.isdigit())])
+    limits = [Path(path).read_text().strip() for path in LIMITS if Path(path).exists()]
+    return min([machine, *(int(limit) for limit in limits if limit.isdigit())])

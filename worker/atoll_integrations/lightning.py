@@ -247,7 +247,7 @@ def loss_of(logged: Mapping[str, Tensor], name: str) -> Tensor | None:
 
     What is logged for steps and epochs has two names, the second with "_step".
     """
-    names = [name] if name else [each for each in logged if "loss" in each.lower()]
+    names = [name] if name else [key for key in logged if "loss" in key.lower()]
     values = [
         logged[each].detach()
         for each in names

@@ -169,7 +169,9 @@ class OptimizerSteps:
 
     def __init__(self, optimizers: Iterable[Any]) -> None:
         self.taken = False
-        self._hooks = [unwrapped(each).register_step_post_hook(self._note) for each in optimizers]
+        self._hooks = [
+            unwrapped(optimizer).register_step_post_hook(self._note) for optimizer in optimizers
+        ]
 
     def clear(self) -> None:
         self.taken = False

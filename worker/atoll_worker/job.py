@@ -167,7 +167,7 @@ def say_alone(job: Job) -> None:
 
 
 def _without_launcher(variables: Mapping[str, str]) -> bool:
-    ours = {each.name for each in VARIABLES if VariableReader.LEARNER in each.roles}
+    ours = {variable.name for variable in VARIABLES if VariableReader.LEARNER in variable.roles}
     return not any(variables.get(name) for name in ours - {Env.STEPS})
 
 

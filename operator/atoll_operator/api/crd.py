@@ -18,7 +18,7 @@ from atoll_operator.api.status.job_status import Status
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "decoupledtrainingjobs"
-OPEN = [each.__name__ for each in OpenObject.__subclasses__()]  # the cluster's to check
+OPEN = [subclass.__name__ for subclass in OpenObject.__subclasses__()]  # the cluster's to check
 NULL = {"type": "null"}
 UNLIMITED = (COUNT_MAX, SECONDS_MAX)  # limits of the format, not of the job
 MAPS = {"regions": ["name"], "conditions": ["type"], "metrics": ["name"]}

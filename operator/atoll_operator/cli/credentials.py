@@ -103,7 +103,7 @@ def _written(folder: Path, made: "RegionCredentials", region: str) -> str:
     bundle = Bundle(
         job=job.name,
         region=region,
-        learners=next(each.learners for each in job.spec.regions if each.name == region),
+        learners=next(entry.learners for entry in job.spec.regions if entry.name == region),
         endpoints=made.endpoints,
         container=container_elsewhere(job, region),
         hosts=job.spec.learner.hosts,

@@ -157,7 +157,7 @@ def run(  # noqa: PLR0913, PLR0917 - each argument is an option of the command
 
     if what.suffix == ".py":
         here = Path.cwd()  # of relative working folders
-        names = [each.strip() for each in regions.split(",") if each.strip()]
+        names = [word.strip() for word in regions.split(",") if word.strip()]
         made = run_manifest.of_script(what, arguments or (), learners, steps, names)
         text = yaml.safe_dump(made, sort_keys=False)
     else:

@@ -30,7 +30,7 @@ def offered_jobs(context: typer.Context, incomplete: str) -> list[str]:
 def offered_folders(incomplete: str) -> list[str]:
     """Run folders that a shell can offer, here and in `runs`."""
     begun = Path(f"{incomplete}x").parent
-    inside = [each for place in (begun, begun / "runs") for each in place.glob("*/")]
+    inside = [path for place in (begun, begun / "runs") for path in place.glob("*/")]
     folders = sorted(str(each) for each in inside if files.holds_run(each))
     return [folder for folder in folders if folder.startswith(incomplete)]
 

@@ -53,7 +53,7 @@ def made(
     from atoll_operator.machines.server.serving import DAY_HOURS, line_with, new_token, read_server  # noqa: PLC0415
 
     read_server(out / MACHINES_FOLDER)
-    regions = [each.name for each in run_manifest.job_of(out).spec.regions] if region else []
+    regions = [entry.name for entry in run_manifest.job_of(out).spec.regions] if region else []
     if region and region not in regions:  # soon also of the run
         problem = f"{region} is no region of the job"
         raise SpecError("--region", problem, f"use one of {', '.join(regions)}")

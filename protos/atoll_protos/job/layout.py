@@ -159,7 +159,7 @@ def specs_of(table: Iterable[Mapping[str, Any]]) -> list[TensorSpec]:
     """Return the tensors of a table as a log has it. Raises SpecError."""
     try:
         specs = [TensorSpec(**{**each, "shape": tuple(each["shape"])}) for each in table]
-        if all(isinstance(n, int) for each in specs for n in each.shape):
+        if all(isinstance(n, int) for spec in specs for n in spec.shape):
             return sorted(specs, key=lambda each: each.name)
     except (TypeError, KeyError) as error:
         raise SpecError("model", f"no table of tensors: {error!r}", "restore the log") from error

@@ -254,7 +254,7 @@ class Expected:
     @property
     def given(self) -> Mapping[str, frozenset[str]]:
         """By machine: the slots that it may join as."""
-        return {each.name: frozenset(each.slots) for each in self.machines}
+        return {machine.name: frozenset(machine.slots) for machine in self.machines}
 
     def limit(self, region: str) -> Limit:
         return next((each for each in self.limits if each.region == region), Limit(region=region))

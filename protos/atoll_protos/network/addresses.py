@@ -31,4 +31,4 @@ def split(address: str) -> tuple[str, int]:
 
 def endpoints_of(text: str) -> tuple[str, ...]:
     """Return the shards' endpoints, by number, in the text of ATOLL_ENDPOINTS."""
-    return tuple(each.strip() for each in text.split(",") if each.strip())
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -351,8 +351,8 @@ def _behind(
     """Return the authorities that issued the first of `chain`, or one that stands behind it."""
     current = chain[0]
     for _ in chain:
-        found = [each for each in authorities if _issued(current, each)]
-        between = [each for each in chain[1:] if _issued(current, each)]
+        found = [authority for authority in authorities if _issued(current, authority)]
+        between = [certificate for certificate in chain[1:] if _issued(current, certificate)]
         if found or not between:
             return found
         current = between[0]

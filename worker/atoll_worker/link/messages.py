@@ -76,7 +76,7 @@ def _made(form: Any) -> Any:
 
 @cache
 def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
+    return tuple(field.name for field in fields(kind))
 
 
 _encoder: Final = json.JSONEncoder(default=_form, separators=(",", ":"))

@@ -45,8 +45,8 @@ def memory_plan(layout: Layout, sync: Sync, *, observer: bool = False) -> Memory
     """Lay out the memory of a process. An observer captures nothing."""
     slices, captures = layout.slices, not observer
     adopt_encoding = base_encoding(sync.wire_down)
-    forms = [each.form for each in slices]
-    finals = [layout.final_encoding(each, adopt_encoding) for each in slices]
+    forms = [slice_.form for slice_ in slices]
+    finals = [layout.final_encoding(slice_, adopt_encoding) for slice_ in slices]
     sizes = [aligned(2 * COUNTER_BYTES * len(slices))]
     if captures:
         sizes += [aligned(form.byte_count(CAPTURE_ENCODING)) for form in forms]
@@ -54,7 +54,7 @@ def memory_plan(layout: Layout, sync: Sync, *, observer: bool = False) -> Memory
     starts = [0, *accumulate(sizes)]
     first_adopt = 1 + len(slices) * captures
     return MemoryPlan(
-        slices=tuple((each.shard, each.fragment) for each in slices),
+        slices=tuple((slice_.shard, slice_.fragment) for slice_ in slices),
         forms=tuple(forms),
         capture_offsets=tuple(starts[1:first_adopt]),
         adopt_offsets=tuple(starts[first_adopt:-1]),

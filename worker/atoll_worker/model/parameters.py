@@ -143,7 +143,9 @@ def _of_part(model: nn.Module, mean_patterns: Sequence[str]) -> tuple[Travelling
     places: list[TravellingTensor] = []
     refused: list[tuple[str, str, str]] = []  # name, problem, remedy
     for name, module, attribute, tensor, is_buffer in candidates(model):
-        by_mean = id(tensor) in embeddings or any(fnmatchcase(name, each) for each in mean_patterns)
+        by_mean = id(tensor) in embeddings or any(
+            fnmatchcase(name, pattern) for pattern in mean_patterns
+        )
         merge = AVERAGE if is_buffer else "mean" if by_mean else "rda"
         if tensor.dtype not in DTYPE_NAMES or tensor.layout != torch.strided:
             refused.append((name, *_objection(tensor, is_buffer=is_buffer)))

@@ -156,7 +156,11 @@ def untrained() -> SpecError:
 
 def _disagreement(one: TensorSpec, rank: int, other: TensorSpec, other_rank: int) -> SpecError:
     attributes = {"shape": "shape", "dtype": "dtype", "merge": "way of merging"}
-    key = next(each for each in attributes if getattr(one, each) != getattr(other, each))
+    key = next(
+        attribute
+        for attribute in attributes
+        if getattr(one, attribute) != getattr(other, attribute)
+    )
     said = f"{getattr(one, key)} on rank {rank}, {getattr(other, key)} on {other_rank}"
     problem = f"the ranks disagree about its {attributes[key]}: {said}"
     remedy = "build the same model on every rank; give different tensors different names"
@@ -171,7 +175,7 @@ def _check_tiling(spec: TensorSpec, shares: Holders) -> None:
     if filled and not (stops > spec.shape).any():
         pairs = zip(starts, stops, strict=True)
         meets = (((starts < stop) & (stops > start)).all(axis=1) for start, stop in pairs)
-        if all(each.sum() == 1 for each in meets):
+        if all(meet.sum() == 1 for meet in meets):
             return
 
     def described(box: Box, ranks: Sequence[int]) -> str:
@@ -179,7 +183,7 @@ def _check_tiling(spec: TensorSpec, shares: Holders) -> None:
         ranges = ", ".join(f"{start}:{start + size}" for start, size in pairs)
         return f"[{ranges}] on rank {', '.join(map(str, ranks[:RANKS_NAMED_MAX]))}"
 
-    shown = "; ".join(described(*each) for each in [*shares.items()][:RANKS_NAMED_MAX])
+    shown = "; ".join(described(*share) for share in [*shares.items()][:RANKS_NAMED_MAX])
     raise SpecError(
         f"model.{spec.name}",
         f"the shards of the ranks do not make up the tensor {spec.shape} ({shown or 'none'})",
@@ -222,7 +226,9 @@ def sharded_modules(models: Iterable[nn.Module]) -> tuple[Any, ...]:
     kind = _class(FSDP, "FSDPModule")
     if kind is None:
         return ()
-    return tuple(each for model in models for each in model.modules() if isinstance(each, kind))
+    return tuple(
+        module for model in models for module in model.modules() if isinstance(module, kind)
+    )
 
 
 def reshard(modules: Sequence[Any]) -> None:
@@ -276,7 +282,7 @@ def _box(place: TravellingTensor) -> Box | None:
     placements = ", ".join(map(str, tensor.placements))
     field = f"model.{place.spec.name}"
     remedy = "shard it by Shard and Replicate"
-    if any(each.is_partial() for each in tensor.placements):
+    if any(placement.is_partial() for placement in tensor.placements):
         raise SpecError(field, f"is a partial sum ({placements}), which no rank has", remedy)
     chunks = tensor.__create_chunk_list__()
     shape = tuple(shard_of(place).shape)
@@ -434,7 +440,7 @@ class Redistribution:
     ) -> list[tuple[Block, Tensor]]:
         """Give `outgoing`, and take the blocks that come with their values. Collective."""
         counts = [self._counts(gives), self._counts(takes)]
-        packed, arrived = (self._floats(sum(each)) for each in counts)
+        packed, arrived = (self._floats(sum(count)) for count in counts)
         places = torch.split(packed, [value.numel() for value in outgoing])
         for place, value in zip(places, outgoing, strict=True):
             place.view(value.shape).copy_(value)
@@ -522,7 +528,7 @@ def flat_pairs(values: Tensor, region: Packed[Tensor]) -> Pairs:
 def _device_among(models: Sequence[nn.Module], kind: str) -> torch.device:
     """Where a rank without places has values that it owns: on `kind`, as all other ranks."""
     tensors = (t for model in models for t in (*model.parameters(), *model.buffers()))
-    devices = (shard(each).device for each in tensors)
+    devices = (shard(tensor).device for tensor in tensors)
     current = torch.empty(0, device=kind).device
     return next((device for device in devices if device.type == kind), current)
 
@@ -530,7 +536,7 @@ def _device_among(models: Sequence[nn.Module], kind: str) -> torch.device:
 def _check_group(group: dist.ProcessGroup | None, device: torch.device) -> None:
     """Raise SpecError if the group cannot move tensors of the device."""
     backends = dist.get_backend_config(group)
-    kinds = [each.split(":")[0] for each in backends.split(",")]
+    kinds = [word.split(":")[0] for word in backends.split(",")]
     if device.type not in kinds:
         problem = f"the model is on {device}, the process group is for {backends}"
         remedy = "call init_process_group() without a backend, or give a group for the device"

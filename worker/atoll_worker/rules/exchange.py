@@ -111,7 +111,7 @@ def adopt(state: LearnerState, each: SliceState) -> list[Effect]:
 
 
 def adopt_all(state: LearnerState) -> list[Effect]:
-    return [effect for each in state.slices.values() for effect in adopt(state, each)]
+    return [effect for slice_ in state.slices.values() for effect in adopt(state, slice_)]
 
 
 def adopted(
@@ -155,14 +155,14 @@ def report_to(state: LearnerState, shard: int) -> pb.Report:
         cursor=progress.cursor,
         slices=[
             pb.SliceProgress(
-                slice=each.fragment,
-                held=each.number,
-                since=pb.Counters(steps=each.steps, tokens=each.tokens),
-                digest=each.held.digest[:DIGEST_DIGITS],
-                handed_over=each.awaited_from is not None,
+                slice=part.fragment,
+                held=part.number,
+                since=pb.Counters(steps=part.steps, tokens=part.tokens),
+                digest=part.held.digest[:DIGEST_DIGITS],
+                handed_over=part.awaited_from is not None,
             )
-            for each in state.of(shard)
-            if each.held is not None and not each.orphaned
+            for part in state.of(shard)
+            if part.held is not None and not part.orphaned
         ],
         tick_seen=state.tick_seen,
         reached=max(0, state.clock.reached),
@@ -207,7 +207,7 @@ def welcomed(known: KnownShard, epoch: int, now: float) -> None:
 
 def silence_deadline(state: LearnerState) -> float:
     """When the next session is to be left."""
-    return min((_ends_at(each) for each in state.shards if each.welcomed), default=float("inf"))
+    return min((_ends_at(shard) for shard in state.shards if shard.welcomed), default=float("inf"))
 
 
 def leave_silent(state: LearnerState, now: float) -> list[Effect]:
@@ -327,7 +327,7 @@ class Exchange:
         """Dial again where a certificate was replaced, if nothing is under way (rule 41)."""
         if self.state.step_waits or not self.state.started:
             return []
-        return [HangUp(each) for each in shards if joining.is_quiet(self.state, each)]
+        return [HangUp(shard) for shard in shards if joining.is_quiet(self.state, shard)]
 
     def tick_time(self, now: float) -> list[Effect]:
         effects = [*joining.dial_due(self.state, now), *leave_silent(self.state, now)]
@@ -336,7 +336,7 @@ class Exchange:
         return effects
 
     def deadline(self) -> float:
-        dials = [each.dial_at for each in self.state.shards if each.dial_at is not None]
+        dials = [shard.dial_at for shard in self.state.shards if shard.dial_at is not None]
         return min([self._reported_at + REPORT_SECONDS, silence_deadline(self.state), *dials])
 
     # ------------------------------------------------------------ what follows from them
@@ -348,8 +348,8 @@ class Exchange:
         state.clock.reached += 1
         if state.sync.lockstep:
             joining.catch_up(state)
-        for each in state.slices.values():
-            each.count(boundary.tokens)
+        for slice_ in state.slices.values():
+            slice_.count(boundary.tokens)
         return self._moved_from(before)
 
     def _hand_over(self, boundary: Boundary, now: float) -> list[Effect]:
@@ -449,7 +449,7 @@ class Exchange:
         return [SendHeld(shard, pb.Held(version=version, lineage=each.lineage))]
 
     def _final(self, shard: int, final: pb.Final, now: float) -> list[Effect]:
-        numbers = {each.slice: each.version.number for each in final.versions}
+        numbers = {version.slice: version.version.number for version in final.versions}
         self.state.shards[shard].final = numbers
         effects = self._finish()
         effects += self._report(now) if effects else []
@@ -463,5 +463,5 @@ class Exchange:
         state.finished = True
         if state.configure.observer:
             return [Command(Finished())]
-        again = [PlaceValue(*each.key, each.number) for each in state.slices.values()]
+        again = [PlaceValue(*slice_.key, slice_.number) for slice_ in state.slices.values()]
         return [*again, Command(Finished(again=tuple(state.slices)))]

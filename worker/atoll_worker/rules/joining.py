@@ -100,8 +100,8 @@ def dial_due(state: LearnerState, now: float) -> list[Effect]:
 def is_quiet(state: LearnerState, shard: int) -> bool:
     known = state.shards[shard]
     return (known.welcomed and not known.arriving) and all(
-        each.call is None and each.adopting is None and not each.capturing
-        for each in state.of(shard)
+        part.call is None and part.adopting is None and not part.capturing
+        for part in state.of(shard)
     )
 
 
@@ -118,9 +118,9 @@ def connected(state: LearnerState, shard: int) -> list[Effect]:
         proof=state.proof,
         run=state.run,
         held=[
-            pb.SliceVersion(slice=each.fragment, version=each.held)
-            for each in state.of(shard)
-            if each.held is not None
+            pb.SliceVersion(slice=part.fragment, version=part.held)
+            for part in state.of(shard)
+            if part.held is not None
         ],
         tick_seen=state.tick_seen,
         epochs_seen=state.epochs_seen,
@@ -139,8 +139,8 @@ def disconnected(state: LearnerState, shard: int, reason: str, now: float) -> li
     known.connection = Connection.DOWN
     reason, known.end_reason = known.end_reason or reason, ""
     known.arriving.clear()
-    for each in state.of(shard):
-        each.call = None
+    for part in state.of(shard):
+        part.call = None
     if state.leaving or state.failed:
         return []
     known.attempt = 0 if stayed else known.attempt
@@ -186,8 +186,8 @@ def hang_up(state: LearnerState, shard: int, reason: str) -> list[Effect]:
 
 def start(state: LearnerState) -> list[Effect]:
     """Begin to train; the position on the schedule is the tick (rules 5 and 15)."""
-    whole = all(each.held is not None for each in state.slices.values())
-    if state.started or not whole or not all(each.ever_welcomed for each in state.shards):
+    whole = all(slice_.held is not None for slice_ in state.slices.values())
+    if state.started or not whole or not all(shard.ever_welcomed for shard in state.shards):
         return []
     state.started = True
     progress, tick = state.progress, state.clock.tick
@@ -215,8 +215,8 @@ def refused(state: LearnerState, shard: int, end: pb.End) -> list[Effect]:
 def difference(own: Sequence[TensorSpec], runs: Sequence[pb.Tensor]) -> str:
     """Return the tensors that differ; those merged in another way only where no form differs."""
     for form in FORMS:
-        its = {each.name: form(each) for each in own}
-        in_run = {each.name: form(each) for each in runs}
+        its = {spec.name: form(spec) for spec in own}
+        in_run = {spec.name: form(spec) for spec in runs}
         names = [name for name in in_run | its if in_run.get(name) != its.get(name)]
         if names:
             here, there = its.get(names[0], "not there"), in_run.get(names[0], "none")
@@ -263,7 +263,7 @@ def _note_orphans(state: LearnerState, shard: int, welcome: pb.Welcome) -> None:
 
 
 def ask(state: LearnerState, wanted: Iterable[SliceState]) -> list[Effect]:
-    new = [each for each in wanted if not each.capturing]
+    new = [slice_ for slice_ in wanted if not slice_.capturing]
     for each in new:
         each.capturing = state.captures_asked = True
     return [Command(Capture(slices=tuple(each.key for each in new)))] if new else []
@@ -328,13 +328,13 @@ def called(state: LearnerState, shard: int, call: pb.Call) -> list[Effect]:
 
 def answers(state: LearnerState) -> list[Effect]:
     effects: list[Effect] = []
-    for each in state.slices.values():
-        capture = each.captured
-        if capture is None or each.call is None:
+    for slice_ in state.slices.values():
+        capture = slice_.captured
+        if capture is None or slice_.call is None:
             continue
         if capture.boundary == state.progress.boundaries and capture.steps >= 1:
-            each.call = None
-            effects.append(offer(each, capture))
+            slice_.call = None
+            effects.append(offer(slice_, capture))
     return effects
 
 
@@ -342,7 +342,9 @@ def captures(state: LearnerState, soon: Collection[int] = ()) -> list[Effect]:
     if not state.started or state.finished:
         return []
     slices = state.slices.values()
-    return ask(state, (each for each in slices if each.call is not None or each.fragment in soon))
+    return ask(
+        state, (slice_ for slice_ in slices if slice_.call is not None or slice_.fragment in soon)
+    )
 
 
 def due_soon(state: LearnerState, now: float) -> list[int]:
@@ -368,7 +370,7 @@ def begin_wait(state: LearnerState) -> list[Effect]:
     if not state.started:
         return []
     state.step_waits = True
-    return ask(state, (each for each in state.slices.values() if is_due(state, each)))
+    return ask(state, (slice_ for slice_ in state.slices.values() if is_due(state, slice_)))
 
 
 def is_due(state: LearnerState, each: SliceState) -> bool:
@@ -401,12 +403,12 @@ def hand_over(state: LearnerState, keys: tuple[tuple[int, int], ...]) -> list[Ef
 def hand_over_again(state: LearnerState, shard: int, newest: Mapping[int, int]) -> list[Effect]:
     """`newest` is the newest version number of every fragment at the shard."""
     return [
-        offer(each, each.captured)
-        for each in state.of(shard)
-        if each.awaited_from is not None
-        and each.captured is not None
-        and newest.get(each.fragment) == each.number
-        and not each.orphaned
+        offer(part, part.captured)
+        for part in state.of(shard)
+        if part.awaited_from is not None
+        and part.captured is not None
+        and newest.get(part.fragment) == part.number
+        and not part.orphaned
     ]
 
 
@@ -428,10 +430,10 @@ def proceed(state: LearnerState) -> list[Effect]:
     """Let step() return if nothing of this boundary is outstanding; at the end Finished does it."""
     if not state.step_waits or state.at_the_end:
         return []
-    for each in state.slices.values():
-        awaited = each.awaited_from is not None and state.progress.position >= each.awaited_from
-        awaited = awaited and not state.is_final(each)
-        if each.capturing or each.adopting is not None or awaited:
+    for slice_ in state.slices.values():
+        awaited = slice_.awaited_from is not None and state.progress.position >= slice_.awaited_from
+        awaited = awaited and not state.is_final(slice_)
+        if slice_.capturing or slice_.adopting is not None or awaited:
             return []
     state.step_waits = False
     return [Command(Proceed())]

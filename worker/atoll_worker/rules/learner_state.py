@@ -276,13 +276,13 @@ class LearnerState:
     def __post_init__(self) -> None:
         self.run_file, self.layout = self.configure.run_file, self.configure.layout
         self.sync = self.run_file.sync.with_fragments(self.layout.fragments)
-        keys = [(each.shard, each.fragment) for each in self.layout.slices]
+        keys = [(slice_.shard, slice_.fragment) for slice_ in self.layout.slices]
         self.slices = {key: SliceState(shard=key[0], fragment=key[1]) for key in keys}
         self.shards = [KnownShard() for _ in range(self.run_file.shards)]
         self.length = of_run_file(self.run_file)
 
     def of(self, shard: int) -> list[SliceState]:
-        return [each for each in self.slices.values() if each.shard == shard]
+        return [slice_ for slice_ in self.slices.values() if slice_.shard == shard]
 
     @property
     def welcomed(self) -> list[int]:
@@ -296,16 +296,16 @@ class LearnerState:
 
     @property
     def tick_seen(self) -> int:
-        return max(each.tick for each in self.shards)
+        return max(shard.tick for shard in self.shards)
 
     @property
     def late(self) -> int:
         """Of the trained tokens: in no commit when the slice was adopted, mean over slices."""
-        return sum(each.late for each in self.shards) // len(self.slices)
+        return sum(shard.late for shard in self.shards) // len(self.slices)
 
     @property
     def epochs_seen(self) -> list[int]:
-        return [each.epoch for each in self.shards]
+        return [shard.epoch for shard in self.shards]
 
     @property
     def at_the_end(self) -> bool:
@@ -314,7 +314,9 @@ class LearnerState:
     @property
     def awaits_version(self) -> bool:
         """Whether the training thread can do nothing but wait for a version in step() (rule 40)."""
-        owes = any(each.capturing or each.adopting is not None for each in self.slices.values())
+        owes = any(
+            slice_.capturing or slice_.adopting is not None for slice_ in self.slices.values()
+        )
         return self.step_waits and not owes
 
     def is_final(self, each: SliceState) -> bool:

@@ -71,12 +71,12 @@ def _of_versions(
     state: LearnerState, shard: int, versions: Sequence[pb.SliceVersion], run: str, epoch: int = 0
 ) -> str:
     """Of each slice of the shard at most once: of one that was lost there is none (rule 22)."""
-    slices = {each.slice for each in versions}
+    slices = {version.slice for version in versions}
     if len(slices) != len(versions):
         return "a slice is named twice"
-    if slices - {each.fragment for each in state.of(shard)}:
+    if slices - {part.fragment for part in state.of(shard)}:
         return f"versions of slices {sorted(slices)[:8]}, which are not those of the shard"
-    return first(_of_version(state, shard, each, run, epoch) for each in versions)
+    return first(_of_version(state, shard, version, run, epoch) for version in versions)
 
 
 def _of_final(state: LearnerState, shard: int, final: pb.Final) -> str:

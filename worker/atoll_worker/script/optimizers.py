@@ -60,9 +60,11 @@ def check(optimizers: Iterable[Optimizer], models: Sequence[nn.Module], *, told:
 
     One that steps copies (f32 masters) is right if the user is `told` of adoptions by `on_adopt`.
     """
-    ours = {id(each) for model in models for each in model.parameters()}
+    ours = {id(parameter) for model in models for parameter in model.parameters()}
     for optimizer in optimizers:
-        stepped = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        stepped = {
+            id(parameter) for group in optimizer.param_groups for parameter in group["params"]
+        }
         if stepped.isdisjoint(ours) and not told:
             raise SpecError(
                 "optimizer",
@@ -75,13 +77,17 @@ def check(optimizers: Iterable[Optimizer], models: Sequence[nn.Module], *, told:
 
 def settings(optimizers: Iterable[Optimizer], places: Sequence[TravellingTensor]) -> Settings:
     """With which settings each tensor that travels is stepped here, by its name."""
-    names = {id(getattr(each.module, each.attribute)): each.spec.name for each in places}
+    names = {id(getattr(place.module, place.attribute)): place.spec.name for place in places}
     found: dict[str, dict[str, object]] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             kept: dict[str, object] = {"class": type(optimizer).__name__}
             kept |= {key: _plain(group[key]) for key in COMPARED if key in group}
-            found |= {names[id(each)]: kept for each in group["params"] if id(each) in names}
+            found |= {
+                names[id(parameter)]: kept
+                for parameter in group["params"]
+                if id(parameter) in names
+            }
     return found
 
 
@@ -280,8 +286,10 @@ class Schedules:
         else:
             item = TickSchedule(given, ticks_max)
         self.items.append(item)
-        known = {id(each.optimizer) for each in self.rates}
-        self.rates += [Rates(each) for each in item.optimizers if id(each) not in known]
+        known = {id(rate.optimizer) for rate in self.rates}
+        self.rates += [
+            Rates(optimizer) for optimizer in item.optimizers if id(optimizer) not in known
+        ]
         self.tick = None
 
     def move_to(self, tick: int, progress: float) -> None:
@@ -289,21 +297,21 @@ class Schedules:
         if self.tick == tick:
             return
         self.tick = tick
-        for each in self.rates:
-            each.restore()
-            each.note()
+        for rate in self.rates:
+            rate.restore()
+            rate.note()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r".*scheduler\.step\(\)` before", UserWarning)
             for item in self.items:
                 item.move_to(tick, progress)
-        for each in self.rates:
-            each.end_move()
+        for rate in self.rates:
+            rate.end_move()
 
     def close(self) -> None:
         for item in self.items:
             item.close()
-        for each in self.rates:
-            each.hook.remove()
+        for rate in self.rates:
+            rate.hook.remove()
         self.items.clear()
         self.rates.clear()
 
@@ -322,7 +330,9 @@ def movable(given: Any) -> Any:
         )
     parameters = inspect.signature(given.step).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = any(each.default is each.empty and each.kind in kinds for each in parameters)
+    required = any(
+        parameter.default is parameter.empty and parameter.kind in kinds for parameter in parameters
+    )
     if isinstance(given, ReduceLROnPlateau) or required:
         problem = f"{name} moves by a metric, which differs between the learners"
         remedy = "use a schedule that depends on the position alone, or a function of the progress"

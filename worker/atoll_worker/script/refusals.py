@@ -55,8 +55,8 @@ def check_accelerate(optimizers: object) -> None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     ranks = torch.distributed.get_world_size()
-    for each in optimizers if isinstance(optimizers, Sequence) else (optimizers,):
-        state = getattr(each, "accelerator_state", None)
+    for optimizer_ in optimizers if isinstance(optimizers, Sequence) else (optimizers,):
+        state = getattr(optimizer_, "accelerator_state", None)
         if (known := getattr(state, "num_processes", ranks)) != ranks:
             remedy = "without GPUs give Accelerator(cpu=True)"
             raise SpecError("Learner", f"accelerate knows {known} of {ranks} processes", remedy)
@@ -214,7 +214,7 @@ class Unshared:
         return f"trained here only, neither merged nor exported: {shortened(new)}; {EARLIER}"
 
     def _found(self) -> Iterator[str]:
-        travelling = {id(getattr(each.module, each.attribute)) for each in self.places}
+        travelling = {id(getattr(place.module, place.attribute)) for place in self.places}
         known = set(self.known)
         for model in self.models:
             clean = cleaner(model)

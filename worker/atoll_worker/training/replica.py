@@ -380,7 +380,7 @@ class Replica:
 
 
 def state_of(layout: Layout) -> JobState:
-    slices = {(each.shard, each.fragment): each for each in layout.slices}
+    slices = {(slice_.shard, slice_.fragment): slice_ for slice_ in layout.slices}
     return JobState(specs=layout.tensors, slices=slices)
 
 

@@ -332,8 +332,8 @@ class Carrier:
 
     async def _looked_at(self, shard: int, fragments: tuple[int, ...]) -> bool:
         bad = list[str]()
-        for each in fragments:
-            bad += await asyncio.to_thread(self.numbers.not_finite, shard, each)
+        for fragment in fragments:
+            bad += await asyncio.to_thread(self.numbers.not_finite, shard, fragment)
         if bad:
             self.feed(self.exchange.bad_seed(bad[0]))
         return not bad

@@ -168,7 +168,7 @@ class Transport:
         works = [self._keep_time()]
         if self.trouble is not None:
             works.append(self._keep_looking())
-        keepers = [asyncio.create_task(each) for each in works]
+        keepers = [asyncio.create_task(work) for work in works]
         await asyncio.wait({*keepers, over}, return_when=asyncio.FIRST_COMPLETED)
         for keeper in keepers:
             if keeper.done():
@@ -322,7 +322,7 @@ class Transport:
             self._said = trouble
             self.feed(self.exchange.troubled(trouble, self.now()))
             outlived = await asyncio.to_thread(self.outlived)
-            again = [each.shard for each in self.clients if each.endpoint in outlived]
+            again = [client.shard for client in self.clients if client.endpoint in outlived]
             self.feed(self.exchange.renewed(again))
             await asyncio.sleep(TROUBLE_SECONDS)
 

@@ -66,15 +66,15 @@ def fields_at(model: type[Model], path: Collection[str | int]) -> list[str]:
     for part in path:
         if isinstance(part, str):
             fields = model.model_fields.values()
-            model = next(_models(each.annotation) for each in fields if each.alias == part)[0]
-    return [each.alias for each in model.model_fields.values() if each.alias]
+            model = next(_models(field.annotation) for field in fields if field.alias == part)[0]
+    return [field.alias for field in model.model_fields.values() if field.alias]
 
 
 def _models(kind: Any) -> list[type[Model]]:
     """Return the models in an annotation such as `list[X]` or `X | None`."""
     if isinstance(kind, type) and issubclass(kind, Model):
         return [kind]
-    return [found for each in get_args(kind) for found in _models(each)]
+    return [found for arg in get_args(kind) for found in _models(arg)]
 
 
 AnnotationValue = Annotated[str, Field(max_length=16_384)]

@@ -35,7 +35,7 @@ ERRORS: Final = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeEr
 def yaml_documents(text: str, name: str) -> list[Any]:
     """Those that are not empty; errors call the text `name`. Raises SpecError."""
     try:
-        found = [each for each in yaml.safe_load_all(text) if each is not None]
+        found = [document for document in yaml.safe_load_all(text) if document is not None]
         count = _count(found, {})
     except RecursionError as error:
         problem = "is nested too deep, or holds itself"
@@ -196,7 +196,7 @@ def _change(document: dict[str, Any], change: str) -> tuple[str, "ManifestEntry"
 
 def _index(entries: list[Any], name: str, path: str) -> int:
     """Of an entry by its name or number; `+NAME` adds one where there is none of that name."""
-    names = [each.get("name") if isinstance(each, dict) else None for each in entries]
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
     if name.startswith("+"):
         name = name.removeprefix("+")
         if name not in names:
@@ -334,7 +334,7 @@ def _other_hosts(command: list[str], args: list[str], hosts: int) -> tuple[str, 
 
 
 def _other_numbers(env: list[EnvVar], hosts: int) -> tuple[str, str] | None:
-    given = {each.name: each.value for each in env}
+    given = {variable.name: variable.value for variable in env}
     if _differs(nodes := given.get(Torchrun.NODES, ""), hosts):
         problem = f"{Torchrun.NODES} in its env is {nodes}, and spec.learner.hosts is {hosts}"
         return problem, "remove it: spec.learner.hosts and hostsMin set it"
@@ -360,8 +360,8 @@ def evaluator_of_another_model(job: Job) -> SpecError | None:
         return None
     places: list[Container | PodOverrides] = [job.spec.learner.template.container]
     places += [region.pod_overrides for region in job.spec.regions]
-    words = " ".join(word for each in places for word in (*each.command, *each.args))
-    if not any(each.command for each in places) or BUILT_IN in words:
+    words = " ".join(word for place in places for word in (*place.command, *place.args))
+    if not any(place.command for place in places) or BUILT_IN in words:
         return None
     return SpecError(
         "spec.evaluator.template",

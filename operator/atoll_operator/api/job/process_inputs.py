@@ -44,16 +44,16 @@ def expected(
     """
     limits = (
         Limit(
-            region=each.name,
-            generation=generations.get(each.name, 0),
-            tokens_per_step=each.tokens_per_step,
+            region=region.name,
+            generation=generations.get(region.name, 0),
+            tokens_per_step=region.tokens_per_step,
         )
-        for each in job.spec.regions
+        for region in job.spec.regions
     )
     return Expected(
         regions=_regions(job),
         start_seconds=job.spec.syncer.start_seconds,
-        limits=tuple(each for each in limits if each != Limit(region=each.region)),
+        limits=tuple(limit for limit in limits if limit != Limit(region=limit.region)),
         checkpoint=checkpoint,
         machines=tuple(
             ListedMachine(name=name, slots=tuple(slots))

@@ -81,8 +81,8 @@ def fields() -> tuple[str, ...]:
     """List the fields below `spec.sync` whose default depends on the preset, such as `wire.up`."""
     named = {
         f"{field}.{inner}" if inner else field
-        for each in PRESETS.values()
-        for field, value in each.settings.items()
+        for preset in PRESETS.values()
+        for field, value in preset.settings.items()
         for inner in (value if isinstance(value, Mapping) else ("",))
     }
     return (*sorted(named), QUORUM)

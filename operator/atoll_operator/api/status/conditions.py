@@ -395,32 +395,32 @@ def _stalled(facts: Facts, *, refused: bool = False) -> Condition:
 
 
 def has_begun(conditions: Sequence[Condition]) -> bool:
-    return any(each.type == "Ready" and each.reason in BEGUN for each in conditions)
+    return any(condition.type == "Ready" and condition.reason in BEGUN for condition in conditions)
 
 
 def merged(
     old: Sequence[Condition], new: Sequence[Condition], generation: int, now: str
 ) -> list[Condition]:
     """Give the new ones times (RFC 3339): lastTransitionTime moves only when the status does."""
-    before = {each.type: each for each in old}
+    before = {condition.type: condition for condition in old}
     found = []
-    for each in new:
-        known = before.get(each.type)
-        since = known.last_transition_time if known and known.status == each.status else None
+    for condition in new:
+        known = before.get(condition.type)
+        since = known.last_transition_time if known and known.status == condition.status else None
         times = {"observed_generation": generation, "last_transition_time": since or now}
-        found.append(each.model_copy(update=times))
+        found.append(condition.model_copy(update=times))
     return found
 
 
 def transitions(old: Sequence[Condition], new: Sequence[Condition]) -> tuple[Condition, ...]:
     """Those whose status has changed; a first False is not worth an Event, nor is a summary."""
-    before = {each.type: each.status for each in old}
+    before = {condition.type: condition.status for condition in old}
     return tuple(
-        each
-        for each in new
-        if each.type not in SUMMARIES
-        and (each.type in before or each.status == TRUE)
-        and before.get(each.type) != each.status
+        condition
+        for condition in new
+        if condition.type not in SUMMARIES
+        and (condition.type in before or condition.status == TRUE)
+        and before.get(condition.type) != condition.status
     )
 
 
@@ -493,8 +493,8 @@ def late(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> str:
 def overwritten_work(replies: Sequence[pb.StatusReply | None], sync: SyncSpec) -> str:
     """Say that values come back so late that most work is overwritten meanwhile (rule 13)."""
     counts = [reply.counts for reply in replies if reply]
-    trained = sum(each.trained for each in counts)
-    share = sum(each.overlap for each in counts) / trained if trained else 0.0
+    trained = sum(count.trained for count in counts)
+    share = sum(count.overlap for count in counts) / trained if trained else 0.0
     if share <= OVERWRITTEN_SHARE_MAX:
         return ""
     return (

@@ -83,7 +83,7 @@ NOTHING: Final = LastWords()
 
 
 def last_words(text: str) -> LastWords:
-    lines = [line for each in re.split(r"[\r\n]+", text) if (line := _plain(each))]
+    lines = [line for part in re.split(r"[\r\n]+", text) if (line := _plain(part))]
     found: Found = {}
     at = 0
     while at < len(lines):
@@ -163,7 +163,7 @@ def _json(value: dict[str, Any], line: str, found: Found) -> None:
 
 
 def _place(frames: list[tuple[str, str]]) -> str:
-    own = [each for each in frames if not any(part in each[0] for part in NOT_THE_USERS)]
+    own = [frame for frame in frames if not any(part in frame[0] for part in NOT_THE_USERS)]
     return ":".join((own or frames)[-1])
 
 

@@ -246,7 +246,7 @@ class Status(StatusPart):
         try:
             return cls.model_validate(given)
         except ValidationError as wrong:
-            places = [(*each["loc"], None)[:2] for each in wrong.errors()]
+            places = [(*error["loc"], None)[:2] for error in wrong.errors()]
         known = given.pop("conditions", None)
         for name in {name for name, _ in places} & given.keys():
             del given[str(name)]
@@ -263,9 +263,9 @@ class Status(StatusPart):
         return text
 
     def true_condition(self, kind: str) -> Condition | None:
-        for each in self.conditions or []:
-            if each.type == kind and each.status == TRUE:
-                return each
+        for condition in self.conditions or []:
+            if condition.type == kind and condition.status == TRUE:
+                return condition
         return None
 
 
@@ -340,7 +340,7 @@ def missing(job: Job, replies: Sequence[pb.StatusReply | None]) -> tuple[str, ..
 
 def without_step(job: Job, registrar: pb.StatusReply) -> tuple[str, ...]:
     """Return the slots without a step in the whole run; none if the registrar began again."""
-    made = {each.slot for each in registrar.slots if each.tokens or each.step_seconds}
+    made = {slot.slot for slot in registrar.slots if slot.tokens or slot.step_seconds}
     return () if registrar.epoch > 1 else tuple(x for x in job.spec.slots if x not in made)
 
 
@@ -380,8 +380,8 @@ def status_of(view: SeenJob) -> Status:
 def _region(view: SeenJob, region: RegionSpec) -> RegionStatus:
     name, own, served = region.name, set(region.slots), region.name in view.ready
     registrar = view.registrar
-    states = [each.state for each in registrar.slots if each.slot in own] if registrar else []
-    live = [each for each in training(view.replies) or () if each.slot in own]
+    states = [slot.state for slot in registrar.slots if slot.slot in own] if registrar else []
+    live = [slot for slot in training(view.replies) or () if slot.slot in own]
     return RegionStatus(
         name=name,
         learners=region.learners,
