@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def read_file(flag: str, path: str, parse: Callable[[str], T]) -> T:
-    """What a file holds. Raises SpecError that names the flag."""
+    """Return what a file holds. Raises SpecError that names the flag."""
     try:
         return parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -96,14 +96,14 @@ def read_file(flag: str, path: str, parse: Callable[[str], T]) -> T:
 
 
 def reader(path: str, parse: Callable[[str], T]) -> Callable[[], T | None] | None:
-    """Reads a file that may change while the shard runs; None: there is none."""
+    """Read a file that may change while the shard runs; None: there is none."""
     from atoll_syncer.edges.job_files import JobFile
 
     return JobFile(path, parse).read if path else None
 
 
 def open_places(flags: argparse.Namespace, metrics: "ShardMetrics") -> tuple[Any, Any, Any]:
-    """The store, the tape and the export. Raises SpecError and StoreError."""
+    """Return the store, the tape and the export. Raises SpecError and StoreError."""
     from atoll_syncer.storage.export import BucketExport, Export
     from atoll_syncer.storage.object_store import ObjectStore, open_store
     from atoll_syncer.storage.tape import Tape
@@ -138,7 +138,7 @@ def open_places(flags: argparse.Namespace, metrics: "ShardMetrics") -> tuple[Any
 
 @contextmanager
 def opening(flag: str) -> Iterator[None]:
-    """Raises SpecError that names the flag where only another setting helps, else StoreError."""
+    """Raise SpecError that names the flag where only another setting helps, else StoreError."""
     try:
         yield
     except StoreError as error:
@@ -162,7 +162,7 @@ def host_of(listen: str) -> str:
 
 
 def bind(server: Any, listen: str, files: Any = None, flag: str = "--listen") -> int:
-    """The port that the server has, with TLS if it has files. Raises SpecError for one in use."""
+    """Bind the server, with TLS if it has files, and return its port. SpecError: it is in use."""
     try:
         if files:
             return int(server.add_secure_port(listen, files.credentials()))
@@ -185,7 +185,7 @@ def open_server(listen: str, files: Any, slots: int) -> Any:
 
 
 def server_files(flags: argparse.Namespace) -> "tuple[Folder, Any, Identity | None]":
-    """The shard's credentials, those of its server, and the job that they belong to.
+    """Return the shard's credentials, those of its server, and the job that they belong to.
 
     As they are renewed they must stay those of that job. Without any the shard serves plain text.
     Raises CredentialsError and OutOfDateError.

@@ -156,14 +156,14 @@ class Driver:
         self._deadline.moved()
 
     async def call(self, request: Any) -> Any:
-        """A registrar call: answered when what it changed is durable."""
+        """Make a registrar call; return its answer when what it changed is durable."""
         self._token += 1
         future = self._log.reply_to(self._token)
         self.feed(self.shard.registrar_request(self._token, request, self.now()))
         return await future
 
     async def transferred(self, session: int, head: pb.Transfer, payload: bytearray) -> None:
-        """A whole transfer: examine its values, then let the rules count it."""
+        """Examine the values of a whole transfer, then let the rules count it."""
         values = self.values
         assert values is not None, "a transfer was accepted without a layout"
         steps = recovery.steps_to(self.state, session, head)
@@ -192,7 +192,7 @@ class Driver:
             values.forget(session)
 
     async def export_pieces(self) -> AsyncIterator[pb.ExportPiece]:
-        """What an export of a job that trains is made of here (rule 36). Raises StoreError."""
+        """Return what an export of a job that trains is made of (rule 36). Raises StoreError."""
         assert self.values is not None, "values before a layout"
         pieces = self._keeping.export_pieces(self.state, self.values)
         following = partial(next, pieces, None)
@@ -274,7 +274,7 @@ class Driver:
             self.feed(self.shard.does_not_fit(model.layout_digest, reason))
 
     def failed(self, error: BaseException) -> None:
-        """The rules or this driver raised what they must not: a bug, which ends the process."""
+        """End the process: the rules or this driver raised what they must not, a bug."""
         log.error("a bug ends this process", exc_info=error)
         self._failed(error)
 

@@ -139,7 +139,7 @@ async def serve(
 
 
 async def take_turn(machine: Machine) -> History:
-    """The log's history, read when it is this process's turn."""
+    """Return the log's history, read when it is this process's turn."""
     loop, thread = asyncio.get_running_loop(), machine.executors[Thread.LOG]
 
     def in_thread(look: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -154,7 +154,7 @@ async def take_turn(machine: Machine) -> History:
 
 
 def make_driver(machine: Machine, history: History, *, waited: bool) -> Driver:
-    """The shard's rules over this history, and their driver.
+    """Return the shard's rules over this history, and their driver.
 
     Only a process that finds an empty log at its start may know that no run can exist.
     """

@@ -46,7 +46,7 @@ class Step:
 
 
 class Learner:
-    """One model replica of a job, used around an ordinary training loop:
+    """One model replica of a job, used around an ordinary training loop.
 
         job = atoll.job()
         torch.manual_seed(job.seed)  # all learners begin with the same model

@@ -32,7 +32,7 @@ class Snapshot:
 
 
 class Observer:
-    """Receives the shared parameters of a job in a process of its own:
+    """Receives the shared parameters of a job in a process of its own.
 
         with Observer(model) as observer:
             for snapshot in observer.snapshots(every=100):

@@ -51,7 +51,7 @@ class Place(Protocol):
 
 
 def steps_of(place: Place) -> list[int]:
-    """The numbers of the folders step-N, ascending."""
+    """Return the numbers of the folders step-N, ascending."""
     return sorted(int(step[1]) for step in map(STEP.fullmatch, place.folders()) if step)
 
 
@@ -116,7 +116,7 @@ def is_taken(place: Place, attempt: Attempt) -> bool:
 def works(
     place: Place, store: Store, attempt: Attempt, time: Callable[[], float]
 ) -> Iterator[Callable[[], object]]:
-    """What is to be done for a part, one after the other; each may be done again."""
+    """Yield what is to be done for a part, one after the other; each may be done again."""
     part = place.below(attempt.part)
     taken = dataclasses.replace(attempt.snapshot, history=_of_checkpoint(attempt.history))
     yield part.open
@@ -129,7 +129,7 @@ def works(
 
 
 def finish(place: Place, attempt: Attempt, time: Callable[[], float]) -> Sequence[int]:
-    """The shards that have no part yet, or shard 0 alone, which says that it is whole; none: it is.
+    """Return the shards that have no part yet, or shard 0, which marks it whole; none: it is.
 
     Shard 0 says so in its place when all parts are there.
     """
@@ -184,7 +184,7 @@ def _slices(layout: Layout, shard: int, history: History) -> list[dict[str, Any]
 
 
 def newer_elsewhere(place: Place, attempt: Attempt) -> int:
-    """The newest step above an attempt's of which another shard has a part; 0: there is none."""
+    """Return the newest step above an attempt's of which another shard has a part, or 0."""
     run, others = attempt.history.run, [x for x in range(attempt.shards) if x != attempt.shard]
     for step in reversed(steps_of(place)):
         parts = (read_part(place, step, each) for each in others if step > attempt.step)
@@ -199,7 +199,7 @@ def is_whole(place: Place, step: int, run: str) -> bool:
 
 
 def read_whole(place: Place, step: int) -> dict[str, Any] | None:
-    """What checkpoint.json says; None: it is not there, or is none."""
+    """Return what checkpoint.json says; None: it is not there, or is none."""
     with suppress(StoreMissing, ValueError, KeyError, TypeError):
         about = documents.mapping(bytes(place.read(f"{step_name(step)}/{WHOLE}")))
         for name, kind in (("run", str), ("time", float), ("tick", int), ("shards", int)):
@@ -215,7 +215,7 @@ def of_job(about: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def read_part(place: Place, step: int, shard: int) -> LogSnapshot | None:
-    """What part.json says; None: it is not there, or is none."""
+    """Return what part.json says; None: it is not there, or is none."""
     with suppress(StoreMissing, DamagedError):
         return journal.read_snapshot(place.below(part_name(step, shard)), PART)
     return None

@@ -123,13 +123,13 @@ class Checkpoint:
         )
 
     def errors(self, shard: int) -> AbstractContextManager[None]:
-        """What is damaged or gone in a part is named."""
+        """Raise RestoreRefusedError that names what is damaged or gone in a part."""
         return refusing(f"{self.url}/{shard}", self.remedy)
 
 
 @contextmanager
 def refusing(where: str, remedy: str) -> Iterator[None]:
-    """Turns what is damaged or gone into a RestoreRefusedError; trouble that may pass stays."""
+    """Turn what is damaged or gone into a RestoreRefusedError; trouble that may pass stays."""
     try:
         yield
     except (StoreCorrupt, StoreMissing) as error:
@@ -143,7 +143,7 @@ def refusing(where: str, remedy: str) -> Iterator[None]:
 
 
 def find(url: str, open_place: Callable[[str], Place]) -> Checkpoint:
-    """Raises RestoreRefusedError, StoreUnavailable, and SpecError for a URL that is none."""
+    """Raise RestoreRefusedError, StoreUnavailable, and SpecError for a URL that is none."""
     url = url.rstrip("/")
     above, _, last = url.rpartition("/")
     if named := STEP.fullmatch(last):
@@ -159,7 +159,7 @@ def find(url: str, open_place: Callable[[str], Place]) -> Checkpoint:
 
 
 def find_of_job(place: Place, job: RunFile) -> Checkpoint | None:
-    """The newest whole one that a run of this very job has left; None: there is none.
+    """Return the newest whole one that a run of this very job has left; None: there is none.
 
     A job that was deleted and made again is another one. Raises RestoreRefusedError and
     StoreUnavailable.
@@ -242,7 +242,7 @@ def _layout(histories: Sequence[History], remedy: str, url: str) -> Layout:
 
 
 def difference(checkpoint: Checkpoint, layout: Layout) -> str:
-    """The first tensor in whose name or shape a model differs from a checkpoint's; or empty."""
+    """Return the first tensor whose name or shape differs from the checkpoint's; or empty."""
     mine = {each.name: each.shape for each in layout.tensors}
     theirs = {each.name: each.shape for each in checkpoint.layout.tensors}
     for name in sorted(mine | theirs):
@@ -296,7 +296,7 @@ class _Overlap:
 
 
 def _overlaps(old: Layout, new: Layout, shard: int) -> Iterator[tuple[Slice, list[_Overlap]]]:
-    """The old slices that have something of a shard's new ones."""
+    """Yield the old slices that have something of a shard's new ones."""
     mine: dict[str, list[tuple[int, Piece]]] = defaultdict(list)
     for owned in new.shard_slices(shard):
         for piece in owned.pieces:
@@ -321,7 +321,7 @@ FOLDER: Final = "rendered"
 
 
 def render(place: Place, attempt: Attempt, scratch: Path, wire_down: Wire) -> None:
-    """Raises StoreCorrupt and StoreMissing (a part is damaged), StoreFull and StoreUnavailable."""
+    """Raise StoreCorrupt and StoreMissing (a part is damaged), StoreFull and StoreUnavailable."""
     name, target = copies.model_name(attempt.step), Export(scratch / FOLDER)
     if _is_there(place, f"{name}/{INDEX}"):
         return

@@ -71,7 +71,7 @@ class Background:
         return await asyncio.get_running_loop().run_in_executor(self._executors[thread], work)
 
     async def until_stored(self, thread: Thread, work: Callable[[], T]) -> T:
-        """The same, again every RETRY_SECONDS while the store has `troubles`, each logged once."""
+        """Repeat it every RETRY_SECONDS while the store has `troubles`, each logged once."""
         said: list[str] = []
         try:
             while True:

@@ -144,7 +144,7 @@ class Checkpointing:
                 self._release(attempt)
 
     async def _take(self, place: Place, plan: Checkpoints, attempt: Attempt) -> None:
-        """Raises OvertakenError."""
+        """Raise OvertakenError."""
         await self._copy(place, attempt)
         self._pin(frozenset())
         await self._finish(place, attempt)
@@ -309,7 +309,7 @@ class Restoring:
         self._feed(self._shard.checkpoint_found(about))
 
     async def _of_this_job(self) -> Checkpoint | None:
-        """The newest one of its own runs, of which no process and no store has anything left."""
+        """Return the newest one of its own runs of which no process or store has anything left."""
         run_file, open_place = self._machine.run_file, self._machine.open_place
         assert run_file.checkpoint is not None, "no place of its own"
         assert open_place is not None, "no place can be opened"

@@ -114,7 +114,7 @@ class ShardMetrics:
         )
 
     def _made(self, kind: Callable[..., M], name: str, text: str, /, **labels: Iterable[str]) -> M:
-        """A metric, and a sample for each value of its label that is known."""
+        """Return a metric, and a sample for each value of its label that is known."""
         metric: Any = kind(f"{PREFIX}_{name}", text, tuple(labels), registry=self.registry)
         for values in labels.values():
             for value in values:

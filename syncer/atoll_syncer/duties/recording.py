@@ -218,7 +218,7 @@ def merge_name(slice_: int, number: int, epoch: int) -> str:
 
 
 def read(store: Store, name: str, kind: type) -> Any:
-    """A RecordStart or RecordedMerge. Raises StoreMissing, StoreCorrupt and StoreUnavailable."""
+    """Read a RecordStart or RecordedMerge. StoreMissing, StoreCorrupt or StoreUnavailable."""
     try:
         return documents.from_document(kind, without_checksum(store.read(name)))
     except (DamagedError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -244,7 +244,7 @@ class MergeUnderWay(NamedTuple):
 
 
 def check_room(folder: Path) -> None:
-    """Raises StoreFull where what may be left out would soon take the room of a volume's others."""
+    """Raise StoreFull where what may be left out would soon take the room of a volume's others."""
     with storage_errors(folder):
         volume = shutil.disk_usage(folder)
     if volume.free < FREE_SHARE_MIN * volume.total:
@@ -264,14 +264,14 @@ class MergeRecorder:
         self._ended = set[int]()  # slices
 
     def take(self, values: "TensorValues", effect: MergeOffers) -> None:
-        """A merge begins: keep its offers in memory, if it is to be recorded."""
+        """Keep the offers of a merge that begins in memory, if it is to be recorded."""
         slice_ = effect.slice
         if self._place is not None and slice_ not in self._ended:
             head = self._state.history.heads[slice_]
             self._under_way[slice_] = MergeUnderWay(effect, head, values.staged(effect))
 
     async def write(self, outcome: "StoredVersion") -> None:
-        """The version is stored, and no entry names it yet. Records how it was merged."""
+        """Record how a version was merged that is stored, and that no entry names yet."""
         merge = self._under_way.pop(outcome.slice, None)
         if merge is None or self._place is None:
             return
@@ -317,7 +317,7 @@ class MergeRecorder:
         epochs[number] = epoch
 
     def _begin(self, place: FileStore, slice_: int, head: HeadVersion) -> dict[int, int]:
-        """The epochs of versions from which the record of a slice may continue, by number."""
+        """Return the epochs, by number, of versions from which a slice's record may continue."""
         state, store = self._state, place.below(str(self._state.number))
         store.open()
         try:

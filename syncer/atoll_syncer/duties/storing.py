@@ -111,7 +111,7 @@ class LogQueue:
             log.warning("stopped with unwritten entries", count=self._waiting.qsize())
 
     async def _handle(self, together: Sequence[Entry | SendReply]) -> None:
-        """Replies, or the records of one entry."""
+        """Send replies, or append the records of one entry."""
         records = list[Entry]()
         for each in together:
             if isinstance(each, SendReply):
@@ -196,7 +196,7 @@ class Keeping:
     async def write_data_states(
         self, state: ShardState, outcome: "StoredVersion", kept: Mapping[str, bytes]
     ) -> str:
-        """The object's name; empty where no merged offer has a data state."""
+        """Return the object's name; empty where no merged offer has a data state."""
         merged = {slot: each for slot, each in kept.items() if slot not in outcome.found.left_out}
         if not merged:
             return ""
@@ -253,7 +253,7 @@ class Tidying:
                 self._begin("sweep", partial(self._collector.sweep, live, history.epoch))
 
     def pin(self, names: Set[str]) -> None:
-        """These objects stay, and those of the last call may go (rule 42)."""
+        """Keep these objects; those of the last call may go (rule 42)."""
         self._collector.pin(names)
         self._begin("objects", self._collector.remove)
 
@@ -344,7 +344,7 @@ class Beating:
         self._ended = False
 
     async def work(self) -> None:
-        """A beat that fails is left out.
+        """Send heartbeats; one that fails is left out.
 
         In a store that somebody has emptied this process would add to a log that no other can read.
         So it ends, and the next one takes back from the learners what is gone (rule 22).
@@ -365,7 +365,7 @@ class Beating:
             period, began_at = max(self._period, now - began_at), now
 
     async def goodbye(self) -> None:
-        """The last beat: who follows takes over at once. No entry may follow."""
+        """Write the last heartbeat: who follows takes over at once. No entry may follow."""
         self._ended = True
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):

@@ -78,7 +78,7 @@ class CallRefusal:
 
 
 def identify(owner: JobIdentity, uris: Sequence[str], asked: str) -> Identity | CallRefusal:
-    """The peer with these URI names, if it is of `owner`, the job of this shard."""
+    """Return the peer with these URI names, if it is of `owner`, the job of this shard."""
     needed = f"a process of {owner}"
 
     def refused(reason: Reason, presented: object) -> CallRefusal:
@@ -106,7 +106,7 @@ def of_roles(peer: Identity, roles: Collection[Role], asked: str) -> CallRefusal
 
 
 def of_join(peer: Identity, join: pb.Join) -> CallRefusal | None:
-    """A name that is no slot is not refused here: the rules do so in their own words."""
+    """Pass a name that is no slot: the rules refuse it in their own words."""
     if join.observer:
         return of_roles(peer, OBSERVERS, "observing")
     asked = f"joining as '{printable(join.slot)}'"
@@ -166,7 +166,7 @@ def of_machine(
 
 
 def of_bulk(peer: Identity, session: Identity | None) -> CallRefusal | None:
-    """A Bulk stream of a session is opened by who has opened that."""
+    """Refuse a Bulk stream of a session that another peer has opened."""
     if session is not None and replace(peer, generation=session.generation) == session:
         return None
     return CallRefusal(
@@ -239,7 +239,7 @@ class Doorkeeper:
         return of_region or of_machine(peer, listed.given, asked, slot)
 
     def certificate(self, context: Any, peer: Identity | None) -> Certificate:
-        """What this peer, which was let in, has shown: the session that it opens ends with it."""
+        """Return the admitted peer's certificate: the session that it opens ends with it."""
         if peer is None:
             return PLAIN_TEXT
         (text,) = context.auth_context()[PEER_CERTIFICATE]

@@ -69,7 +69,7 @@ class Received:
         return self.folder / PARTS / f"received-{self.shard}"
 
     def take(self, piece: pb.ExportPiece) -> None:
-        """Raises StoreCorrupt, StoreFull and StoreUnavailable."""
+        """Raise StoreCorrupt, StoreFull and StoreUnavailable."""
         path = self.path
         with storage_errors(path):
             if piece.HasField("model"):

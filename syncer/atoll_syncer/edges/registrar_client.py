@@ -42,7 +42,7 @@ class RegistrarClient:
         self._away = False
 
     async def ask(self, request: Any) -> Any:
-        """The reply, or None when the registrar does not answer: the caller tries again."""
+        """Return the reply, or None when the registrar does not answer: the caller tries again."""
         try:
             await self._connect()
         except (SpecError, OutOfDateError) as error:
@@ -63,7 +63,7 @@ class RegistrarClient:
         return reply
 
     async def _connect(self) -> None:
-        """Raises SpecError and OutOfDateError for credentials that cannot be used."""
+        """Raise SpecError and OutOfDateError for credentials that cannot be used."""
         credentials = self._folder.read()
         if self._channel is not None and credentials == self._used:
             return

@@ -108,7 +108,7 @@ class SliceReplay:
             self.count, self.time = self.count + 1, merge.time
 
     def _restored(self, store: Store, start: RecordStart) -> TensorValues:
-        """The slice with its first version."""
+        """Return the slice with its first version."""
         if not (self.shard < start.shards and self.slice < start.fragments):
             raise DifferenceError("its beginning is of another slice")
         layout = build_layout(specs_of(start.tensors), start.fragments, start.shards)
@@ -137,7 +137,7 @@ class SliceReplay:
 
 
 def _compare(made: StoredVersion, merge: RecordedMerge) -> None:
-    """Raises DifferenceError."""
+    """Raise DifferenceError."""
     if made.digest != merge.digest:
         reason = f"has the digest {made.digest}, and was published with {merge.digest}"
     elif made.object != merge.object:
@@ -149,7 +149,7 @@ def _compare(made: StoredVersion, merge: RecordedMerge) -> None:
 
 
 def records(run: Path) -> dict[int, Store]:
-    """The record of each shard, by number. Raises SpecError, StoreUnavailable."""
+    """Return the record of each shard, by number. Raises SpecError, StoreUnavailable."""
     with storage_errors(run):
         marks = [mark.parent for mark in run.glob(f"{FOLDER}/*/{MARK}")]
     stores = {int(path.name): FileStore(path) for path in marks if path.name.isdecimal()}

@@ -66,7 +66,7 @@ log = structlog.get_logger()
 
 @contextmanager
 def bugs_end(driver: Driver) -> Iterator[None]:
-    """A bug ends the process: gRPC alone would close the stream, and go on with half a change."""
+    """End the process at a bug: gRPC alone would close the stream after half a change."""
     try:
         yield
     except Exception as error:
@@ -165,7 +165,7 @@ class BulkStreams:
         return driver.accepted.pop(number, None)
 
     async def _frame(self, gathering: Gathering, lane: int, context: Any) -> Any:
-        """The next frame. Raises FrameError when a transfer under way does not go on."""
+        """Return the next frame. Raises FrameError when a transfer under way does not go on."""
         reading = asyncio.ensure_future(context.read())
         try:
             while True:
@@ -197,7 +197,7 @@ class BulkStreams:
             await asyncio.gather(*map(send, port.streams, stripes))
 
     def _composed(self, number: int, fragment: int) -> tuple[pb.Transfer, Buffer] | None:
-        """The newest version of a slice for this session; None where there is none to send."""
+        """Return the newest version of a slice for this session; None: there is none to send."""
         driver = self.driver
         with bugs_end(driver):
             publish = driver.shard.publish(number, fragment)
@@ -218,7 +218,7 @@ STALLED = f"nothing came for {STALLED_SECONDS:.0f} s in the middle of a transfer
 
 
 def _number(text: str) -> int:
-    """A number that a peer has named; -1 for what is none."""
+    """Return a number that a peer has named; -1 for what is none."""
     fits = text.isascii() and text.isdigit() and len(text) < DIGITS_MAX
     return int(text) if fits else -1
 
@@ -267,7 +267,7 @@ class SyncerService(SyncerServicer):
             self.open -= 1
 
     async def _join(self, context: Any) -> pb.Join | None:
-        """A stream's first message; None when it is no Join, or does not come."""
+        """Return a stream's first message; None when it is no Join, or does not come."""
         if caller := self.door.caller(context):
             most = UNJOINED_MAX + self._slots()
             if self.unjoined[caller] >= most:
@@ -328,12 +328,12 @@ class SyncerService(SyncerServicer):
             log.info("session ended", session=number, slot=slot)
 
     async def _end_in_time(self, port: SessionPort) -> None:
-        """A peer that does not read its End keeps no stream open."""
+        """Close the stream of a peer that does not read its End."""
         await port.ending.wait()
         await asyncio.sleep(SHUT_OUT_SECONDS_MAX if port.shut_out else END_SECONDS_MAX)
 
     async def Status(self, request: Any, context: Any) -> pb.StatusReply:
-        """The shard's state; what is tried again at the store is its reason, if it has no other.
+        """Return the shard's state; its reason may be what is tried again at the store.
 
         What the operator says with its question is told to whoever asks next.
         """
@@ -416,7 +416,7 @@ class RegistrarService(RegistrarServicer):
         return await self._call(request, context)
 
     async def _call(self, request: Any, context: Any) -> Any:
-        """The answer, once what the call changed is durable; refused by every other shard."""
+        """Answer once what the call changed is durable; every other shard refuses it."""
         if not self.driver.state.registrar:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION, "this shard is not the registrar; ask shard 0"

@@ -183,7 +183,7 @@ class EndProcess(Effect):
 
 
 def refuse(code: pb.Code, reason: str, remedy: str = "", *, retry: bool = False) -> pb.End:
-    """A refusal of a Join, or the end of a session; `remedy` where the code's own is too general.
+    """Return a Join's refusal, or a session's end; `remedy` where the code's is too general.
 
     `retry`: the learner may dial again although the code alone does not say so (`exits.REFUSALS`).
     """

@@ -229,7 +229,7 @@ class History:
         self._count({entry.slot: said})
 
     def _begin_with(self, entry: RunStarted) -> None:
-        """What a checkpoint brings (rule 43)."""
+        """Take what a checkpoint has (rule 43)."""
         self.checkpoint, self.first_tick = entry.checkpoint, entry.tick
         self.tick = max(self.tick, entry.tick)
         self.cursors |= entry.cursors
@@ -287,7 +287,7 @@ class History:
         self.merged_offers += len(entry.participants)
 
     def _count(self, trained: Mapping[str, Trained]) -> None:
-        """An entry may say less than an earlier one: it was on its way when that one was made."""
+        """Count an entry, which may have less than an earlier one that overtook it."""
         for slot, each in trained.items():
             self.trained[slot] = self.trained.get(slot, NONE_TRAINED).also(each)
             self._name(slot, each.incarnation)
@@ -296,7 +296,7 @@ class History:
         self.named[slot] = max(self.named.get(slot, 0), incarnation)
 
     def lineage(self, fragment: int) -> list[Merged]:
-        """What the head of a slice holds of every slot; cursors are the largest of any slice."""
+        """Return what a slice's head holds of every slot; cursors are the largest of any slice."""
         return [
             dataclasses.replace(each, cursor=self.cursors[slot])
             for slot, each in sorted(self.merged.get(fragment, {}).items())

@@ -97,7 +97,7 @@ class Trained:
         return min(self.before + self.now, COUNTER_MAX)
 
     def also(self, other: "Trained") -> "Trained":
-        """What both know together. Each may lack some of what the slot has trained."""
+        """Return what both know together. Each may lack some of what the slot has trained."""
         if self.incarnation == other.incarnation:
             return Trained(
                 incarnation=self.incarnation,
@@ -118,7 +118,7 @@ class Trained:
         )
 
     def merges(self, incarnation: int, tokens: int) -> "Trained":
-        """A commit has taken in an offer of this incarnation."""
+        """Note that a commit has taken in an offer of this incarnation."""
         known, more = self.also(Trained(incarnation=incarnation)), Settled(merged=tokens)
         if incarnation < known.incarnation:
             return dataclasses.replace(known, settled_before=known.settled_before.plus(more))
@@ -310,14 +310,14 @@ KINDS: Final[Mapping[str, Any]] = {each.__name__: each for each in get_args(Entr
 
 
 def check_order(participants: Iterable[Participant]) -> None:
-    """Raises ValueError: they are not in the order of their slots, or one comes twice (rule 12)."""
+    """Raise ValueError: they are not in the order of their slots, or one comes twice (rule 12)."""
     slots = [each.slot for each in participants]
     if slots != sorted(set(slots)):
         raise ValueError(f"a merge of {', '.join(slots)}, which are not in order, each once")
 
 
 def of_fields(kind: type[T], source: Any) -> T:
-    """A value of this class from what has fields of the same names, such as a message."""
+    """Return a value of this class from what has fields of the same names, such as a message."""
     of: Any = kind
     hints: dict[str, Any] = documents.hints_of(of)
     found = {name: getattr(source, name) for name in hints}

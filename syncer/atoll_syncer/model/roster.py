@@ -134,7 +134,7 @@ class Slot:
         return self.trained.total
 
     def open(self, session: int, now: float, incarnation: int = 0) -> None:
-        """A session was welcomed; its reports count from nothing, the slot keeps its tokens.
+        """Open a welcomed session; its reports count from nothing, the slot keeps its tokens.
 
         Bulk streams need not be waited for: without them a learner gets no version.
         """
@@ -150,7 +150,7 @@ class Slot:
         self.offer_time = MovingMean(min(mean, seconds))
 
     def take(self, report: pb.Report, now: float, tokens_per_step_max: int | None = None) -> int:
-        """Returns the steps that are new to the clock; steps before the learner trains are not."""
+        """Return the steps that are new to the clock; steps before the learner trains are not."""
         was = self.report
         self.progress = {each.slice: each for each in report.slices}
         if report.t_m != was.t_m or not was.training or was.waiting:
@@ -295,7 +295,7 @@ class JobClock:
             self.ahead += 1
 
     def set_training(self, slots: frozenset[str]) -> None:
-        """A joiner enters where it says that it is, from t-1 to t; a change draws all in."""
+        """Let a joiner enter where it reports to be, from t-1 to t; a change draws all in."""
         if slots is self.training:
             return
         self.training = slots
@@ -403,7 +403,7 @@ class Round:
             self.data_states[offer.slot] = data_state
 
     def note_quorum(self, quorum: int, grace_seconds: float, now: float) -> None:
-        """The K-th offer starts the grace; K may also fall, when a learner is lost."""
+        """Start the grace with the K-th offer; K may also fall, when a learner is lost."""
         if self.quorum_at is None and len(self.complete) >= quorum:
             self.quorum_at, self.grace_seconds = now, grace_seconds
 
@@ -431,7 +431,7 @@ class Round:
         return self.complete.pop(slot, None)
 
     def count_grace_again(self, quorum: int) -> None:
-        """An offer was removed: the grace counts from the K-th of those that stay."""
+        """Count the grace from the K-th of the offers that stay: one was removed."""
         if self.quorum_at is not None and len(self.complete_at) >= quorum:
             self.quorum_at = max(self.quorum_at, sorted(self.complete_at.values())[quorum - 1])
 

@@ -243,7 +243,7 @@ class Recovery:
     failed: str = ""  # why no learner can give back what is lost
 
     def awaited(self, session: int, fragment: int) -> AskedHolder | None:
-        """What this session was asked for and has not given yet."""
+        """Return what this session was asked for and has not given yet."""
         asked = self.asked.get(fragment)
         here = asked is not None and asked.holder.session == session and not asked.storing
         return asked if here else None
@@ -322,7 +322,7 @@ class ShardState:
     ending: Ending
 
     def set_layout(self, layout: Layout | None) -> None:
-        """That of the log or, before version 0 is durable, of the learner that was asked for it.
+        """Set the log's layout or, before version 0 is durable, that of the learner asked for it.
 
         Where the number of slices follows from the model, until then slice 0 stands for all.
         """
@@ -473,5 +473,5 @@ def new_state(beginning: Beginning, history: History, now: float) -> ShardState:
 
 
 def layout_of(history: History, run_file: RunFile) -> Layout:
-    """The layout of the logged model under this run file. Raises SpecError where there is none."""
+    """Return the layout of the logged model under this run file. SpecError: there is none."""
     return run_file.layout(specs_of(history.tensors))

@@ -180,7 +180,7 @@ def examine(
 
 
 def _slice_number(head: pb.Transfer) -> int:
-    """The slice that a learner's transfer names. Raises TransferError for any other kind."""
+    """Return the slice that a learner's transfer names. Raises TransferError for any other kind."""
     match head.WhichOneof("kind"):
         case "offer":
             return head.offer.slice
@@ -192,7 +192,7 @@ def _slice_number(head: pb.Transfer) -> int:
 
 
 def _check_size(owned: Slice, head: pb.Transfer, payload: Buffer) -> None:
-    """Encoding and length must fit the slice; seeds and held versions come as f32 or bf16."""
+    """Check encoding and length against the slice; seeds and held versions are f32 or bf16."""
     if not head.HasField("offer") and head.encoding not in arrays.FLOATS:
         raise TransferError(f"slice {owned.fragment}: whole values must come as f32 or bf16")
     try:

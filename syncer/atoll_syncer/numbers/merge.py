@@ -52,17 +52,17 @@ class Delta(Protocol):
     """One learner's difference for one slice, in the encoding in which it came."""
 
     def read(self, span: range, scratch: Array) -> Array:
-        """The span's elements, f32[len(span)], in `scratch` or in memory of its own.
+        """Return the span's elements, f32[len(span)], in `scratch` or in memory of its own.
 
         `scratch` is f32 and holds the span and two blocks of the codec. The caller only reads the
         result, and only until the next call with the same scratch.
         """
 
     def floats(self, span: range) -> Array | None:
-        """The same as it came, f32 or bf16; None of an integer codec."""
+        """Return the same as it came, f32 or bf16; None of an integer codec."""
 
     def unscaled(self, span: range, out: Array) -> tuple[Array, Array, slice]:
-        """The same, not yet multiplied by the scales: f32[blocks, values of a block] over `out`.
+        """Return the values before the scales: f32[blocks, values of a block] over `out`.
 
         Also the scales, f32[blocks], and where the span lies among the values. `out` is as long as
         `scratch` of `read`.
@@ -85,7 +85,7 @@ def mean_coefficients(weights: Sequence[float]) -> list[float]:
 
 
 def direction_coefficients(weights: Sequence[float], norms: Sequence[float]) -> list[float]:
-    """What each difference is multiplied by so that the sum is `sum w phi(v) / sum w`."""
+    """Return what each difference is multiplied by so that the sum is `sum w phi(v) / sum w`."""
     shares = mean_coefficients(weights)
     return [share / norm if norm > TINY else 0.0 for share, norm in zip(shares, norms, strict=True)]
 

@@ -249,14 +249,14 @@ class TensorValues:
             del self._kept[key]
 
     def staged(self, effect: MergeOffers) -> dict[str, Arrived]:
-        """The offers that are to be merged, by slot."""
+        """Return the offers that are to be merged, by slot."""
         return {
             p.slot: self._offers[p.slot, p.incarnation, effect.slice, p.capture]
             for p in effect.participants
         }
 
     def begin_merge(self, effect: MergeOffers, run: str, epoch: int) -> VersionInMaking:
-        """The head's successor; takes the staged offers that it merges."""
+        """Return the head's successor; takes the staged offers that it merges."""
         part = self.slices[effect.slice]
         assert part.head is not None, f"slice {effect.slice} has no version"
         assert part.coming is None, f"slice {effect.slice} has a commit under way"
@@ -307,7 +307,7 @@ class TensorValues:
         ]
 
     def begin_held(self, effect: StoreHeld, run: str, epoch: int) -> VersionInMaking:
-        """A learner's version under the next number, with zero momentum (rule 22).
+        """Return a learner's version under the next number, with zero momentum (rule 22).
 
         Its base has the bits that the learner sent: those of a last version are f32.
         """
@@ -319,19 +319,19 @@ class TensorValues:
     def begin_previous(
         self, head: HeadVersion, effect: StorePrevious, store: Store, run: str, epoch: int
     ) -> VersionInMaking:
-        """What the store has as `head`, with a later number; `compute` may raise StoreError."""
+        """Begin with the store's `head` under a later number; `compute` may raise StoreError."""
         part = self.slices[effect.slice]
         origin = self._origin(part, effect.number, run, epoch)
         return VersionInMaking(part, origin, lambda: Published(base=_read(part, head, store)))
 
     def committed(self, slice_: int) -> None:
-        """The entry that names the slice's coming version is durable."""
+        """Note that the entry that names the slice's coming version is durable."""
         part = self.slices[slice_]
         assert part.coming is not None, f"slice {slice_} has no commit under way"
         part.head, part.coming = part.coming, None
 
     def publish_payload(self, slice_: int, number: int, base: int | None) -> Payload:
-        """A version for a receiver that holds number `base` bit for bit, or None of any known.
+        """Return a version for a receiver that holds number `base` bit for bit, or no known one.
 
         `number` is the head's or the coming version's: chunks may leave before the entry is
         durable, the trailer may not. Raises KeyError for any other number.
@@ -349,12 +349,12 @@ class TensorValues:
         return Payload(encoding=encoding, difference=False, data=version.base.data)
 
     def bases(self) -> dict[int, Base]:
-        """The head of every slice, as published."""
+        """Return the head of every slice, as published."""
         heads = {fragment: part.head for fragment, part in self.slices.items()}
         return {fragment: head.base for fragment, head in heads.items() if head is not None}
 
     def exported(self) -> dict[int, Array]:
-        """What the export is made of: the bases [n]."""
+        """Return what the export is made of: the bases [n]."""
         return {fragment: as_learners_hold(base) for fragment, base in self.bases().items()}
 
     def restore(self, fragment: int, head: HeadVersion, store: Store) -> None:
@@ -368,7 +368,7 @@ class TensorValues:
     def _adopting(
         self, part: SliceValues, arrived: Arrived, encoding: pb.Encoding
     ) -> Callable[[], Published]:
-        """A version from whole values: they become the master, and the momentum is zero.
+        """Return a version from whole values: they become the master, and the momentum is zero.
 
         `encoding` is that of its base.
         """
@@ -402,7 +402,7 @@ def _read(part: SliceValues, head: HeadVersion, store: Store) -> Base:
 
 
 def _rounded(part: SliceValues) -> Published:
-    """A base that is the master, rounded."""
+    """Return a base that is the master, rounded."""
     base = arrays.empty_packed(base_encoding(part.recipe.wire_down), part.recipe.form)
     round_master(part.master, base)
     return Published(base=base)

@@ -48,7 +48,7 @@ class Workers:
     def each(
         self, blocks: Sequence[range], work: Callable[[range, Scratch], Result]
     ) -> list[Result]:
-        """What `work` returns for each block, in their order; also runs in the caller's thread."""
+        """Return what `work` returns of every block, in order; also uses the caller's thread."""
         found: dict[int, Result] = {}
         numbers = iter(range(len(blocks)))  # its `next` is one step of the interpreter
 

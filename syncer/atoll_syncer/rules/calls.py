@@ -45,7 +45,7 @@ def start_due(state: ShardState, now: float) -> list[Effect]:
 
 
 def begin(state: ShardState, fragment: int, due: int, now: float) -> list[Effect]:
-    """A round on the slice's head, and its first Calls."""
+    """Begin a round on the slice's head, with its first Calls."""
     base = state.history.heads[fragment].number
     each = Round(slice=fragment, due=due, base=base, opened_at=now)
     state.rounds.open[fragment] = each
@@ -55,7 +55,7 @@ def begin(state: ShardState, fragment: int, due: int, now: float) -> list[Effect
 def begin_last(
     state: ShardState, fragment: int, due: int, deadline: float, now: float
 ) -> list[Effect]:
-    """A slice's last round; one that is open becomes it. Neither K nor rule 9's distance apply."""
+    """Begin a slice's last round, or make the open one it; no K, no distance of rule 9."""
     effects: list[Effect] = []
     if fragment not in state.rounds.open:
         effects += begin(state, fragment, due, now)
@@ -67,7 +67,7 @@ def begin_last(
 
 
 def put_off_last(state: ShardState) -> None:
-    """The job has become longer: its last rounds are rounds like others, and none is finished.
+    """Make last rounds ordinary ones: the job has become longer, and none is finished.
 
     One that closed with nothing was none: its slice is due again.
     """
@@ -134,7 +134,7 @@ FASTER_THAN_OTHERS_MAX: Final = 64.0  # than the median: one job may have all ki
 
 
 def advance(state: ShardState, slot: str, steps: int, now: float) -> None:
-    """A slot reports new steps; they count while it is Training, as far as they can have been done.
+    """Count a slot's new steps while it is Training, as far as they can have been done.
 
     In lock-step the jump of a learner that was away is no work: counted as steps, it would drive
     the tick, and so other learners' jumps.
@@ -168,7 +168,7 @@ def _shortest_step(state: ShardState, report: pb.Report) -> float:
 
 
 def _farthest(state: ShardState) -> int:
-    """The last position in lock-step at which nobody waits for a version that is not there yet."""
+    """Return the last position in lock-step at which all versions waited for are there."""
     newest = max(state.rounds.starts.values(), default=0)
     first = max(newest, start_distance(state.sync) - 1)
     return state.sync.overlap + min(next_due(state.sync, p, first) for p in state.fragments)
@@ -220,7 +220,7 @@ def move(state: ShardState, standing: Standing, now: float) -> list[Effect]:
 
 
 def say_again(state: ShardState, now: float) -> list[Effect]:
-    """The tick, also where it stands: who hears nothing takes this shard for gone (rule 44)."""
+    """Send the tick, also an old one: a silent shard is taken for gone (rule 44)."""
     if now - state.clock.announced_at < SILENT_SECONDS_MAX:
         return []
     return _announce(state, now)

@@ -83,7 +83,7 @@ def last_rounds(state: ShardState, standing: Standing, now: float) -> list[Effec
 
 
 def _last_round(state: ShardState, fragment: int, standing: Standing, now: float) -> list[Effect]:
-    """A round that is open on a final head becomes the last: else it would merge after the end."""
+    """Make a round open on a final head the last one: else it would merge after the end."""
     head, end = state.history.heads[fragment], state.ending.length.steps
     reached = end is not None and state.history.due.get(fragment, 0) >= end
     again = state.ending.put_off and not (state.sync.lockstep and reached)

@@ -92,7 +92,7 @@ def waits(state: ShardState, each: Round, standing: Standing, now: float) -> boo
 
 
 def is_newcomer(state: ShardState, slot: Slot) -> bool:
-    """A slot with no work in any version yet that has begun, or was there at the beginning.
+    """Return whether a slot, begun or there at the beginning, has no work in any version yet.
 
     The last rounds wait for its first work. One that joins at the end is too late.
     """
@@ -188,7 +188,7 @@ def is_on_the_head(state: ShardState, offer: pb.Offer) -> bool:
 
 
 def data_state(sender: Session, offer: pb.Offer) -> bytes | None:
-    """What the learner keeps with the offer's cursor; a session carries it once (rule 28)."""
+    """Return what the learner keeps with the offer's cursor; sent once a session (rule 28)."""
     if offer.same_data_state:
         return sender.data_state
     return offer.data_state if offer.HasField("data_state") else None
@@ -199,7 +199,7 @@ def tokens_per_step_max(state: ShardState, slot: str) -> int | None:
 
 
 def participant(state: ShardState, slot: str, offer: pb.Offer) -> Participant:
-    """What is above the limit of its region's learners counts as the limit (rule 41)."""
+    """Cut what is above the limit of its region's learners to the limit (rule 41)."""
     tokens, most = offer.counters.tokens, tokens_per_step_max(state, slot)
     if most is not None:
         tokens = min(tokens, most * offer.counters.steps)
@@ -216,7 +216,7 @@ def participant(state: ShardState, slot: str, offer: pb.Offer) -> Participant:
 
 
 def counts(state: ShardState, now: float) -> pb.Tokens:
-    """What became of all tokens of this run, each counted for every slice of the shard (rule 13).
+    """Return what became of all tokens of this run, counted once for every slice (rule 13).
 
     A report may come after the commit of an offer that was made later: then `merged` counts.
     """
@@ -246,7 +246,7 @@ def counts(state: ShardState, now: float) -> pb.Tokens:
 
 
 def _without_undone(settled: Settled, trained: int) -> Settled:
-    """What was merged in a version that is gone since one was taken back from a learner (rule 22).
+    """Remove what was merged in a version that a recovery has dropped (rule 22).
 
     The learner counts it as late, so that both together would be more than it has trained.
     """
@@ -308,7 +308,7 @@ def _learners(state: ShardState) -> dict[str, dict[str, float]]:
 
 
 def _loss(state: ShardState, slot: str) -> float | None:
-    """The training loss that a learner reported last, for people; None: it has told none."""
+    """Return the training loss that a learner reported last, for people; None: it has told none."""
     known = state.sessions.slots.get(slot)
     if known is None or not known.report.t_m or not math.isfinite(known.report.loss):
         return None
@@ -316,7 +316,7 @@ def _loss(state: ShardState, slot: str) -> float | None:
 
 
 def commit_again(state: ShardState, entry: Committed) -> dict[str, Any]:
-    """The tape's line of a commit whose process was killed before it wrote one, from its entry."""
+    """Write the tape's line of a commit, from its entry, that a killed process did not."""
     return line(
         state,
         entry,

@@ -39,7 +39,7 @@ from atoll_syncer.model.state import ShardState
 
 
 def publish(state: ShardState, session: int, fragment: int) -> pb.Publish | None:
-    """The head as this session gets it; None when the session is closed or it is not here."""
+    """Return the head as this session gets it; None: the session or the head is not here."""
     receiver, head = state.sessions.open.get(session), state.history.heads.get(fragment)
     if receiver is None or head is None or not state.is_here(fragment):
         return None
@@ -56,7 +56,7 @@ def publish(state: ShardState, session: int, fragment: int) -> pb.Publish | None
 
 
 def said(merged: Merged, trained: pb.Trained | None = None) -> pb.SlotMerged:
-    """A part of a version's lineage, as messages have it."""
+    """Return a part of a version's lineage, as messages have it."""
     return pb.SlotMerged(
         slot=merged.slot,
         incarnation=merged.incarnation,
@@ -68,7 +68,7 @@ def said(merged: Merged, trained: pb.Trained | None = None) -> pb.SlotMerged:
 
 
 def _trained(state: ShardState, slot: str) -> pb.Trained:
-    """What is written of a slot's tokens, for a shard that loses its log (rule 22)."""
+    """Return what is written of a slot's tokens, for a shard that loses its log (rule 22)."""
     each = state.history.trained.get(slot, NONE_TRAINED)
     return pb.Trained(
         incarnation=each.incarnation,
@@ -89,7 +89,7 @@ def _settled(each: Settled) -> pb.Settled:
 
 
 def note_held(state: ShardState, joined: Session) -> None:
-    """What a Join names of this run, and which of it are heads by their whole name."""
+    """Note what a Join names of this run, and which of it are heads by their whole name."""
     for each in joined.join.held:
         head, version = state.history.heads.get(each.slice), each.version
         if version.run != state.history.run:
@@ -101,7 +101,7 @@ def note_held(state: ShardState, joined: Session) -> None:
 
 
 def note_progress(state: ShardState, sender: Session, progress: pb.SliceProgress) -> None:
-    """What a Report says of one slice; its epoch is not known here."""
+    """Note what a Report has of one slice; its epoch is not known here."""
     fragment, number = progress.slice, progress.held
     sender.held.pop(fragment, None)
     for version in (state.history.heads.get(fragment), state.history.previous.get(fragment)):
@@ -152,7 +152,7 @@ OPEN_MAX: Final = 4  # rounds of unread slices: their offers wait in memory
 
 
 def next_unread(state: ShardState) -> int | None:
-    """The slice to be read next: whose round waits for it, or that is due first."""
+    """Return the slice to be read next: whose round waits for it, or that is due first."""
 
     def due(fragment: int) -> tuple[int, int]:
         each = state.rounds.open.get(fragment)
@@ -178,7 +178,7 @@ def are_lost(state: ShardState, fragments: set[int]) -> None:
 
 
 def cursor(state: ShardState, slot: str) -> tuple[int, bytes | None]:
-    """The largest cursor of any version, also of one whose entry is not durable yet.
+    """Return the largest cursor of any version, also of one whose entry is not durable yet.
 
     A successor may be welcomed meanwhile, and must not train on that data again.
     """

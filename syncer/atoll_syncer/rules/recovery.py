@@ -90,7 +90,7 @@ def newer_may_exist(state: ShardState, fragment: int) -> bool:
 
 
 def number_max(state: ShardState, fragment: int) -> int:
-    """The highest version that the slice can have had: a slice has at most one a tick."""
+    """Return the highest version that the slice can have had: a slice has at most one a tick."""
     head, ticks = state.history.heads.get(fragment), state.clock.tick
     if newer_may_exist(state, fragment):
         seen = (each.join.tick_seen for each in state.sessions.open.values() if each.slot)
@@ -121,7 +121,7 @@ def is_believed(state: ShardState, session: Session, fragment: int) -> bool:
 def claimed_lineage(
     state: ShardState, asked: AskedHolder, said: Sequence[pb.SlotMerged]
 ) -> tuple[log.Merged, ...]:
-    """What the version holds of every slot, as far as it is believed."""
+    """Return what the version holds of every slot, as far as it is believed."""
     merged = (log.of_fields(log.Merged, each) for each in said)
     return tuple(_known(state, each) if asked.unproven else each for each in merged)
 
@@ -205,7 +205,7 @@ def serve(state: ShardState, recovery: Recovery, fragment: int, now: float) -> l
 
 
 def earlier_is_lost(state: ShardState, fragment: int) -> None:
-    """It is damaged or gone as well."""
+    """Note that the earlier version is damaged or gone as well."""
     if state.recovery is not None:
         state.recovery.asked.pop(fragment, None)
         state.recovery.damaged.add(fragment)
@@ -217,7 +217,7 @@ REMEDY: Final = REFUSALS[pb.STORE_LOST].remedy
 
 
 def found_damaged(state: ShardState, fragments: set[int], now: float) -> list[Effect]:
-    """The objects of these heads are gone or damaged."""
+    """Begin to recover the heads whose objects are gone or damaged."""
     return _begin(state, fragments, fragments, now) if fragments else []
 
 
@@ -276,13 +276,13 @@ def _begin(state: ShardState, lost: set[int], gone: set[int], now: float) -> lis
 
 
 def registrar_says(state: ShardState, alive: frozenset[str]) -> None:
-    """The slots that are alive at the registrar; an answer from before the loss does not count."""
+    """Take the slots alive at the registrar; an answer from before the loss does not count."""
     if state.recovery is not None:
         state.recovery.alive = alive
 
 
 def turned_away(state: ShardState, join: pb.Join) -> None:
-    """It dials again and is waited for, although the registrar may not know that it is alive."""
+    """Wait for one that dials again, although the registrar may not know that it is alive."""
     if state.recovery is not None and not join.observer:
         state.recovery.turned_away.add(join.slot)
 
@@ -297,7 +297,7 @@ def seeded(state: ShardState) -> None:
 
 
 def why(state: ShardState, now: float) -> str:
-    """What the recovery waits for, in words; empty without one."""
+    """Return what the recovery waits for, in words; empty without one."""
     recovery = state.recovery
     if recovery is None:
         return ""
@@ -358,7 +358,7 @@ def holders(state: ShardState, fragment: int) -> list[Holder]:
 
 
 def _ask(state: ShardState, recovery: Recovery, fragment: int, now: float) -> list[Effect]:
-    """The best holder, one slice at a time from each learner; without one, the head serves."""
+    """Ask the best holder, one slice at a time of a learner; without one, the head serves."""
     holder = choose(holders(state, fragment), state.failures)
     if holder is None:
         if fragment in recovery.gone:
@@ -387,7 +387,7 @@ def _lay_out(state: ShardState, recovery: Recovery, holder: Holder) -> list[Effe
 
 
 def _count_all(state: ShardState, recovery: Recovery) -> None:
-    """A model that was just laid out may have more slices than were known to be lost, or fewer."""
+    """Count the slices of a model just laid out: more or fewer than were known to be lost."""
     if state.layout is not None:
         recovery.lost &= set(state.fragments)
         recovery.gone &= set(state.fragments)
@@ -466,7 +466,7 @@ def session_closed(state: ShardState, session: int) -> None:
 
 
 def rejected(state: ShardState, session: int, transfer: pb.Transfer) -> None:
-    """What a session sent is damaged; if it was a held version, that counts as a failure."""
+    """Count a damaged transfer as a failure, if it was a held version."""
     recovery, fragment = state.recovery, transfer.held.version.slice
     if recovery and transfer.HasField("held") and recovery.awaited(session, fragment):
         _count_failure(state, recovery, fragment)
@@ -499,7 +499,7 @@ def arrived(state: ShardState, session: int, held: pb.Held) -> list[Effect]:
 
 
 def number(state: ShardState, held: pb.Held) -> int:
-    """The new version's number: above what was held, and above the head whose value is lost."""
+    """Return the new version's number, above what was held and above the lost head."""
     head = state.history.heads.get(held.version.slice)
     lowest = 0 if head is None else head.number
     return max(held.version.version.number, lowest) + 1
@@ -563,7 +563,7 @@ def committed(state: ShardState, entry: log.Committed) -> list[Effect]:
 
 
 def _trained(state: ShardState, lineage: Iterable[pb.SlotMerged]) -> dict[str, log.Trained]:
-    """What slots have trained, as the lineage says and as this process has heard."""
+    """Return what slots have trained, as the lineage says and as this process has heard."""
     trained = state.unwritten
     for of, each in ((each.slot, each.trained) for each in lineage):
         said = log.of_fields(log.Trained, each)

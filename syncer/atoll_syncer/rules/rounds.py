@@ -111,14 +111,14 @@ def _note_transfer(state: ShardState, name: str, seconds: float) -> None:
 
 
 def session_closed(state: ShardState, slot: str) -> None:
-    """Calls died with the slot's session; complete offers did not (rule 11)."""
+    """Drop the Calls of the slot's session; complete offers stay (rule 11)."""
     for each in state.rounds.open.values():
         if slot not in each.complete:
             each.called.pop(slot, None)
 
 
 def withdraw(state: ShardState, slot: str, standing: Standing) -> list[Effect]:
-    """A higher incarnation was taken: offers of the lower one leave rounds that are open."""
+    """Remove offers of a lower incarnation from rounds that are open: a higher one was taken."""
     effects: list[Effect] = []
     for each in state.rounds.open.values():
         offer = each.complete.get(slot)
@@ -181,7 +181,7 @@ def look(
 
 
 def _close(state: ShardState, each: Round, reason: str, now: float) -> list[Effect]:
-    """A last round without offers leaves its slice, unless the head is rounded (rule 17)."""
+    """Close a round; a last one without offers leaves its slice, unless rounded (rule 17)."""
     if not each.complete:
         assert each.last, "only a last round may close with nothing"
         if not _is_rounded(state, each.slice):
@@ -322,7 +322,7 @@ def finish(state: ShardState, fragment: int) -> None:
 
 
 def abandon(state: ShardState, fragment: int) -> list[Effect]:
-    """The slice's newest version is lost: its open round ends without a version (rule 22)."""
+    """End the open round of a slice whose newest version is lost, without one (rule 22)."""
     each = state.rounds.open.get(fragment)
     if each is None or each.closed_at is not None:
         return []

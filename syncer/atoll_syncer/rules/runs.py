@@ -61,12 +61,12 @@ from atoll_syncer.rules import calls, ending, publishing, recovery, seeding, val
 
 
 def key(state: ShardState) -> str:
-    """The registrar's, as it tells it to the other shards."""
+    """Return the registrar's, as it tells it to the other shards."""
     return state.history.key or state.run.key
 
 
 def proof(state: ShardState, join: pb.Join, incarnation: int) -> str:
-    """That the registrar has given this instance this incarnation; empty elsewhere."""
+    """Return the proof that the registrar gave this incarnation; empty elsewhere."""
     return (
         ""
         if join.observer or not state.registrar
@@ -180,7 +180,7 @@ MINT_SECONDS: Final = 30.0  # a registrar with an empty store asks first
 
 
 def begin_term(state: ShardState, epoch: int, slot: str | None = None) -> Effect:
-    """What an older term has under way stops counting; `slot`: whose Join has named a later one."""
+    """Stop counting an older term's work; `slot`: whose Join has named a later one."""
     if slot is not None:
         state.term.raised_by.add(slot)
     state.term.epoch, state.term.durable = epoch, False
@@ -201,7 +201,7 @@ def term_begun(state: ShardState, now: float) -> list[Effect]:
 
 
 def higher_epoch(state: ShardState, join: pb.Join) -> int:
-    """An epoch of another process's term, not below this one, that a learner has seen; else 0.
+    """Return an epoch of another's term, not below this one, that a learner has seen; or 0.
 
     An equal epoch is another process's too, when this term has not welcomed the learner: the log
     has begun again after a loss.
@@ -242,7 +242,7 @@ def first(state: ShardState) -> list[Effect]:
 
 
 def _begin(state: ShardState, run: str, place: str, *, mine: bool = False) -> list[Effect]:
-    """A run begins here, with a seed or, when it is found, with a checkpoint (rule 43).
+    """Begin a run here, with a seed or, when it is found, with a checkpoint (rule 43).
 
     That is one of a `place` or, if there is one, of a run of this job that is gone (`mine`).
     """
@@ -305,7 +305,7 @@ def mint(state: ShardState, now: float) -> list[Effect]:
 
 
 def _held(state: ShardState) -> str:
-    """The run that others hold (rule 2); empty without one."""
+    """Return the run that others hold (rule 2); empty without one."""
     if state.run.stored:
         return min(each.run for each in state.run.stored.values())
     listed, named = state.expected.every, state.run.named
@@ -337,7 +337,7 @@ def _carry_on(state: ShardState, run: str) -> list[Effect]:
 
 
 def note_join(state: ShardState, join: pb.Join, now: float) -> None:
-    """A learner's Join names the run that it holds, whether or not it will be admitted."""
+    """Note the run that a learner's Join names, whether or not it will be admitted."""
     if join.protocol != PROTOCOL or join.run_hash != state.run_file.hash:
         return  # it is of another job, or may mean another thing
     if join.observer or validation.of_slot(state, join.slot):
@@ -374,7 +374,7 @@ def _note_hello(state: ShardState, request: pb.HelloRequest) -> None:
 
 
 def _taken(said: pb.Join | pb.SlotTaken) -> log.Taken:
-    """An incarnation that an earlier registrar has given: the next one is above it."""
+    """Return the record of an earlier registrar's incarnation: the next one is above it."""
     return log.Taken(
         slot=said.slot, incarnation=said.incarnation, uid=said.uid, instance=said.instance
     )
@@ -469,7 +469,7 @@ def requested(state: ShardState, token: int, request: Any) -> list[Effect]:
 
 
 def _hello(state: ShardState, token: int, request: pb.HelloRequest) -> list[Effect]:
-    """The run, the caller's mark, and the slots that have a session here."""
+    """Return the run, the caller's mark, and the slots that have a session here."""
     _note_hello(state, request)
     slots, known = state.sessions.slots, request.shard in state.history.begun
     trained = not request.empty and request.run == state.history.run

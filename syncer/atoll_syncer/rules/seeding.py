@@ -41,7 +41,7 @@ from atoll_syncer.rules import publishing
 
 
 def model_arrived(state: ShardState, sender: Session, model: pb.Model) -> list[Effect]:
-    """A learner's model: kept until version 0 is durable, in case this learner is asked for it."""
+    """Keep a learner's model until version 0 is durable, in case it is asked for the seed."""
     if state.history.tensors:
         return []  # its Join was compared with the layout
     try:
@@ -103,7 +103,7 @@ def end_others(state: ShardState) -> list[Effect]:
 
 
 def of_another_model(history: History) -> pb.End:
-    """The refusal of one whose model differs from the run's, which it brings for a comparison."""
+    """Return the refusal of another model than the run's, with that model to compare."""
     brought = f", which {history.model_from} brought" if history.model_from else ""
     end = refuse(
         pb.OTHER_LAYOUT,
@@ -126,7 +126,7 @@ OTHER_FROZEN: Final = "the frozen tensors of its model have other values than th
 
 
 def _layout_of(state: ShardState, model: pb.Model) -> Layout:
-    """Raises SpecError."""
+    """Raise SpecError."""
     return from_model(model, state.run_file.layout)
 
 
@@ -165,7 +165,7 @@ def session_closed(state: ShardState, session: int) -> list[Effect]:
 
 
 def cancel(state: ShardState) -> None:
-    """A learner holds a version after all (rule 22); a seed that is being written stays."""
+    """Cancel the seed: a learner holds a version (rule 22); one being written stays."""
     if not is_whole(state):
         state.seed.session = None
 
@@ -243,7 +243,7 @@ def byte_count(state: ShardState) -> int:
 
 
 def missing(state: ShardState) -> list[str]:
-    """The slots that version 0 is kept back for; empty when it is not."""
+    """Return the slots that version 0 is kept back for; empty when it is not."""
     if not state.seed.kept_back:
         return []
     return sorted(_not_there(state) - state.sessions.refused)
@@ -296,7 +296,7 @@ def marked(state: ShardState) -> None:
 
 
 def registrar_says(state: ShardState, *, begun: bool) -> bool:
-    """A Hello was answered; says whether the mark is news to this shard."""
+    """Take the answer to a Hello; return whether the mark is news to this shard."""
     news = begun and not state.seed.marked
     state.seed.registrar_says_unmarked = not begun
     state.seed.marked = state.seed.marked or begun

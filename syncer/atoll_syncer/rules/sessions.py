@@ -183,7 +183,7 @@ def welcome(state: ShardState, session: int, incarnation: int, now: float) -> li
 
 
 def live_instance(state: ShardState, slot: str) -> str:
-    """The instance that has the slot's session; empty without one."""
+    """Return the instance that has the slot's session; empty without one."""
     known = state.sessions.slots.get(slot)
     if known is None or known.session is None:
         return ""
@@ -205,7 +205,7 @@ def _end_others(state: ShardState, slot: str, keep: int | None, code: pb.Code) -
 
 
 def reported(state: ShardState, sender: Session, report: pb.Report, now: float) -> bool:
-    """A learner's report (rule 7); says whether it counts: not from a replaced session."""
+    """Take a learner's report (rule 7); return whether it counts: not from a replaced session."""
     slot = state.sessions.slots[sender.slot]
     if slot.session != sender.number:
         return False
@@ -220,7 +220,7 @@ def reported(state: ShardState, sender: Session, report: pb.Report, now: float) 
 
 
 def recovered(state: ShardState) -> None:
-    """A version came back, and with it what its learner knew of the tokens of all slots."""
+    """Take a version that came back, with what its learner knew of all slots' tokens."""
     slots, trained = state.sessions.slots, state.history.trained
     away = sum(each.total for name, each in trained.items() if name not in slots)
     state.sessions.tokens = away + sum(slot.tokens for slot in slots.values())
@@ -232,7 +232,7 @@ def recovered(state: ShardState) -> None:
 
 
 def merged(state: ShardState, entry: Committed) -> None:
-    """A version is durable, and with it what became of the tokens of its offers."""
+    """Take a durable version, with what became of the tokens of its offers."""
     for part in entry.participants:
         slot = state.sessions.slots.get(part.slot)
         if slot is not None:
@@ -263,7 +263,7 @@ def evaluated(state: ShardState, evaluation: pb.Evaluation) -> list[Effect]:
 
 
 def ended(state: ShardState, effect: EndSession) -> list[Effect]:
-    """The rules end a session; of a Join that they refuse there is nothing open."""
+    """End a session as the rules say; of a Join that they refuse there is nothing open."""
     known = state.sessions.open.get(effect.session)
     if known is not None:
         _note_refusal(state, known.join, effect.end)
@@ -446,7 +446,7 @@ def rejected(
     *,
     final: bool = False,
 ) -> list[Effect]:
-    """The session ends. An offer that came as it was sent (`final`) is late instead (rule 12).
+    """End the session. An offer that came as it was sent (`final`) is late instead (rule 12).
 
     `transfer` is the head of what is rejected, None where it has not begun.
     """
@@ -466,7 +466,7 @@ def rejected(
 
 
 def _came(sender: Session, transfer: pb.Transfer) -> Coming | None:
-    """The transfer is not under way any more; None where a newer one has taken its place."""
+    """End a transfer and return it; None where a newer one has taken its place."""
     fragment = slice_of(transfer)
     coming = sender.receiving.get(fragment)
     if coming is None or not _is_part(coming.head, transfer):
@@ -483,7 +483,7 @@ def _is_part(head: pb.Transfer, other: pb.Transfer) -> bool:
 
 
 def _sender(state: ShardState, session: int) -> Session | None:
-    """The session, if it is the one of its slot: nothing of an older one counts (rule 5)."""
+    """Return the session, if it is the one of its slot: nothing of an older one counts (rule 5)."""
     sender = state.sessions.open.get(session)
     if sender is None or not sender.welcomed or not sender.slot:
         return None

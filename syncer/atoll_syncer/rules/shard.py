@@ -59,7 +59,7 @@ Input = Callable[Concatenate["Shard", P], list[Effect]]
 
 
 def ends_sessions(rule: Input[P]) -> Input[P]:
-    """An input whose effects may end sessions, which then count no more (rule 5)."""
+    """Wrap an input whose effects may end sessions, which then count no more (rule 5)."""
 
     def settled(self: "Shard", /, *args: P.args, **kwargs: P.kwargs) -> list[Effect]:
         return self._without_ended(rule(self, *args, **kwargs))
@@ -121,7 +121,7 @@ class Shard:
         return [EndProcess(ExitCode.SUPERSEDED, "another process has taken this shard over")]
 
     def stopping(self) -> list[Effect]:
-        """The process is told to stop: what was trained since the last entry becomes durable."""
+        """Make durable what was trained since the last entry: the process is to stop."""
         unwritten = self.state.unwritten if self.state.term.durable else {}
         uptime = self.state.sessions.uptime
         return [Append(log.Counted(trained=unwritten, uptime=uptime))] if unwritten else []
@@ -217,21 +217,21 @@ class Shard:
     # ------------------------------------------------------------ inputs: values
 
     def next_unread(self) -> int | None:
-        """The slice whose head is to be read next; None: all are here."""
+        """Return the slice whose head is to be read next; None: all are here."""
         return publishing.next_unread(self.state)
 
     def read_back(self, fragment: int, now: float) -> list[Effect]:
-        """The slice's head has been read from the store."""
+        """Take a slice's head, read from the store."""
         effects = publishing.is_here(self.state, fragment)
         return [*effects, *ending.say_final(self.state), *self._move(now)]
 
     def lost(self, fragments: set[int], now: float) -> list[Effect]:
-        """The slices whose heads the store does not give back."""
+        """Take the slices whose heads the store does not give back."""
         publishing.are_lost(self.state, fragments)
         return recovery.found_damaged(self.state, fragments, now)
 
     def previous_lost(self, fragment: int, now: float) -> list[Effect]:
-        """The version before the head is gone or damaged, too."""
+        """Note that the version before the head is gone or damaged, too."""
         recovery.earlier_is_lost(self.state, fragment)
         return self._move(now)
 
@@ -254,11 +254,11 @@ class Shard:
         return seeding.stored(self.state, digests, objects, merges)
 
     def checkpoint_found(self, found: FoundCheckpoint) -> list[Effect]:
-        """That with which the run is to begin."""
+        """Take the checkpoint with which the run is to begin."""
         return runs.checkpoint_found(self.state, found)
 
     def no_checkpoint(self) -> list[Effect]:
-        """The run begins with a seed."""
+        """Begin the run with a seed."""
         return runs.no_checkpoint(self.state)
 
     def merged(
@@ -270,7 +270,7 @@ class Shard:
         found: MergeFindings = NOTHING_FOUND,
         data_states: str = "",
     ) -> list[Effect]:
-        """A round's version is written, without what its merge left out, or one that was held.
+        """Take a round's version, written without what its merge left out, or one that was held.
 
         `data_states` is the object with those of the MergeOffers; empty where it had none.
         """
@@ -330,7 +330,7 @@ class Shard:
         return [*back, *moved, *begun, *looked, *ending.end_when_finished(state)]
 
     def _without_ended(self, effects: list[Effect]) -> list[Effect]:
-        """A session that these effects end counts no more, although its streams may stay open."""
+        """Drop sessions that these effects end, although their streams may stay open."""
         for each in [each for each in effects if isinstance(each, EndSession)]:
             effects = [*effects, *sessions.ended(self.state, each)]
         return effects

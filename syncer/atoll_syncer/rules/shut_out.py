@@ -105,7 +105,7 @@ def _offered(state: ShardState) -> list[str]:
 
 
 def _outdated(state: ShardState, now: float) -> list[Effect]:
-    """Ends of all sessions, also of those that wait for the run, whose certificates are over."""
+    """End all sessions whose certificates are over, also those that wait for the run."""
     shown = {number: (each.slot, each.certificate) for number, each in state.sessions.open.items()}
     shown |= {number: (join.slot, each) for number, (join, each) in state.sessions.early.items()}
     given = state.expected.given

@@ -22,7 +22,7 @@ TROUBLE_LETTERS_MAX = 500  # of what a learner says of itself
 
 
 def status(state: ShardState, now: float) -> pb.StatusReply:
-    """The shard's state at `now`; the service adds the bytes that it has moved."""
+    """Return the shard's state at `now`; the service adds the bytes that it has moved."""
     rounds = [each for each in state.rounds.open.values() if each.closed_at is None]
     does, reason = _state(state, now)
     standing = state.standing(now)
@@ -123,7 +123,7 @@ def _slot(state: ShardState, slot: Slot, now: float) -> pb.SlotStatus:
 
 
 def _late_share(reports: Iterable[pb.Report]) -> float:
-    """The share of the tokens of these processes that came too late for a merge."""
+    """Return the share of the tokens of these processes that came too late for a merge."""
     counts = [(each.late, each.tokens) for each in reports]
     return sum(late for late, _ in counts) / max(1, sum(tokens for _, tokens in counts))
 

@@ -40,7 +40,7 @@ def of_join(state: ShardState, join: pb.Join) -> str:
 
 
 def of_message(state: ShardState, message: pb.ToShard) -> str:
-    """A control message after the Join. A Model is judged where its layout is made (seeding)."""
+    """Check a control message after the Join. A Model is checked with its layout (seeding)."""
     report = message.report
     return (
         bounds.objection(message)
@@ -52,7 +52,7 @@ def of_message(state: ShardState, message: pb.ToShard) -> str:
 
 
 def of_transfer(state: ShardState, transfer: pb.Transfer) -> str:
-    """The head of one; its slice, its permission and its size are judged in sessions."""
+    """Return the head of one; its slice, its permission and its size are judged in sessions."""
     held = transfer.held
     return (
         bounds.objection(transfer)
@@ -62,7 +62,7 @@ def of_transfer(state: ShardState, transfer: pb.Transfer) -> str:
 
 
 def _of_lineage(state: ShardState, lineage: Sequence[pb.SlotMerged]) -> str:
-    """What a held version is said to hold of every slot: it becomes part of an entry."""
+    """Return what a held version is said to hold of every slot: it becomes part of an entry."""
     if len({merged.slot for merged in lineage}) < len(lineage):
         return "a slot is named twice"
     return first(

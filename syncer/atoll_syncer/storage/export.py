@@ -106,7 +106,7 @@ class Export:
         self.folder, self.file_bytes_max = folder, file_bytes_max
 
     def check(self) -> None:
-        """Raises StoreUnavailable where the folder cannot be written, long before it is needed."""
+        """Raise StoreUnavailable where the folder cannot be written, long before it is needed."""
         with storage_errors(self.folder):
             nearest = next(each for each in (self.folder, *self.folder.parents) if each.exists())
             if not nearest.is_dir():
@@ -159,7 +159,7 @@ def part_name(run: str, shard: int) -> str:
 
 
 def parse_index(data: bytes) -> dict[str, Any]:
-    """What an index says; nothing, if it is none."""
+    """Return what an index says; nothing, if it is none."""
     try:
         return documents.mapping(data)
     except ValueError:
@@ -167,31 +167,31 @@ def parse_index(data: bytes) -> dict[str, Any]:
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """What the index of a folder says; nothing, if there is none."""
+    """Return what the index of a folder says; nothing, if there is none."""
     with storage_errors(folder / INDEX), suppress(FileNotFoundError):
         return parse_index((folder / INDEX).read_bytes())
     return {}
 
 
 def run_of(index: Mapping[str, Any]) -> str:
-    """The run whose model an index names; empty: none."""
+    """Return the run whose model an index names; empty: none."""
     return str(index.get("metadata", {}).get("run", ""))
 
 
 def stale_names(known: Mapping[str, Any], written: set[str]) -> set[str]:
-    """What the index of an earlier run names, as far as it was not written again."""
+    """Return what the index of an earlier run names, as far as it was not written again."""
     named = set(known.get("weight_map", {}).values())
     return {name for name in named - written if Path(name).name == name}
 
 
 def encode_part(run: str, shard: int, bases: Mapping[int, Array]) -> list[Buffer]:
-    """A shard's part of an export, as a file has it, from its bases by fragment."""
+    """Return a shard's part of an export, as a file has it, from its bases by fragment."""
     tensors = {_slice_name(fragment): base for fragment, base in sorted(bases.items())}
     return encode_parts(tensors, {"run": run, "shard": str(shard)})
 
 
 def as_learners_hold(base: Base) -> Array:
-    """A base [n] in its own type; a slice with averaged buffers comes in f32."""
+    """Return a base [n] in its own type; a slice with averaged buffers comes in f32."""
     return np.concatenate((base.exact, base.coded.astype(F32))) if base.form.exact else base.coded
 
 
@@ -286,7 +286,7 @@ def _places(layout: Layout, parts: Sequence[Path]) -> list[list[EntryPlace]]:
 
 
 def _copy(place: EntryPlace, dtype: str, out: WholeFile) -> None:
-    """The values of an entry, as `dtype`."""
+    """Copy the values of an entry, as `dtype`."""
     entry = place.entry
     with place.path.open("rb") as file:
         file.seek(entry.start)
@@ -307,7 +307,7 @@ class BucketExport:
         self._store, self.folder = store, scratch
 
     def check(self) -> None:
-        """Raises StoreUnavailable where it cannot be made or sent, long before it is needed."""
+        """Raise StoreUnavailable where it cannot be made or sent, long before it is needed."""
         Export(self.folder).check()
         name = f"atoll-{secrets.token_hex(8)}.tmp"
         self._store.write(name, b"a probe")
@@ -354,7 +354,7 @@ class BucketExport:
             list(threads.map(partial(self._fetch_one, folder), missing))
 
     def _fetch_one(self, folder: Path, name: str) -> None:
-        """What should be there and is not, may be there again: try again."""
+        """Fetch one; what should be there and is not is tried again."""
         try:
             with whole_file(folder / name) as file:
                 for piece in self._store.pieces(name):

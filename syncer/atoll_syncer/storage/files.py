@@ -149,10 +149,10 @@ class Store(Objects, Protocol):
         """Make `name` hold `data` atomically, whatever it held; need not survive a power cut."""
 
     def read(self, name: str) -> bytearray:
-        """The bytes of `name`; raises StoreMissing."""
+        """Return the bytes of `name`; raises StoreMissing."""
 
     def names(self, prefix: str, after: str = "") -> list[str]:
-        """The names in folder `prefix` (it ends in a slash) that come after `after`, sorted."""
+        """Return the names in folder `prefix` (it ends in a slash) behind `after`, sorted."""
 
     def delete(self, name: str) -> None:
         """Remove `name`; a name that is not there is removed already."""
@@ -173,7 +173,7 @@ def new_mark() -> bytes:
 
 
 def compare_marks(place: str, opened: bytes, found: bytes) -> None:
-    """Raises StoreEmptied: who slept meanwhile would add to a log that began anew without it."""
+    """Raise StoreEmptied: who slept meanwhile would add to a log that began anew without it."""
     if opened not in (b"", found):
         raise emptied(place, "is that of a store which was emptied and begun anew")
 
@@ -184,13 +184,13 @@ def object_name(epoch: int, digest: str) -> str:
 
 
 def epoch_of(name: str) -> int | None:
-    """The epoch in which an object was written; None for a file of another program."""
+    """Return the epoch in which an object was written; None for a file of another program."""
     epoch, _, _ = name.removeprefix(OBJECTS).partition("-")
     return int(epoch) if epoch.isdecimal() else None
 
 
 def read_object(store: Store, name: str, remedy: str) -> bytearray:
-    """The bytes of an object, which must be those that its name says; `remedy` if they are not.
+    """Return an object's bytes, which must be those of its name; `remedy` if they are not.
 
     Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again).
     """
@@ -220,11 +220,11 @@ class FileStore:
         self._mark = b""  # as this process has opened it
 
     def below(self, name: str) -> "FileStore":
-        """A folder in it as a store, which need not be there."""
+        """Return a folder in it as a store, which need not be there."""
         return FileStore(self.root / name)
 
     def open(self) -> None:
-        """Raises StoreFull and StoreUnavailable, also where the folders could not be used later."""
+        """Raise StoreFull and StoreUnavailable, also where the folders could not be used later."""
         for folder in (LOG, OBJECTS, SNAPSHOTS, TEMPORARY):
             with storage_errors(self.root):
                 make_folder(self.root / folder)
@@ -295,7 +295,7 @@ class FileStore:
             shutil.move(source, target)
 
     def folders(self) -> list[str]:
-        """The names of what is directly in it."""
+        """Return the names of what is directly in it."""
         with storage_errors(self.root), suppress(FileNotFoundError):
             return os.listdir(self.root)
         return []
@@ -347,7 +347,7 @@ class FileStore:
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        """The file of a name; names are relative and never leave the folder."""
+        """Return the file of a name; names are relative and never leave the folder."""
         assert not name.startswith("/"), name
         assert ".." not in name.split("/"), name
         return self.root / name
@@ -369,7 +369,7 @@ class FileStore:
 
     @contextmanager
     def _temporary(self, parts: Sequence[Buffer], *, durable: bool = True) -> Iterator[Path]:
-        """A file that holds the joined parts, gone at the end unless it was renamed."""
+        """Yield a file that holds the joined parts, gone at the end unless it was renamed."""
         path = self.root / TEMPORARY / f"{os.getpid()}-{secrets.token_hex(8)}"
         try:
             with path.open("xb", buffering=0) as file:

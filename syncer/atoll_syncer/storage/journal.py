@@ -86,12 +86,12 @@ def with_checksum(document: Mapping[str, Any]) -> bytes:
 
 
 def checksum_of(data: bytes | bytearray) -> str:
-    """The checksum that a document carries; not compared with its bytes."""
+    """Return the checksum that a document carries; not compared with its bytes."""
     return data[len(_BEFORE) : _BODY].decode()
 
 
 def without_checksum(data: bytes | bytearray) -> dict[str, Any]:
-    """The document, without its checksum. Raises DamagedError."""
+    """Return the document, without its checksum. Raises DamagedError."""
     if not data.startswith(_BEFORE):
         raise DamagedError("it does not begin as it was written")
     found = xxhash.xxh3_64_hexdigest(data[_BODY:]).encode()
@@ -126,7 +126,7 @@ class LogSnapshot:
 
 
 def entry_name(position: int) -> str:
-    """The name of the log's entry number `position`; the first is 1."""
+    """Return the name of the log's entry number `position`; the first is 1."""
     return f"{LOG}{position:016d}.json"
 
 
@@ -135,19 +135,19 @@ def snapshot_name(position: int) -> str:
 
 
 def positions(store: Store, folder: str, after: int = 0) -> list[int]:
-    """The positions of entries or snapshots behind `after`, ascending; no other file counts."""
+    """Return the positions of entries or snapshots behind `after`, ascending."""
     listed = store.names(folder, f"{folder}{after:016d}.json")
     names = [name.removeprefix(folder).removesuffix(".json") for name in listed]
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def newest_position(store: Store) -> int:
-    """The position of the newest snapshot; 0 without one."""
+    """Return the position of the newest snapshot; 0 without one."""
     return max(positions(store, SNAPSHOTS), default=0)
 
 
 def read_newest(store: Store) -> LogSnapshot | None:
-    """The newest snapshot that is whole. Raises StoreUnavailable."""
+    """Return the newest snapshot that is whole. Raises StoreUnavailable."""
     for position in reversed(positions(store, SNAPSHOTS)):
         try:
             taken = read_snapshot(store, snapshot_name(position))
@@ -162,7 +162,7 @@ def read_newest(store: Store) -> LogSnapshot | None:
 
 
 def read_snapshot(store: Store, name: str) -> LogSnapshot:
-    """The snapshot that a name holds. Raises StoreMissing, DamagedError and StoreUnavailable."""
+    """Return a name's snapshot. Raises StoreMissing, DamagedError and StoreUnavailable."""
     document = without_checksum(store.read(name))
     try:
         return LogSnapshot(
@@ -325,7 +325,7 @@ class Journal:
         return True
 
     def _take(self, logged: LoggedEntry) -> None:
-        """The next entry was read. Raises DamagedError when it cannot follow what was read."""
+        """Take the next entry. Raises DamagedError when it cannot follow what was read."""
         if self.checksum and logged.previous != self.checksum:
             raise DamagedError("it does not follow the entry before it")
         history = self.history if len(logged.records) == 1 else self.history.copy()
@@ -345,7 +345,7 @@ class Journal:
         self.commits.extend(LoggedCommit(entry=each, time=logged.time) for each in commits)
 
     def _lose(self, first: int, last: int, reason: str) -> None:
-        """The entries of these positions are damaged or gone."""
+        """Note that the entries of these positions are damaged or gone."""
         count = last - first + 1
         log.error("entries of the log are lost", name=entry_name(first), count=count, reason=reason)
         self.history.lose(count)
@@ -401,7 +401,7 @@ class Journal:
         self._store.replace(HEARTBEAT, json.dumps(asdict(heartbeat)).encode())
 
     def last_beat(self) -> Heartbeat | None:
-        """The newest heartbeat, of whatever process. Raises StoreUnavailable."""
+        """Return the newest heartbeat, of whatever process. Raises StoreUnavailable."""
         try:
             document = documents.mapping(self._store.read(HEARTBEAT))
             found: Heartbeat = documents.from_document(Heartbeat, document)
@@ -416,7 +416,7 @@ class Journal:
             return None  # not there yet, or collected
 
     def _read(self, position: int) -> LoggedEntry:
-        """The entry at a position. Raises StoreMissing, DamagedError and StoreCorrupt."""
+        """Return the entry at a position. Raises StoreMissing, DamagedError and StoreCorrupt."""
         name = entry_name(position)
         data = self._store.read(name)
         document = without_checksum(data)
@@ -465,7 +465,7 @@ class Journal:
 
 
 def _instance_of(entry: bytes) -> str | None:
-    """The process that wrote it; None for one that is damaged."""
+    """Return the process that wrote it; None for one that is damaged."""
     try:
         return str(without_checksum(entry)["instance"])
     except (DamagedError, KeyError):

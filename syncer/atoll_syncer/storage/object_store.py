@@ -77,7 +77,7 @@ Bucket = Any  # obstore has one class for each provider, without a common public
 
 
 def open_bucket(url: str, endpoint: str = "") -> Bucket:
-    """The bucket of `url` (s3://, gs:// or az://ACCOUNT/), whose path goes before every name.
+    """Open the bucket of `url` (s3://, gs://, az://ACCOUNT/); its path precedes every name.
 
     `endpoint` is where the provider answers; empty: at its usual address. Nothing is asked yet.
     Raises SpecError.
@@ -152,12 +152,12 @@ class ObjectStore:
         self._mark = b""  # as this process has opened it
 
     def below(self, name: str) -> "ObjectStore":
-        """A folder in it as a store, which need not be there."""
+        """Return a folder in it as a store, which need not be there."""
         url = f"{self.url}/{name}"
         return ObjectStore(open_bucket(url, self._endpoint), url, self.count, self._endpoint)
 
     def open(self) -> None:
-        """Raises StoreUnavailable, for good where the server ignores the condition of a PUT."""
+        """Raise StoreUnavailable, for good where the server ignores the condition of a PUT."""
         with self._errors(MARK):
             self._create(MARK, new_mark())
             self._mark = bytes(obstore.get(self._bucket, MARK).bytes())
@@ -299,7 +299,7 @@ class ObjectStore:
             )
 
     def pieces(self, name: str) -> Iterator[memoryview]:
-        """The bytes of a name, PIECE_BYTES at once."""
+        """Yield the bytes of a name, PIECE_BYTES at once."""
         with self._errors(name):
             byte_count = obstore.head(self._bucket, name)["size"]
         for start in range(0, byte_count, PIECE_BYTES):
@@ -309,7 +309,7 @@ class ObjectStore:
             yield memoryview(data)
 
     def folders(self) -> list[str]:
-        """The names of what is directly in it, as far as it has names in it."""
+        """Return the names of what is directly in it, as far as it has names in it."""
         with bucket_errors(self.url):
             return list(obstore.list_with_delimiter(self._bucket)["common_prefixes"])
 
@@ -353,7 +353,7 @@ class ObjectStore:
             raise
 
     def _look_for_mark(self) -> None:
-        """Raises FileNotFoundError without MARK, but another error without the bucket itself."""
+        """Raise FileNotFoundError without MARK, but another error without the bucket itself."""
         self.count("get", 1)
         try:
             found = bytes(obstore.get(self._bucket, MARK).bytes())
@@ -367,14 +367,14 @@ class ObjectStore:
 def open_store(
     place: str, endpoint: str = "", count: Callable[[str, int], None] = lambda kind, n: None
 ) -> FileStore | ObjectStore:
-    """A folder, as a path or file:///FOLDER, or one of a bucket. Raises SpecError."""
+    """Return a folder, as a path or file:///FOLDER, or one of a bucket. Raises SpecError."""
     if "://" not in place or place.startswith(f"{FILE}/"):
         return FileStore(Path(place.removeprefix(FILE)))
     return ObjectStore(open_bucket(place.rstrip("/"), endpoint), place, count, endpoint)
 
 
 def _root_and_path(url: str) -> tuple[str, str]:
-    """The bucket alone, which of Azure is a container, and the path in it."""
+    """Return the bucket alone, which of Azure is a container, and the path in it."""
     scheme, host, path, *_ = urlsplit(url)
     parts = path.strip("/").split("/")
     container = [parts.pop(0)] if scheme == "az" else []
@@ -382,7 +382,7 @@ def _root_and_path(url: str) -> tuple[str, str]:
 
 
 def pieces(parts: Sequence[Buffer], byte_count: int) -> Iterator[memoryview]:
-    """The bytes of parts, so many at once at most."""
+    """Yield the bytes of parts, so many at once at most."""
     for part in parts:
         view = memoryview(part).cast("B")
         for start in range(0, len(view), byte_count):

@@ -63,7 +63,7 @@ class ObjectHeader:
 def encode_header(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> bytes:
-    """The bytes before the tensors', which follow in the mapping's order without gaps."""
+    """Return the bytes before the tensors', which follow in the mapping's order without gaps."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     stop = 0
     for name, (dtype, shape) in tensors.items():
@@ -75,7 +75,7 @@ def encode_header(
 
 
 def encode_parts(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> list[Buffer]:
-    """A file's bytes in parts: the header, then views of the memory of arrays [n]."""
+    """Return a file's bytes in parts: the header, then views of the memory of arrays [n]."""
     shapes = {name: (NAMES[each.dtype], each.shape) for name, each in arrays.items()}
     return [encode_header(shapes, metadata), *map(byte_view, arrays.values())]
 
@@ -105,7 +105,7 @@ def read_header(file: BinaryIO) -> ObjectHeader:
 
 
 def decode(data: bytearray) -> tuple[dict[str, Array], Mapping[str, str]]:
-    """The arrays share its memory. Raises ObjectError, and KeyError for an unknown type."""
+    """Return arrays over its memory. Raises ObjectError, and KeyError for an unknown type."""
     contents = decode_header(data)
     if contents.byte_count != len(data):
         raise ObjectError(f"{len(data)} bytes where the header says {contents.byte_count}")

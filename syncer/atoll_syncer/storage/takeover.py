@@ -160,7 +160,7 @@ class HeartbeatWatch:
 
 
 async def wait_for_turn(watch: HeartbeatWatch, in_thread: InThread) -> History:
-    """What the log adds up to when this pod may take the shard over.
+    """Return what the log adds up to when this pod may take the shard over.
 
     `in_thread` does each look outside of the event loop, because a disk may take long. Raises
     StoreEmptied, and StoreCorrupt for the log of a newer version.

@@ -134,7 +134,7 @@ class Tape:
         return handles
 
     def _rotate(self) -> None:
-        """The file becomes the older one, and a new one begins. Raises OSError: call again."""
+        """Make the file the older one, and begin a new one. Raises OSError: call again."""
         with suppress(FileNotFoundError):  # renamed before, when there was no room for a new one
             self.path.rename(self.older)
         self._open()
@@ -174,7 +174,7 @@ def _whole_lines_end(handle: int) -> int:
 
 
 def older_than(path: Path) -> Path:
-    """The file before this one, if the tape has rotated."""
+    """Return the file before this one, if the tape has rotated."""
     return path.with_name(f"{path.name}.1")
 
 
@@ -210,7 +210,7 @@ def _commit(line: bytes) -> tuple[int, int, int] | None:
 
 
 def _plain(value: object) -> object:
-    """The value as JSON can hold it: NaN and infinities become null."""
+    """Return the value as JSON can hold it: NaN and infinities become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

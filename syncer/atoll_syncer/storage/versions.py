@@ -47,7 +47,7 @@ class VersionOrigin:
 def write_slice(
     store: Objects, origin: VersionOrigin, state: SliceTensors, wire_down: Wire
 ) -> tuple[str, str]:
-    """The digest of the base, and the object's name. Raises StoreFull and StoreUnavailable."""
+    """Write it; return the base's digest and the object. StoreFull or StoreUnavailable."""
     content = {"master": state.master, "momentum": state.momentum}
     if BY_WIRE[wire_down].scaled and encoding_of(state.base) != pb.F32:
         content["base"] = state.base.coded
@@ -126,7 +126,7 @@ class Collector:
         self._live = set(live)
 
     def pin(self, names: Set[str]) -> None:
-        """These stay, until the next call, also when nobody needs them any more (rule 42)."""
+        """Keep these until the next call, also when nobody needs them any more (rule 42)."""
         self._unneeded.extend(sorted(self._pinned - names - self._live))
         self._pinned = names
 
@@ -150,7 +150,7 @@ def write_data_states(store: Store, origin: VersionOrigin, data_states: Mapping[
 
 
 def read_data_states(store: Store, name: str) -> dict[str, bytes]:
-    """Raises StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again)."""
+    """Raise StoreMissing and StoreCorrupt (they are lost), StoreUnavailable (try again)."""
     data = read_object(store, name, STATES_LOST)
     try:
         entries = decode_header(data).entries
